@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from trl_grpo_plus.utils.text import last_message, written
 
+from ._math.answer_lists import between
+
 
 _FENCE = re.compile(r"[ \t]*(?:<answer>[ \t]*|(?:[-*+]|[0-9]{1,9}[.)])[ \t]+)?(`{3,}|~{3,})[ \t]*(.*)", re.DOTALL)
 _LANGUAGE = re.compile(r"\{?[ \t]*\.?([\w+.#-]*)")
@@ -24,6 +26,13 @@ _WORDS_BEHIND = re.compile(r"[ \t]+[^\s=({]+[ \t]+\S.*", re.DOTALL)  # "``` This
 _TOKEN = re.compile(r"""#.*|\"{3}|'{3}|"(?:[^"\\]|\\.?)*(?:"|\Z)|'(?:[^'\\]|\\.?)*(?:'|\Z)""", re.DOTALL)
 _TRIPLE = {'"""': re.compile(r'\\.|"""', re.DOTALL), "'''": re.compile(r"\\.|'''", re.DOTALL)}
 MOST_FENCES = 40  # in a string of a program, at most
+_COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
+_ANSWER_MARK = re.compile(r"<answer>|\\boxed|####")
+# Marks with which chat templates end a turn: Qwen, Llama 3, Phi, Gemma, Mistral, GPT, DeepSeek.
+_END_OF_TURN = re.compile(
+    r"<\|(?:im_end|eot_id|end|endoftext|end_of_text)\|>|<end_of_turn>|</s>|<｜end▁of▁sentence｜>"
+)
+MOST_JOINED = 10  # tagged answers that are looked at for one hedge, at most
 _UNSEEN = {"Cf", "Cc", "Cs", "Mn", "Me"}  # zero-width and control characters, lone surrogates, marks on nothing
 _BLANK = set("\u115f\u1160\u2800\u3164\uffa0")  # letters and symbols that show nothing
 
@@ -76,11 +85,35 @@ def after_thinking(text: str, opened: bool = False) -> str:
 def answer_of(text: str, opened: bool = False) -> str | None:
     """Return the body of the last `<answer>...</answer>` after the thinking.
 
-    The result is `None` if there is no `<answer>`, or if the last one has no end.
+    The result is `None` if there is no `<answer>`, if the last one has no end, or if "or", a comma or a slash joins a
+    different answer to it.
     """
-    head, closing, tail = after_thinking(text, opened).rpartition("</answer>")
-    _, opening, body = head.rpartition("<answer>")
-    return body if closing and opening and "<answer>" not in tail else None
+    head, closing, tail = shown(after_thinking(text, opened)).rpartition("</answer>")
+    head, opening, body = head.rpartition("<answer>")
+    if not (closing and opening) or "<answer>" in tail:
+        return None
+    for _ in range(MOST_JOINED):
+        head, closing, gap = head.rpartition("</answer>")
+        head, opening, other = head.rpartition("<answer>")
+        if not (closing and opening) or between(gap) is None:
+            break
+        if other.strip() != body.strip():
+            return None
+    return body
+
+
+def shown(text: str) -> str:
+    r"""Return the part of a text that a reader of the answer sees.
+
+    An HTML comment that holds an answer is left out, and so is the text after a mark that ends the turn.
+
+    Example:
+        >>> shown(r"\boxed{1} <!-- \boxed{2} -->"), shown("1<|im_end|><|im_start|>user: 2")
+        ('\\boxed{1} ', '1')
+    """
+    end = _END_OF_TURN.search(text)
+    text = text[: end.start()] if end else text
+    return _COMMENT.sub(lambda comment: "" if _ANSWER_MARK.search(comment[0]) else comment[0], text)
 
 
 def after_opened(answer: str, opened: bool) -> str:

@@ -19,7 +19,7 @@ from ._math.terms import literal
 from ._math.unit_names import is_unsure
 from ._math.units import split_unit
 from ._rows import refuse_rows
-from ._text import after_opened, after_thinking, text_of
+from ._text import after_opened, after_thinking, shown, text_of
 
 
 BOX_POINTS, ANSWER_POINTS = 0.5, 1.0
@@ -131,7 +131,7 @@ def _score(text: str, gold: Any, near: Fraction, think_opened: bool = False) -> 
     wanted = _gold_number(gold)
     if wanted is None:
         raise ValueError(f"gsm8k_answer: {_problem(gold)}. Mend or filter this row.")
-    final = after_thinking(text, opened=think_opened)
+    final = shown(after_thinking(text, opened=think_opened))
     boxed = "\\boxed" in final
     number = _number(last_box(final) if boxed else _after_hashes(final))
     if number is None:

@@ -21,7 +21,7 @@ from ._math.latex import clean
 from ._math.terms import literal, words
 from ._math.units import split_unit
 from ._rows import refuse_rows
-from ._text import after_opened, after_thinking, text_of
+from ._text import after_opened, after_thinking, shown, text_of
 
 
 GOLD_LIMIT_S = 10.0  # to read one gold, before training
@@ -158,8 +158,9 @@ def math_answer(
 
     What counts as the gold:
 
-    - numbers by their exact value: `0.5`, `.5`, `\frac12`, `1/2`, `0.\overline{3}`, `1\frac12`, `1,000` and `1\,000`,
-      `3\times10^5`; a decimal is the number that it writes, so `0.333` is not a third;
+    - numbers by their exact value: `0.5`, `.5`, `\frac12`, `1/2`, `0.\overline{3}`, `1\frac12`, `1 1/2`, `1,000` and
+      `1\,000`, `3\times10^5`, `3e5`, `1E-3` (but not `2e-3`, which may be `2e - 3`); a decimal is the number that it
+      writes, so `0.333` is not a third;
     - expressions of the same value: `\sqrt{12}` and `2\sqrt3`, `(x+1)^2` and `x^2+2x+1`; letters count, and capitals;
     - tuples and intervals by brackets and order, `(1,2)` is not `[1,2]`; sets, lists of solutions and unions in any
       order, `\pm` as two solutions; an interval as its inequality; matrices entry by entry; equations up to a factor;
@@ -168,7 +169,7 @@ def math_answer(
       alphabet's order; `x = 1 \text{ or } y = 2` is neither; `m+n = 72`, where the gold is a number, as `72`;
     - a true chain with the gold in it (`x = 6\cdot 12 = 72`, `\sin 45^\circ = \frac{\sqrt2}{2}`), also with a rounding
       behind it (`\sqrt2 \approx 1.41`);
-    - words and choices as written: `\text{Monday}` and "monday", `(B)` and "B"; dates, times and numbers with a base
+    - words and choices as written: `\text{Monday}` and "monday", `(B)`, "B" and "b"; dates, times and numbers with a base
       (`52_8`), segments, angles and congruences too; `\text{(B)}\ 12` as "B" and as `12`;
     - a value with a unit, where the gold has the same unit or none, or without, where the gold has one. Per cent is
       a unit like others: `42\%` is `42` and `42\%`, never `0.42`; the gold's own form decides. `72\text{k}` and "72
@@ -226,7 +227,7 @@ def math_answer(
 def _score(text: str, gold: Any, evaluated: bool = True, think_opened: bool = False) -> float:
     if problem := _problem(gold):
         raise ValueError(f"math_answer: the answer {gold!r:.200} {problem}. Mend or filter this row.")
-    answer = final_answer(after_thinking(text, opened=think_opened))
+    answer = final_answer(shown(after_thinking(text, opened=think_opened)))
     return 0.0 if answer is None else float(_is_gold(_gold(gold)[0], answer, evaluated))
 
 
@@ -235,5 +236,5 @@ def _is_gold(gold: str, answer: str, evaluated: bool) -> bool:
     if wanted and integer:
         return int(wanted[1]) == int(integer[1])
     # What the algebra fails on is not the answer, but no silent 0 either: `on_error` scores it and it is counted.
-    cleaned = clean(answer)
+    cleaned = _typed_number(answer.strip(" $"))[0] or clean(answer)
     return cleaned is not None and same(gold, cleaned, evaluated)

@@ -6,9 +6,8 @@ All functions take time linear in the text.
 import re
 from collections.abc import Sequence
 
-from .._math.answer_lists import between
 from .._math.boxes import last_box
-from .._text import after_thinking, answer_of
+from .._text import after_thinking, answer_of, shown
 from .sentences import (
     answer_in,
     first_sentence,
@@ -54,14 +53,13 @@ _WRAPPED = re.compile(
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _BOX_IN_BOX = re.compile(r"(\\boxed\s{0,9}\{\s{0,9}\$?\s{0,9})\\boxed(?=\s{0,9}\{)")
 _BLANKS = re.compile(r"\\boxed\s{10}")  # too many blanks before the brace
-_MOST = 10  # at most this many tagged answers form one hedge
 
 
 def chosen(text: str, choices: list[str] | None, think_opened: bool = False) -> int | None:
     """Return the index of the one choice that a completion names; `None` if it names none or leaves it open."""
-    final = after_thinking(text, think_opened).strip().translate(_WIDTHS)
+    final = shown(after_thinking(text, think_opened)).strip().translate(_WIDTHS)
     if "<answer>" in final or "</answer>" in final:
-        body = _tagged(final)
+        body = (answer_of(final) or "").strip()
         return _place(body if "\n" in body else answer_in(body) or body, choices)
     if "\\boxed" in final:
         return _place(_boxed(final), choices)
@@ -133,20 +131,6 @@ def _boxed(text: str) -> str:
     The content may be a box itself.
     """
     return "" if _BLANKS.search(text) else last_box(_BOX_IN_BOX.sub(r"\1\\text", text)) or ""
-
-
-def _tagged(text: str) -> str:
-    """Return the content of the last `<answer>`; "" if it is not closed, or if "or" joins a different answer to it."""
-    last = (answer_of(text) or "").strip()
-    head = text[: text.rfind("<answer>")]
-    for _ in range(_MOST):
-        head, closing, gap = head.rpartition("</answer>")
-        head, opening, other = head.rpartition("<answer>")
-        if not closing or not opening or between(gap) is None:
-            break
-        if other.strip() != last:
-            return ""
-    return last
 
 
 def _place(stated: str, choices: list[str] | None) -> int | None:

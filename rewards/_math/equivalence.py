@@ -22,7 +22,7 @@ _BY_TEXT = re.compile(
 )
 _INDEX = re.compile(r"_(?:\{[0-9]+\}|[0-9])$")
 _EQUALS = re.compile(r"=|\\approx(?![A-Za-z])")
-_LETTER = re.compile(r"[A-J]")
+_LETTER, _EITHER_CASE = re.compile(r"[A-J]"), re.compile(r"[A-Ja-j]")
 _SUM = re.compile(r"([a-df-hj-z](?:\s*\+\s*[a-df-hj-z])+)\s*=\s*(.+)", re.DOTALL)  # m+n = 72, where m+n is asked for
 _MOST_LINKS = 4
 
@@ -130,9 +130,9 @@ def _is_rounded(exact: str, rounded: str) -> bool:
 def _same_labelled(gold: str, answer: str, evaluated: bool) -> bool:
     """Return whether a gold and an answer agree of which at least one has a choice's label, such as `(B) 12`.
 
-    Labels and values must be the same where both have them.
+    Labels and values must be the same where both have them. An answer may write a label as a small letter.
     """
-    answered = labelled(answer) or ((answer, "") if _LETTER.fullmatch(answer) else ("", answer))
+    answered = labelled(answer) or ((answer.upper(), "") if _EITHER_CASE.fullmatch(answer) else ("", answer))
     wanted = labelled(gold, gold=True) or ((gold, "") if _LETTER.fullmatch(gold) else ("", gold))
     if not (answered[0] or wanted[0]) or not all(_is_sound(value) for value in (answered[1], wanted[1]) if value):
         return False

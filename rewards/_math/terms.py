@@ -14,6 +14,7 @@ _INTEGER = r"[+-]?\s*(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
 _FRACTION = re.compile(
     rf"([+-]?)\s*([0-9]*)\s*\\frac\{{\s*({_INTEGER})\s*\}}\{{\s*({_INTEGER})\s*\}}|({_INTEGER})\s*/\s*({_INTEGER})"
 )
+_MIXED = re.compile(r"([+-]?)\s*([0-9]+)\s+([0-9]{1,2})\s*/\s*([0-9]{1,3})")  # 1 1/2
 _SCIENTIFIC = re.compile(
     rf"([+-]?)\s*(?:({NUMBER})\s*(?:\\times|\\cdot|\*)\s*)?10\s*\^\s*(?:\{{\s*([+-]?[0-9]{{1,3}})\s*\}}|([0-9]))"
 )
@@ -43,6 +44,9 @@ def literal(text: str) -> Literal | None:
         return Literal(_signed(match[1], _decimal(match[2])), True)
     if match := _FRACTION.fullmatch(text):
         return _fraction(match)
+    if (match := _MIXED.fullmatch(text)) and 0 < (top := int(match[3])) < (bottom := int(match[4])):
+        value = int(match[2]) + Fraction(top, bottom)
+        return Literal(_signed(match[1], value), math.gcd(top, bottom) == 1)
     if match := _REPEATING.fullmatch(text):
         head, tail, period = match[2], match[3], match[4]
         scale = 10 ** len(tail) * (10 ** len(period) - 1)

@@ -1,10 +1,10 @@
 """The commands: `trl-grpo-plus ls | cp | run | race | check | view | rescore | export | env`.
 
-main      the parser, and what each command calls
+main      the parser, and the functions of the short commands
 view      writes or serves the page of a run
 env       packages, GPUs and sandbox of this machine
-check/    what can be known of a recipe before its GPU-hours
+check/    checks of a recipe before it costs GPU-hours
 race/     a recipe with stock TRL and with this trainer, compared
-rescore/  a reward tried on what a run has sampled
-export/   what a run sampled, as files
+rescore/  a reward tried on a run's attempts
+export/   a run's attempts, as files
 """

@@ -1,4 +1,4 @@
-"""What is installed here, what GPUs there are, and what is missing for what."""
+"""The installed packages, the GPUs of this machine, and the missing packages with the features that need them."""
 
 import platform
 import shutil
@@ -22,7 +22,7 @@ NEEDED_FOR = {
 
 
 def gpus() -> list[str]:
-    """Return a line a GPU: its name and memory."""
+    """Return a line for each GPU: its name and memory."""
     import torch
 
     cards = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]

@@ -14,7 +14,7 @@ from ..launch import distribution, find_recipe, headline, launch_command, recipe
 from ..launch.accelerate import RUN_AS, on_cpu
 from ..launch.datasets_by_name import beside, load
 from ..launch.launchers import LAUNCHERS, check_launcher, in_this_python
-from ..utils.tables import aligned, failures, table
+from ..utils.tables import UNSEEN, Row, aligned, failures, table
 from ..utils.terminal import say, tell_errors_visibly
 from ..utils.validation import ConfigError, did_you_mean, json_object
 from . import export, rescore, view
@@ -35,11 +35,14 @@ To check rewards alone:  trl-grpo-plus check rewards
 
 REWARDS_HELP = """\
 Score the examples that each reward ships. With --dataset, also score the dataset's gold answers: each must get full
-marks in its own row, and at most 5 % of them may get full marks in another row.
+marks in its own row, and at most 5 % of them may get full marks in another row. With --attack, score completions
+that try to get the reward without the answer (hedges, lists, repeated prompts, hidden text, ...), and honest
+completions that write the gold answer in other ways.
 
   trl-grpo-plus check rewards
   trl-grpo-plus check rewards math_answer countdown my_rewards.py:judge
   trl-grpo-plus check rewards math_answer --dataset data.jsonl --args '{"column": "solution"}'
+  trl-grpo-plus check rewards my_rewards.py:judge --dataset data.jsonl --attack
 """
 
 RUN_HELP = """\
@@ -71,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Returns:
-        `int`: the exit status: 0, 1 where a check failed, 2 where the command line is wrong, 130 after Ctrl-C.
+        `int`: the exit status: 0, 1 if a check failed, 2 if the command line is wrong, 130 after Ctrl-C.
     """
     tell_errors_visibly()
     parser = _parser()
@@ -86,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = options.run(options)
         sys.stdout.flush()
         return status
-    except BrokenPipeError:  # of `| head`, which has read enough
+    except BrokenPipeError:  # such as after `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
@@ -98,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _with_name(words: list[str]) -> list[str]:
-    """`run --config FILE`, as the launch script takes it, is `run FILE`."""
+    """Rewrite `run --config FILE`, the launch script's form, into `run FILE`."""
     if words[:1] not in (["run"], ["race"], ["check"]):
         return words
     for at, word in enumerate(words):
@@ -176,6 +179,13 @@ def _parser() -> argparse.ArgumentParser:
     rewards.add_argument("--split", default="train", help="split of the dataset (default: %(default)s)")
     rewards.add_argument("--args", default="{}", help="arguments of the reward, as JSON")
     rewards.add_argument("--limit", type=int, default=200, help="score at most so many rows (default: %(default)s)")
+    rewards.add_argument("--attack", action="store_true", help="try to get the reward without the right answer")
+    rewards.add_argument(
+        "--gold",
+        metavar="TEXT",
+        help=r"with --attack: a completion that earns full marks, with columns in braces, such as \"\boxed{{answer}}\" "
+        "(default: found out)",
+    )
     view.add_options(
         command("view", view.run, "write a page of a run's curves and attempts, or compare runs", view.HELP)
     )
@@ -228,7 +238,7 @@ def _rewards() -> dict[str, str]:
     return {name: (find(name).function.__doc__ or "").strip().partition("\n")[0] for name in list_rewards()}
 
 
-# What `ls` lists: name -> a line.
+# The lists that `ls` prints: list -> function that returns name -> line.
 LISTS: dict[str, Callable[[], dict[str, str]]] = {
     "recipes": lambda: {name: headline(recipe) for name, recipe in recipes().items()},
     "advantages": _advantages,
@@ -274,7 +284,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _spread_over(options: argparse.Namespace) -> tuple[str | None, int | None, int]:
-    """Accelerate's configuration, processes and GPUs."""
+    """Return the accelerate configuration, the number of processes and the number of GPUs."""
     num_gpus = 0 if on_cpu(options.name, options.rest) else len(gpus())
     return options.accelerate_config, options.num_processes, num_gpus
 
@@ -314,7 +324,7 @@ def _env(options: argparse.Namespace) -> int:
 
 
 def _must_be_there(options: argparse.Namespace) -> None:
-    # Before what takes seconds to import.
+    # Checked before the imports that take seconds.
     find_recipe(options.name)
     check_launcher(options.launcher, options.accelerate_config)
     distribution(options.accelerate_config, options.num_processes, 0)
@@ -337,17 +347,41 @@ def _check_rewards(options: argparse.Namespace) -> int:
     args = json_object("--args", options.args)
     if options.dataset and len(options.names) != 1:
         raise ConfigError("--dataset needs exactly one reward: trl-grpo-plus check rewards NAME --dataset DATASET.")
-    findings = [check_examples(name) for name in options.names or list_rewards()]
-    if options.dataset and not findings[0].unseen:
+    if options.gold and not options.attack:
+        raise ConfigError("--gold is for --attack. Give both, or leave --gold out.")
+    dataset = None
+    if options.dataset:
         splits = load(options.dataset, options.config)
         if options.split not in splits:
             guess = did_you_mean(options.split, splits)
             raise ConfigError(
                 f"--split: {options.dataset} has no split {options.split!r}, only {', '.join(splits)}.{guess}"
             )
-        findings += check_gold(get_reward(options.names[0], **args), splits[options.split], options.limit)
+        dataset = splits[options.split]
+    if options.attack:
+        return _attack_rewards(options, args, dataset)
+    findings = [check_examples(name) for name in options.names or list_rewards()]
+    if dataset is not None and not findings[0].unseen:
+        findings += check_gold(get_reward(options.names[0], **args), dataset, options.limit)
     say(findings_table(findings))
     return int(any(finding.problems for finding in findings))
+
+
+def _attack_rewards(options: argparse.Namespace, args: dict[str, Any], dataset: Any) -> int:
+    from ..registry import Reward, find, list_rewards
+    from .check.attack import ATTACKED_ROWS, attack
+
+    failed = False
+    for name in options.names or list_rewards():
+        try:
+            rows = attack(Reward(find(name), args).prepare(), dataset, options.gold, min(options.limit, ATTACKED_ROWS))
+        except ConfigError as error:
+            if len(options.names) == 1:
+                raise
+            rows = [Row("attack", UNSEEN, str(error))]
+        say(f"{name}\n\n{table(rows)}\n")
+        failed = failed or bool(failures(rows))
+    return int(failed)
 
 
 if __name__ == "__main__":

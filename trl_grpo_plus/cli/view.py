@@ -1,4 +1,4 @@
-"""The command `view`: its options, and what it says. The room `view` makes the pages. It imports no torch."""
+"""The command `view`: its options and its output. The package `trl_grpo_plus.view` makes the pages, without torch."""
 
 import argparse
 import os
@@ -46,7 +46,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write a page, or serve one, and return the exit status."""
+    """Write a page or serve a page, and return the exit status."""
     from ..view import write_page
 
     if options.serve:

@@ -1,14 +1,14 @@
-"""What can be known of a recipe before its GPU-hours: `trl-grpo-plus check`.
+"""The command `trl-grpo-plus check`: everything that can be checked in a recipe before it costs GPU-hours.
 
 recipe      the checks of a recipe, in order
 rewards     a reward's examples and gold answers
-data        splits, prompts, columns, time
+data        splits, prompts, columns, time of the rewards
 model       architecture, tokenizer, memory
 estimate    memory and seconds of a step, from the model's shapes
 hub         models and datasets on the Hub
 samples/    rows and model shapes that stand in for the Hub
 tiny_model  a model of some thousand weights that stands in for the real one
 smoke       two real steps of a tiny model
-smoke_run   the process of that smoke test
+smoke_run   the process of the smoke test
 timed_run   the first steps of the real model on a CPU, timed
 """

@@ -1,4 +1,4 @@
-"""The part of a check that looks into data and rewards: rows, columns, examples, gold answers, time."""
+"""The checks of data and rewards: rows, columns, examples, gold answers, and the time of the rewards."""
 
 from typing import Any
 
@@ -12,17 +12,17 @@ from . import hub
 from .rewards import Finding, check_examples, check_gold
 
 
-MOST_WRONG_GOLD = 0.05  # rows that no attempt can solve cost their groups; more than this is a reward that is wrong
+MOST_WRONG_GOLD = 0.05  # share of rows whose gold answer may fail; a higher share means that the reward is wrong
 
 
 def load(recipe: Recipe) -> list[Row]:
-    """Return whether the data can be read. Sets `recipe.splits`."""
+    """Check that the data can be read. Sets `recipe.splits`, `recipe.seen` and `recipe.complete`."""
     name = recipe.script.prepare or recipe.script.dataset_name or "datasets"
     try:
         loaded = hub.data(load_data, recipe.script, recipe.training, recipe.model, recipe.data)
     except ConfigError as error:
         return [Row("data", FAILED, str(error))]
-    except Exception as error:  # in somebody's prepare, or of the Hub
+    except Exception as error:  # from a user's prepare function, or from the Hub
         return [Row("data", FAILED, f"{name}: {in_a_line(error)}")]
     if loaded is None:
         return [Row("data", UNSEEN, f"{name}: {hub.unreachable()}, and no sample rows of it ship with this package")]
@@ -40,7 +40,7 @@ def _count(rows: Any) -> str:
 
 
 def score(recipe: Recipe, limit: int = 200) -> list[Row]:
-    """Each reward's examples, columns, and gold answers in the training set. Sets `recipe.reward_seconds`."""
+    """Check each reward's examples, columns, and gold answers in the training set. Sets `recipe.reward_seconds`."""
     rows = []
     for reward in recipe.rewards:
         row, ms = _score(recipe, reward, limit)
@@ -67,7 +67,7 @@ def _score(recipe: Recipe, reward: Any, limit: int) -> tuple[Row, float]:
     if recipe.train_set is not None and reward.definition.gold is not None and hasattr(recipe.train_set, "__len__"):
         try:
             findings += check_gold(reward, recipe.train_set, limit)
-        except Exception as error:  # of a user's gold function or reward
+        except Exception as error:  # from a user's gold function or reward
             return Row(name, FAILED, f"on the recipe's data: {in_a_line(error)}"), 0.0
     return _row(name, findings)
 

@@ -1,59 +1,67 @@
-"""What a run takes of memory and time: arithmetic on its configuration, nothing is measured.
+"""Estimates of a run's memory and time: arithmetic on the configuration, without any measurement.
 
-Read it as the right order of magnitude and as a way to compare settings. N weights, T of them trained (all, or a LoRA
-adapter's); w bytes of a weight as it is loaded (`dtype`; TRL's default is float32, so 4), c bytes of one in a matrix
-product (2 under bf16 or fp16, else w); P processes; L layers of width H, queries of width Q, keys and values of width
-K, feed-forward width I, V words; B rows in a micro-batch and R in the batch that a process generates, each of S
-tokens, C of them completion. Of an adapter D is what goes into the maps of a layer that it changes, a the bytes of it.
+The estimates give the right order of magnitude, and a way to compare settings. The symbols are:
 
-**Memory**, bytes of one GPU. All the time:
+    N, T   weights of the model, and trained weights (all, or those of a LoRA adapter)
+    w      bytes of a weight as loaded (`dtype`; TRL's default is float32, so 4)
+    c      bytes of a weight in a matrix product (2 under bf16 or fp16, else w)
+    P      processes
+    L, H   layers, and their width
+    Q, K   width of the queries, and of the keys and values
+    I, V   feed-forward width, and words of the vocabulary
+    B, R   rows in a micro-batch, and in the batch that a process generates
+    S, C   tokens of a row, and those of its completion
+    D, a   with an adapter: total input width of the maps that the adapter changes in a layer, and bytes of an input
 
-    weights      N w      / P under ZeRO-3 and FSDP, 0 where offloaded. DeepSpeed casts them to 2 bytes, and keeps 4 T
-                          with the optimizer; under FSDP accelerate casts those that are trained to 4 bytes
-    optimizer    T 2 w    AdamW (an adapter's in float32); / P under ZeRO and FSDP; 2 T with 8 bits; 0 where offloaded
-    reference    N w      only with beta > 0, and not with an adapter, without which the model is the reference
-    DDP buckets  T w      several processes without sharding: a second copy of the gradients, to reduce in
-    vLLM         u M      `vllm_gpu_memory_utilization` of the GPU's M, where it is colocated and does not sleep
+**Memory**, in bytes of one GPU. At all times:
 
-while training, beside that:
+    weights      N w      / P under ZeRO-3 and FSDP, 0 if offloaded. DeepSpeed casts the weights to 2 bytes, and keeps
+                          4 T with the optimizer. Under FSDP accelerate casts trained weights to 4 bytes
+    optimizer    T 2 w    AdamW (an adapter's in float32); / P under ZeRO and FSDP; 2 T with 8 bits; 0 if offloaded
+    reference    N w      only with beta > 0 and without an adapter. With an adapter, the base model is the reference
+    DDP buckets  T w      with several processes without sharding: a second copy of the gradients, for the reduction
+    vLLM         u M      `vllm_gpu_memory_utilization` (u) of the GPU's M, if vLLM is colocated and does not sleep
 
-    gradients    T w      / P under ZeRO-2 and ZeRO-3, and FSDP; but T c where it accumulates them, unsharded
-    casts        N c      where c < w: autocast's copies of the weights; under FSDP those of two layers
-    activations  B S (L H w + A), without checkpointing B S L A, where A is what one layer keeps of a token:
-                 A = c (4 Q + 3 I + S) + 16 H + c (2 H + I), where c < w 5 H: autocast casts for each matrix product.
-                 With an adapter 8 H for 16 H (frozen norms keep less) and for the last term a D and its ranks,
-                 1 D more with dropout
-    head         min(B C, 4096) 32768 c + 4 V H + 4 B C H; TRL before 1.15 holds all logits, some 10 B C V
+In addition, while training:
 
-while transformers generates (vLLM has its own share):
+    gradients    T w      / P under ZeRO-2 and ZeRO-3, and FSDP; but T c, unsharded, if FSDP accumulates gradients
+    casts        N c      if c < w: autocast's copies of the weights; under FSDP those of two layers
+    activations  B S (L H w + A), without checkpointing B S L A. A is the bytes that one layer keeps of a token:
+                 A = c (4 Q + 3 I + S) + 16 H + c (2 H + I). If c < w, autocast casts for each matrix product, and
+                 2 H becomes 5 H. With an adapter, 16 H becomes 8 H (frozen norms keep less), and the last term becomes
+                 a D plus the adapter's ranks, and 1 D more with dropout
+    head         min(B C, 4096) 32768 c + 4 V H + 4 B C H; TRL before 1.15 holds all logits, about 10 B C V
+
+In addition, while transformers generates (vLLM has its own share):
 
     KV cache     R S L 2 K c
-    prompts      R (S - C) (2 I c + 3 H w): all of them go through a layer at once
+    prompts      R (S - C) (2 I c + 3 H w): all prompts go through a layer at once
     gathered     2 N under ZeRO-3 with `ds3_gather_for_generation`
 
-The worse of the two counts. Attention is taken to be a fused kernel (sdpa, flash) that holds no S x S scores, which
-Gemma 2's is not; rows are padded, so sdpa is given a mask, and with it keys and values for each query. A is checked
-against PyTorch's saved tensors in tests/cli/test_estimate.py. OVERHEAD is for CUDA, its libraries and the holes that
-the allocator leaves.
+The larger of the two phases counts. Attention is assumed to be a fused kernel (sdpa, flash) without S x S scores.
+Gemma 2's attention is not. Rows are padded, so sdpa gets a mask, and therefore keys and values for each query.
+tests/cli/test_estimate.py checks A against PyTorch's saved tensors. OVERHEAD is for CUDA, its libraries and the holes
+that the allocator leaves.
 
-**Memory on a CPU** is the resident size of one process. The same but for
+**Memory on a CPU** is the resident size of one process. It differs in these parts:
 
-    head         min(B S, 4096) min(V, 32768) (29 + c) + B S H (4 + c) + 4 V H: without Triton TRL scores the prompts'
-                 positions too, in PyTorch operations, seven float32 tensors and a mask of a tile at a time
-    dropout      of an adapter keeps its noise as numbers: D (a + 4) for the D (a + 1) of a GPU
-    holes        up to B S L D 4 with an adapter and dropout or checkpointing: what goes into its maps is freed between
-                 tensors that stay, and glibc (2.36) fills few of these holes
-    base         BASE, for Python and what is imported, as measured
+    head         min(B S, 4096) min(V, 32768) (29 + c) + B S H (4 + c) + 4 V H: without Triton, TRL also scores the
+                 prompts' positions, in PyTorch operations, with seven float32 tensors and a mask for a tile at a time
+    dropout      an adapter's dropout keeps its noise as numbers: D (a + 4) instead of D (a + 1) on a GPU
+    holes        up to B S L D 4 with an adapter and dropout or checkpointing: the inputs of the adapter's maps are
+                 freed between tensors that stay, and glibc (2.36) fills few of these holes
+    base         BASE, for Python and the imported libraries, as measured
 
-What a phase frees in blocks below 32 MiB glibc keeps for the next one, larger ones it gives back. So of activations,
-gradients (which come as activations go; those of several micro-batches stay) and what generating holds the largest
-counts, and beside it the head.
+glibc keeps freed blocks below 32 MiB for the next phase, and gives larger blocks back. The largest of three parts
+counts, plus the head. The parts are the activations, the gradients, and the memory for generating. Gradients grow
+while activations are freed, but gradients of several micro-batches stay.
 
-**Time.** A token costs 2 N operations forward and 4 N backward (2 N with LoRA: frozen weights need no gradient), 2 N
-more to recompute under checkpointing, and 2 N for each pass that only scores: old log-probs (vLLM, or several updates
-a batch), the reference's. N counts active experts only. Generation reads all weights and the cache for each token of
-the longest completion, so it is bound by memory: bytes / bandwidth, but no less than what Python and the launch of
-kernels take. Every completion is taken to be as long as it may be, and no group to be dropped.
+**Time.** A token costs 2 N operations forward and 4 N backward. The backward pass costs 2 N with LoRA, because frozen
+weights need no gradient. Checkpointing costs 2 N more to recompute. Each pass that only scores costs 2 N: the old
+log-probs (with vLLM, or with several updates per batch) and the reference's log-probs. N counts only active experts.
+Generation reads all weights and the cache for each token of the longest completion. It is therefore bound by memory:
+bytes / bandwidth, but at least the time of Python and of kernel launches. The estimate assumes that every completion
+has the maximum length and that no group is dropped.
 """
 
 import math
@@ -70,15 +78,15 @@ GIB = 2**30
 OVERHEAD = 2 * GIB
 BASE = 0.52 * GIB  # see benchmarks/memory.py
 GIVEN_BACK = 32 * 2**20  # blocks that glibc gives back to the system, on 64-bit machines
-EFFICIENCY = 0.4  # of the peak while training; 0.3 to 0.5 is what large models reach
-BANDWIDTH_USED = 0.6  # of the peak while generating
-LAUNCH_S = 1e-3  # a layer and token, transformers' generate
-VLLM_STEP_S = 5e-3  # a token
-TILE_TOKENS, TILE_WORDS = 4096, 32768  # of TRL's fused head
+EFFICIENCY = 0.4  # share of the peak while training; large models reach 0.3 to 0.5
+BANDWIDTH_USED = 0.6  # share of the peak while generating
+LAUNCH_S = 1e-3  # for each layer and token, in transformers' generate
+VLLM_STEP_S = 5e-3  # for each token
+TILE_TOKENS, TILE_WORDS = 4096, 32768  # tile of TRL's fused head
 
 
 class GPU(NamedTuple):
-    """A kind of GPU: dense 16-bit TFLOP/s, GB/s of memory, GiB, as published."""
+    """A kind of GPU, with published numbers: dense 16-bit TFLOP/s, memory bandwidth in GB/s, memory in GiB."""
 
     name: str
     tflops: float
@@ -111,8 +119,9 @@ DEFAULT_GPU = next(gpu for gpu in GPUS if gpu.name == "H100")
 
 
 def gpu_of(name: str) -> GPU | None:
-    """Return the kind that a device's name tells, or a user: "NVIDIA A100-SXM4-80GB", "a100", "4090". `None` if
-    unknown.
+    """Return the kind of GPU that a name means; `None` if unknown.
+
+    The name comes from a device or a user, such as "NVIDIA A100-SXM4-80GB", "a100" or "4090".
     """
     words = name.lower().replace("-", " ")
     for gpu in GPUS:
@@ -123,7 +132,7 @@ def gpu_of(name: str) -> GPU | None:
 
 
 class Card(NamedTuple):
-    """The GPU to estimate for, why that one, and whether anybody or this machine named it."""
+    """The GPU to estimate for, the reason for this GPU, and whether a user or this machine named it."""
 
     gpu: GPU
     why: str
@@ -134,12 +143,12 @@ def gpu_for(asked: str | None, asked_gib: float | None, here: list[str]) -> Card
     """Return the GPU to estimate for.
 
     Args:
-        asked (`str`, *optional*): `--gpu`.
-        asked_gib (`float`, *optional*): `--gpu_memory`.
-        here (`list[str]`): name and memory of each of this machine's, see [`~trl_grpo_plus.cli.env.gpus`].
+        asked (`str`, *optional*): value of `--gpu`.
+        asked_gib (`float`, *optional*): value of `--gpu_memory`.
+        here (`list[str]`): name and memory of each GPU of this machine, see [`~trl_grpo_plus.cli.env.gpus`].
 
     Raises:
-        ConfigError: nothing is known of the GPU asked for.
+        ConfigError: the requested GPU is unknown.
     """
     card = asked or (here[0] if here else "")
     kind = gpu_of(card)
@@ -160,70 +169,68 @@ def gpu_for(asked: str | None, asked_gib: float | None, here: list[str]) -> Card
 
 @dataclass(frozen=True)
 class Shape:
-    """A model in numbers."""
+    """The sizes of a model."""
 
     parameters: int
-    active: int  # those that a token passes through
+    active: int  # parameters that a token passes through
     trained: int
-    layers: int  # L, H, Q, K, I (of active experts together) and V
+    layers: int  # this and the next five: L, H, Q, K, I (of all active experts together) and V
     hidden: int
     queries: int
     keys: int
     feed_forward: int
     words: int
-    adapted: tuple[
-        int, ...
-    ] = ()  # of each map that an adapter changes, the width of what goes in; those of a layer are D
-    ranks: int = 0  # of all of them together
+    adapted: tuple[int, ...] = ()  # input width of each map that an adapter changes; D is the sum over a layer
+    ranks: int = 0  # sum of the ranks of all these maps
 
     @property
     def adapter(self) -> bool:
-        """Whether only an adapter is trained."""
+        """True if only an adapter is trained."""
         return self.trained < self.parameters
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a run does with it."""
+    """The work of a run, in numbers."""
 
     rows: int  # B
     generated: int  # R
-    prompt: int  # tokens, at most
-    completion: int
+    prompt: int  # maximum tokens
+    completion: int  # C, maximum tokens
     micro_batches: int = 1  # per optimizer step and process
     generations: float = 1.0  # generation batches per optimizer step
     weight_bytes: float = 4  # w
     compute_bytes: float = 2  # c
-    autocast: bool = True  # whether it computes in 16 bits whatever the weights are in
-    dropout: bool = False  # of an adapter
+    autocast: bool = True  # whether the run computes in 16 bits, whatever the weights' dtype
+    dropout: bool = False  # whether an adapter has dropout
     on_cpu: bool = False
-    optimizer_bytes: float = 8  # of a trained weight
+    optimizer_bytes: float = 8  # for each trained weight
     processes: int = 1  # P
     sharding: str = "none"  # as in [`~trl_grpo_plus.launch.Distribution`]
     offloads: str = ""
     checkpointing: bool = True  # recompute in the backward pass
-    reference: bool = False  # a model of its own for the KL term
-    scoring_passes: int = 0  # forward passes over a generation batch besides: old log-probs, reference
-    gathers: bool = True  # ZeRO-3 gathers all weights to generate
+    reference: bool = False  # whether a separate reference model is needed for the KL term
+    scoring_passes: int = 0  # additional forward passes over a generation batch: old log-probs, reference
+    gathers: bool = True  # whether ZeRO-3 gathers all weights to generate
     fused_head: bool = True  # TRL >= 1.15
-    vllm: str = ""  # transformers generates; or "colocate", "sleep" (likewise, asleep while training), "server"
+    vllm: str = ""  # "": transformers generates; "colocate"; "sleep": colocated, asleep while training; "server"
     vllm_share: float = 0.3  # `vllm_gpu_memory_utilization`
     vllm_parallel: int = 1  # `vllm_tensor_parallel_size`
     reward_seconds: float = 0.0  # per generation batch
 
     @property
     def tokens(self) -> int:
-        """S."""
+        """S, the maximum tokens of a row."""
         return self.prompt + self.completion
 
     def shards(self, *kinds: str) -> int:
-        """Over how many GPUs something is spread under these kinds of sharding."""
+        """Return the number of GPUs over which these kinds of sharding spread a part; 1 if another kind is used."""
         return self.processes if self.sharding in kinds else 1
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of one GPU, or of one process on a CPU, by what they are for."""
+    """The bytes of one GPU, or of one process on a CPU, by purpose and phase."""
 
     always: Mapping[str, float]
     training: Mapping[str, float]
@@ -232,20 +239,20 @@ class Memory:
 
     @property
     def total(self) -> float:
-        """At the worse of the two moments."""
+        """Total bytes in the larger of the two phases."""
         worse = max(sum(self.training.values()), sum(self.generating.values()))
         return sum(self.always.values()) + worse + self.overhead[1]
 
     @property
     def parts(self) -> dict[str, float]:
-        """What is there at the worse of the two moments, the largest first."""
+        """Bytes by purpose in the larger of the two phases, the largest first."""
         worse = max(self.training, self.generating, key=lambda part: sum(part.values()))
         parts = {**self.always, **worse, self.overhead[0]: self.overhead[1]}
         return {name: size for name, size in sorted(parts.items(), key=lambda item: -item[1]) if size}
 
 
 def memory(shape: Shape, job: Job, gpu_bytes: float = 0) -> Memory:
-    """Return the memory that a run takes of each GPU, which has `gpu_bytes`; on a CPU, of each process."""
+    """Return the memory that a run takes on each GPU, which has `gpu_bytes`; on a CPU, in each process."""
     deepspeed, fsdp = job.sharding.startswith("zero"), job.sharding == "fsdp"
     weight = 2 if deepspeed and job.compute_bytes == 2 else job.weight_bytes
     if fsdp and job.compute_bytes == 2 and not shape.adapter:
@@ -279,20 +286,20 @@ def memory(shape: Shape, job: Job, gpu_bytes: float = 0) -> Memory:
 def _on_cpu(
     shape: Shape, job: Job, always: dict[str, float], training: dict[str, float], generating: dict[str, float]
 ) -> Memory:
-    """Return what stays with the process, and of what is given back the largest."""
+    """Return the memory of a process on a CPU: the parts that stay, and the largest of the parts that are freed."""
     forward = {name: training[name] for name in ("activations", "bf16 casts")}
     if job.dropout or job.checkpointing:
         freed = [job.rows * job.tokens * width * 4 for width in shape.adapted]
         forward["holes"] = sum(size for size in freed if size < GIVEN_BACK)
     backward = {"gradients": training["gradients"]}
-    if job.micro_batches > 1:  # those of the last one are there
+    if job.micro_batches > 1:  # the gradients of earlier micro-batches stay during the forward pass
         forward |= backward
     staying = max(forward, backward, generating, key=lambda part: sum(part.values()))
     return Memory(always, {**staying, "head": training["head"]}, {}, ("Python and libraries", BASE))
 
 
 def activations(shape: Shape, job: Job) -> float:
-    """Bytes that the forward pass of a micro-batch keeps for the backward pass, the head's left out."""
+    """Return the bytes that the forward pass of a micro-batch keeps for the backward pass, without the head's."""
     c = job.compute_bytes
     kept = c * (4 * shape.queries + 3 * shape.feed_forward + job.tokens) + _of_maps(shape, job)
     kept += (8 if shape.adapter else 16) * shape.hidden
@@ -301,14 +308,14 @@ def activations(shape: Shape, job: Job) -> float:
 
 
 def _of_maps(shape: Shape, job: Job) -> float:
-    """Bytes that are kept of a token for the weights of a layer's linear maps: what goes into them."""
+    """Return the bytes of a token that a layer's linear maps keep: the inputs, for the weights' gradients."""
     casts = job.compute_bytes < job.weight_bytes
-    inputs = 2 * shape.hidden + shape.feed_forward  # each once, though several maps take it
+    inputs = 2 * shape.hidden + shape.feed_forward  # each input counts once, even if several maps read it
     if not shape.adapter:
         return job.compute_bytes * (inputs + (3 * shape.hidden if casts else 0))
     own, adapted = 2 if job.autocast else 4, sum(shape.adapted) / shape.layers
     noise = 0
-    if job.dropout:  # each map has its own
+    if job.dropout:  # each map has its own noise
         noise = 4 if job.on_cpu else 1
     elif own == job.weight_bytes:
         adapted = min(inputs, adapted)
@@ -316,7 +323,7 @@ def _of_maps(shape: Shape, job: Job) -> float:
 
 
 def head(shape: Shape, job: Job) -> float:
-    """Bytes for the log-probs of a micro-batch."""
+    """Return the bytes for the log-probs of a micro-batch."""
     positions = job.rows * job.completion
     if not job.fused_head:
         return 10 * positions * shape.words
@@ -329,7 +336,7 @@ def head(shape: Shape, job: Job) -> float:
 
 
 def cache(shape: Shape, job: Job) -> float:
-    """Bytes of keys and values of one whole sequence."""
+    """Return the bytes of the keys and values of one whole sequence."""
     return job.tokens * shape.layers * 2 * shape.keys * job.compute_bytes
 
 
@@ -345,12 +352,12 @@ def _generating(shape: Shape, job: Job, gpu_bytes: float) -> dict[str, float]:
 
 
 def vllm_room(shape: Shape, job: Job, gpu_bytes: float) -> float:
-    """Bytes of vLLM's share that are left for its cache, beside the weights in 16 bits."""
+    """Return the bytes of vLLM's share that are left for its cache, after the weights in 16 bits."""
     return gpu_bytes * job.vllm_share - 2 * shape.parameters / job.vllm_parallel
 
 
 def operations(shape: Shape, job: Job) -> float:
-    """Floating-point operations of one process in an optimizer step, without generation."""
+    """Return the floating-point operations of one process in an optimizer step, without generation."""
     passes = (4 if shape.adapter else 6) + 2 * job.checkpointing
     trained = job.micro_batches * job.rows * job.tokens
     scored = job.generations * job.generated * job.tokens * job.scoring_passes
@@ -358,7 +365,7 @@ def operations(shape: Shape, job: Job) -> float:
 
 
 def seconds(shape: Shape, job: Job, gpu: GPU) -> dict[str, float]:
-    """Return seconds of an optimizer step, by what they go to."""
+    """Return the seconds of an optimizer step, by purpose."""
     peak = gpu.tflops * 1e12 * EFFICIENCY * (1 if job.compute_bytes == 2 else 1 / 16)
     return {
         "generating": job.generations * _seconds_generating(shape, job, gpu, peak),
@@ -372,7 +379,7 @@ def _seconds_generating(shape: Shape, job: Job, gpu: GPU, peak: float) -> float:
     prefill = 2 * shape.active * job.generated * job.prompt / peak
     half_full = job.generated * cache(shape, job) * (job.prompt + job.completion / 2) / job.tokens
     if not job.vllm:
-        # Under autocast a float32 weight is read, written in 16 bits and read again, for each token.
+        # For each token, autocast reads a float32 weight, writes it in 16 bits and reads it again.
         read = job.weight_bytes + (2 * job.compute_bytes if job.compute_bytes < job.weight_bytes else 0)
         step = (shape.parameters * read + half_full) / bandwidth
         return prefill + job.completion * max(step, shape.layers * LAUNCH_S)
@@ -384,25 +391,25 @@ def _seconds_generating(shape: Shape, job: Job, gpu: GPU, peak: float) -> float:
 
 
 def rounded(value: float, digits: int = 2) -> str:
-    """Return a number with as many digits as can be meant: 1234 is 1200, 0.0123 is 0.012."""
+    """Return a number with `digits` significant digits as text: 1234 is "1,200", 0.0123 is "0.012"."""
     if not value or not math.isfinite(value):
         return "0" if not value else str(value)
     places = digits - 1 - math.floor(math.log10(abs(value)))
     return f"{round(value, places):,.{max(places, 0)}f}"
 
 
-NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # of a config, by the kind of model
+NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # a config's key, by the kind of model
 
 
 def count(config: Any, peft_config: Any = None) -> Shape:
     """Return the shape of a causal language model.
 
     Args:
-        config (`PretrainedConfig`): of the model.
-        peft_config (`peft.PeftConfig`, *optional*): of the adapter that is trained.
+        config (`PretrainedConfig`): config of the model.
+        peft_config (`peft.PeftConfig`, *optional*): config of the adapter that is trained.
 
     Raises:
-        ValueError: the installed transformers cannot build it, or the adapter does not fit it.
+        ValueError: the installed transformers cannot build the model, or the adapter does not fit the model.
     """
     from transformers import AutoModelForCausalLM
 
@@ -415,11 +422,11 @@ def count(config: Any, peft_config: Any = None) -> Shape:
     named = list(model.named_parameters())
     parameters = sum(weight.numel() for _, weight in named)
     text = config.get_text_config()
-    # Of linear maps: what an embedding looks up has no width, and its adapter is in `lora_embedding_A`.
+    # Only linear maps: an embedding's input has no width, and its adapter is in `lora_embedding_A`.
     adapted = [module for module in model.modules() if getattr(module, "lora_A", None)]
     experts = sum(weight.numel() for name, weight in named if ".experts." in name)
     per_token, all_experts = _experts(text)
-    embedding = 0 if text.tie_word_embeddings else text.vocab_size * text.hidden_size  # looked up, not multiplied by
+    embedding = 0 if text.tie_word_embeddings else text.vocab_size * text.hidden_size  # looked up, not multiplied
     heads = text.num_attention_heads
     head_dim = getattr(text, "head_dim", None) or text.hidden_size // heads
     feed_forward = getattr(text, "moe_intermediate_size", None) if experts else None
@@ -439,11 +446,11 @@ def count(config: Any, peft_config: Any = None) -> Shape:
 
 
 def context_of(config: Any) -> int | None:
-    """Most tokens that the model was made for, where its config tells."""
+    """Return the maximum number of tokens in the model's context; `None` if its config does not say."""
     return getattr(config.get_text_config(), "max_position_embeddings", None)
 
 
 def _experts(text: Any) -> tuple[int, int]:
-    """Return how many a token passes through, and how many there are."""
+    """Return the number of experts that a token passes through, and the number of all experts."""
     every = next((count for name in NUM_EXPERTS if (count := getattr(text, name, None))), None)
     return ((getattr(text, "num_experts_per_tok", None) or 1), every) if every else (1, 1)

@@ -1,7 +1,7 @@
-"""The Hub, where it can be reached, and what stands in for it: sample rows, models' facts, a tokenizer of bytes.
+"""Access to the Hub, and stand-ins if it cannot be reached: sample rows, models' facts, a tokenizer of bytes.
 
-Ask [`settle`] before transformers or datasets is imported: without a network each of their look-ups retries for half a
-minute, unless `HF_HUB_OFFLINE` was set by then.
+Call [`settle`] before transformers or datasets is imported. Without a network, each of their look-ups retries for half
+a minute, unless `HF_HUB_OFFLINE` was set before the import.
 """
 
 import contextlib
@@ -17,45 +17,45 @@ from . import samples
 
 
 TIMEOUT_S = 2.0
-# Errors by the names of their classes, which several libraries have.
+# Errors by class name, because several libraries have classes of these names.
 ANSWERS = {"RepositoryNotFoundError", "GatedRepoError", "RevisionNotFoundError", "DatasetNotFoundError"}
 NO_NETWORK = {"OfflineModeIsEnabled", "ConnectionError", "ConnectError", "TimeoutException", "TimeoutError"}
 NO_NETWORK |= {"LocalEntryNotFoundError"}
-_REASON: list[str] = []  # why it did not answer, once it was asked
+_REASON: list[str] = []  # reason why the Hub did not answer, once it was asked
 
 
 class Loaded(NamedTuple):
-    """What was asked for, or what stands in for it, and where it is from: "here", "Hub", "cache" or "stand-in"."""
+    """A loaded object, or its stand-in, and its origin: "here", "Hub", "cache" or "stand-in"."""
 
     what: Any
     origin: str
 
     @property
     def seen(self) -> bool:
-        """Whether it is what was asked for."""
+        """True if the object is not a stand-in."""
         return self.origin != "stand-in"
 
 
 def settle() -> None:
-    """Find out whether the Hub answers; where it does not, everything is told to stay offline."""
+    """Find out whether the Hub answers; if not, set `HF_HUB_OFFLINE`."""
     if online() and (why := _no_answer()):
         os.environ["HF_HUB_OFFLINE"] = "1"
         _REASON.append(why)
 
 
 def online() -> bool:
-    """Return whether the Hub is asked."""
+    """Return `True` unless `HF_HUB_OFFLINE` forbids access to the Hub."""
     return os.environ.get("HF_HUB_OFFLINE", "0").upper() not in ("1", "TRUE", "YES", "ON")
 
 
 def unreachable() -> str:
-    """Say in words that the Hub cannot be reached, and why if that is known."""
+    """Return a phrase that says that the Hub cannot be reached, with the reason if it is known."""
     why = _REASON[-1] if _REASON else "" if online() else "HF_HUB_OFFLINE is set"
     return "the Hub cannot be reached" + (f" ({why})" if why else "")
 
 
 def model_config(name: str, revision: str | None = None, trust_remote_code: bool = False) -> Loaded | None:
-    """Return a model's config; `None` where the Hub cannot be asked and nothing is known of it.
+    """Return a model's config; `None` if the Hub cannot be reached and no facts of the model ship with this package.
 
     Raises:
         ConfigError: there is no such model, or it may not be read.
@@ -69,8 +69,9 @@ def model_config(name: str, revision: str | None = None, trust_remote_code: bool
 
 
 def generation_config(name: str, revision: str | None = None) -> dict[str, Any]:
-    """Return a model's generation_config, from config.json where it has no file of its own, as transformers loads it;
-    empty where neither can be read.
+    """Return a model's generation config as transformers loads it; empty if it cannot be read.
+
+    If the model has no generation_config.json, the settings are read from config.json.
     """
     from transformers import GenerationConfig
 
@@ -82,10 +83,10 @@ def generation_config(name: str, revision: str | None = None) -> dict[str, Any]:
 
 
 def tokenizer(name: str, revision: str | None = None, trust_remote_code: bool = False) -> Loaded:
-    """Return a model's tokenizer, or one of bytes.
+    """Return a model's tokenizer, or a byte tokenizer if the Hub cannot be reached.
 
     Raises:
-        ConfigError: the model is there and has none, or may not be read.
+        ConfigError: there is no such model, it has no tokenizer, or it may not be read.
     """
     from transformers import AutoTokenizer
 
@@ -96,7 +97,7 @@ def tokenizer(name: str, revision: str | None = None, trust_remote_code: bool = 
 
 
 def _from_hub(kind: Any, what: str, name: str, revision: str | None, trust_remote_code: bool) -> Loaded | None:
-    """`None` where the Hub cannot be asked for it."""
+    """Load an object with `kind.from_pretrained`; return `None` if the Hub cannot be reached."""
     is_folder = os.path.isdir(os.path.expanduser(name))
     try:
         loaded = kind.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
@@ -119,16 +120,16 @@ def _from_hub(kind: Any, what: str, name: str, revision: str | None, trust_remot
 def data(
     load_data: Any, script_args: Any, training_args: Any, model_args: Any, dataset_args: Any, smoke: bool = True
 ) -> Loaded | None:
-    """Return the run's data; from sample rows where they are on the Hub and that cannot be asked.
+    """Return the run's data, or sample rows if the data is on the Hub and the Hub cannot be reached.
 
     Args:
-        load_data (`Callable`): the launch script's.
-        script_args, training_args, model_args, dataset_args: its arguments. `dataset_name` and `datasets` are changed
-            where samples stand in.
+        load_data (`Callable`): the launch script's function that loads the data.
+        script_args, training_args, model_args, dataset_args: arguments of `load_data`. `dataset_name` and `datasets`
+            are changed if sample rows stand in.
         smoke (`bool`, *optional*, defaults to `True`): passed to `prepare`.
 
     Returns:
-        [`Loaded`] or `None`: splits by name; `None` where the Hub cannot be asked and there are no sample rows.
+        [`Loaded`] or `None`: splits by name; `None` if the Hub cannot be reached and there are no sample rows.
     """
     args = (script_args, training_args, model_args, dataset_args)
     named = script_args.dataset_name and not looks_local(script_args.dataset_name) and not dataset_args.datasets
@@ -153,8 +154,8 @@ def data(
 
 
 def _no_answer() -> str:
-    """Why there was none; empty where there was one."""
-    # A name server that is silent is waited for without a limit, so in a thread.
+    """Return the reason why the Hub does not answer; "" if it answers."""
+    # In a thread, because the wait for a silent name server has no time limit.
     answers: list[str] = []
     thread = threading.Thread(target=lambda: answers.append(_asked()), daemon=True)
     thread.start()
@@ -167,7 +168,7 @@ def _asked() -> str:
         with urllib.request.urlopen(f"{_endpoint()}/api/models?limit=1", timeout=TIMEOUT_S):
             return ""
     except urllib.error.HTTPError as error:
-        # It may be there, if in no mood to answer; what else is said is a proxy's.
+        # These codes come from the Hub itself. Other errors come from a proxy.
         return "" if error.code in (401, 404, 429) else f"{_endpoint()}: {error}"
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
@@ -179,12 +180,12 @@ def _endpoint() -> str:
 
 
 def _kinds(error: BaseException | None) -> set[str]:
-    """Return names of an error's classes, and of those of what it comes from."""
+    """Return the names of the classes of an error and of its causes."""
     own = {kind.__name__ for kind in type(error).__mro__}
     return own | _kinds(error.__cause__ or error.__context__) if error else set()
 
 
 def _is_unreachable(error: BaseException) -> bool:
-    """Return whether it was the network, and not an answer of the Hub's or a bug."""
+    """Return `True` if the network caused an error, not an answer of the Hub or a bug."""
     kinds = _kinds(error)
     return bool(kinds & NO_NETWORK) and not kinds & ANSWERS

@@ -1,4 +1,4 @@
-"""The part of a check that looks at the model: is it there, do the prompts fit, what does it take of the machine."""
+"""The checks of the model: that it exists, that the prompts fit its context, and its memory and time."""
 
 import statistics
 from functools import partial
@@ -21,12 +21,12 @@ from .hub import Loaded
 
 
 MOST_PROMPTS, LONGEST_PROMPTS = 1000, 100
-TIGHT, TOO_MUCH = 0.9, 1.1  # of the memory there is: the estimate is not better than that
-WORKER = GIB / 64  # of a reward's process, the most that one of those that ship was measured to have of its own
+TIGHT, TOO_MUCH = 0.9, 1.1  # shares of the available memory: the estimate is no more precise than this
+WORKER = GIB / 64  # a reward process's own memory, the most measured with any reward that ships
 
 
 def model(recipe: Recipe) -> tuple[list[Row], Loaded | None]:
-    """Return whether the model is there, and its config."""
+    """Check that the model exists, and return its config."""
     name = recipe.model.model_name_or_path
     try:
         loaded = hub.model_config(name, recipe.model.model_revision, recipe.training.trust_remote_code)
@@ -44,15 +44,13 @@ def model(recipe: Recipe) -> tuple[list[Row], Loaded | None]:
 
 
 def sampled(recipe: Recipe) -> list[Row]:
-    """Return what makes attempts be sampled from another distribution than the policy's; the trainer warns of it
-    too.
-    """
+    """Warn of settings that sample attempts from another distribution than the policy's. The trainer warns too."""
     own = hub.generation_config(recipe.model.model_name_or_path, recipe.model.model_revision)
     return [Row("sampling", WARNED, text) for text in sampling_distribution.warnings(recipe.training, own)]
 
 
 def tokenizer(recipe: Recipe) -> tuple[list[Row], Loaded | None]:
-    """Return whether there is a tokenizer. Sets `recipe.tokenizer`, where it is the model's own."""
+    """Check that there is a tokenizer. Sets `recipe.tokenizer` if it is the model's own."""
     name = recipe.model.model_name_or_path
     try:
         loaded = hub.tokenizer(name, recipe.model.model_revision, recipe.training.trust_remote_code)
@@ -66,7 +64,11 @@ def tokenizer(recipe: Recipe) -> tuple[list[Row], Loaded | None]:
 
 
 def lengths(recipe: Recipe, tokens: Any) -> list[int]:
-    """Tokens of the prompts; of many, those of a thousand taken evenly and of the hundred with the most characters."""
+    """Return the prompts' lengths in tokens.
+
+    If there are more than a thousand prompts, about a thousand are taken evenly, plus the hundred with the most
+    characters.
+    """
     prompts = list(recipe.train_set["prompt"])
     if len(prompts) > MOST_PROMPTS:
         longest = sorted(prompts, key=_characters, reverse=True)[:LONGEST_PROMPTS]
@@ -75,7 +77,7 @@ def lengths(recipe: Recipe, tokens: Any) -> list[int]:
 
 
 def given(recipe: Recipe, tokens: Loaded) -> list[Row]:
-    """Return the first row's prompt as the model is given it."""
+    """Show the first row's prompt as the model is given it."""
     whose = "the first prompt" if recipe.seen else "the first prompt of the sample rows"
     if not tokens.seen:
         name = recipe.model.model_name_or_path
@@ -83,13 +85,13 @@ def given(recipe: Recipe, tokens: Loaded) -> list[Row]:
     (ids,) = _encoded(recipe, tokens.what, [recipe.first_prompt])
     told = as_given(ids, recipe.first_prompt, tokens.what, recipe.training.chat_template_kwargs or {})
     about = [f"{whose}, as the model is given it, in {told['tokens']:,} tokens", *told["flags"]]
-    # That is how most such models were trained; the others are mistakes.
+    # Most models whose template adds a system message were trained with it. Other flags are mistakes.
     status = WARNED if set(told["flags"]) - {ADDS_SYSTEM} else OK
     return [Row("given", status, "; ".join(about) + f":\n{told['text']}")]
 
 
 def _encoded(recipe: Recipe, tokens: Any, prompts: list[Any]) -> list[list[int]]:
-    """As TRL's trainer does it."""
+    """Tokenize prompts as TRL's trainer does."""
     if isinstance(prompts[0], str):
         return tokens(prompts)["input_ids"]
     own = recipe.training.chat_template_kwargs or {}
@@ -102,7 +104,7 @@ def _characters(prompt: Any) -> int:
 
 
 def context(recipe: Recipe, config: Loaded | None, tokens: Loaded, counts: list[int]) -> list[Row]:
-    """Return whether prompts and completions fit into the model's context and vLLM's."""
+    """Check that prompts and completions fit into the model's context and vLLM's."""
     args = recipe.training
     completion = args.max_completion_length or 0
     limits = {"the model's context (max_position_embeddings)": context_of(config.what) if config else None}
@@ -125,19 +127,19 @@ def context(recipe: Recipe, config: Loaded | None, tokens: Loaded, counts: list[
     if not known:
         return [Row("context", UNSEEN, f"{summary}; the model's context is not known")]
     fits = f"with {completion:,} of completion they fit into the {' and the '.join(known)}"
-    # A token is a byte or more, so what fits in bytes fits.
+    # A token is at least a byte, so a text that fits in bytes fits in tokens.
     return [Row("context", OK if recipe.seen else UNSEEN, f"{summary}; {fits}")]
 
 
 def shape(recipe: Recipe, config: Loaded) -> tuple[list[Row], Shape | None]:
-    """Return the model counted, with the adapter that the recipe trains."""
+    """Count the model's weights, with the adapter that the recipe trains, and return its shape."""
     if recipe.model.use_peft and find_spec("peft") is None:
         return [Row("weights", UNSEEN, "peft is not installed here")], None
     try:
         from trl import get_peft_config
 
         counted = count(config.what, get_peft_config(recipe.model))
-    except Exception as error:  # peft's own, of an adapter that does not fit, say
+    except Exception as error:  # such as peft's error about an adapter that does not fit
         reason = str(error).partition("\n")[0]
         status = FAILED if recipe.model.use_peft else UNSEEN
         return [Row("weights", status, f"a {config.what.model_type} cannot be counted: {reason}")], None
@@ -152,7 +154,7 @@ def _many(number: float) -> str:
 
 
 def job_of(recipe: Recipe, config: Loaded, shape: Shape, prompt: int) -> Job:
-    """Return what the run does, in numbers."""
+    """Return the numbers that describe the run's work."""
     args, spread = recipe.training, recipe.spread
     weight = _weight_bytes(recipe, config)
     every = args.steps_per_generation * args.num_iterations
@@ -189,8 +191,8 @@ def job_of(recipe: Recipe, config: Loaded, shape: Shape, prompt: int) -> Job:
 
 
 def costs(recipe: Recipe, shape: Shape, job: Job, card: Card, granted: str) -> list[Row]:
-    """About how much memory and time the run takes, on `card`; `granted` says what else was taken for granted."""
-    # Where nobody said how many GPUs there are, or which, too few or too small ones are no failure.
+    """Estimate the run's memory and time on `card`. `granted` names the other assumptions."""
+    # If neither the number nor the kind of the GPUs was given, too little memory is no failure.
     lacking = FAILED if card.named or recipe.spread.named else UNSEEN
     return [*_memory(shape, job, card.gpu, f"{card.why}; {granted}", lacking), _speed(recipe, shape, job, card.gpu)]
 
@@ -220,7 +222,7 @@ def _memory(shape: Shape, job: Job, gpu: GPU, granted: str, lacking: str) -> lis
 
 
 def costs_on_cpu(recipe: Recipe, shape: Shape, job: Job, granted: str) -> list[Row]:
-    """About how much memory the run takes of this machine. Its time is measured, in a smoke run, or not known."""
+    """Estimate the run's memory on this machine. Its time is measured only with --smoke."""
     needed, here = memory(shape, job), memory_bytes()
     parts = ", ".join(f"{name} {rounded(part / GIB)}" for name, part in needed.parts.items() if part >= 0.05 * GIB)
     workers = _reward_workers(recipe)
@@ -241,7 +243,7 @@ def costs_on_cpu(recipe: Recipe, shape: Shape, job: Job, granted: str) -> list[R
 
 
 def _reward_workers(recipe: Recipe) -> int:
-    """Return those of one process."""
+    """Return the number of reward workers of one process."""
     limited = any(getattr(reward, "timeout", None) is not None for reward in recipe.rewards)
     return (recipe.training.reward_workers or max(1, default_size() // recipe.spread.processes)) if limited else 0
 
@@ -260,7 +262,7 @@ def _speed(recipe: Recipe, shape: Shape, job: Job, gpu: GPU) -> Row:
 
 def _weight_bytes(recipe: Recipe, config: Loaded) -> float:
     if recipe.model.load_in_4bit:
-        return 0.56  # 4 bits and a 32-bit scale for each 64 of them
+        return 0.56  # 4 bits a weight, and a 32-bit scale for each 64 weights
     if recipe.model.load_in_8bit:
         return 1
     dtype = (recipe.training.model_init_kwargs or {}).get("dtype", recipe.model.dtype)

@@ -1,7 +1,7 @@
-"""`trl-grpo-plus check RECIPE`: everything that can be known before the GPU-hours.
+"""`trl-grpo-plus check RECIPE`: everything that can be checked before a recipe costs GPU-hours.
 
-The list of refusals ([`~trl_grpo_plus.launch.preflight`]) is asked, and what else can be known, one after another
-about the same [`~trl_grpo_plus.launch.recipe.Recipe`]; what fails stops only what needs it. Nothing is written to the
+The checks of [`~trl_grpo_plus.launch.preflight`] and further checks run one after another on the same
+[`~trl_grpo_plus.launch.recipe.Recipe`]. A failure stops only the checks that depend on it. Nothing is written to the
 recipe's `output_dir`.
 """
 
@@ -27,7 +27,7 @@ from .smoke import clocked as run_clocked
 from .smoke import smoke as run_smoke
 
 
-# What fails on a GPU, or with long prompts, works in small.
+# Checks whose failure does not stop the smoke run, which has a tiny model, short texts and no GPU.
 FINE_IN_SMALL = ("memory", "vllm", "context", "dtype")
 UNKNOWN_PROMPT, BYTES_A_TOKEN = 512, 3
 
@@ -41,24 +41,25 @@ def check_recipe(
     gpu_memory: float | None = None,
     smoke: bool = False,
 ) -> list[Row]:
-    """Look at all that a recipe needs.
+    """Check everything that a recipe needs.
 
     Args:
         name (`str`): a file, or the name of a recipe that ships with this package.
-        options (`Sequence[str]`, *optional*): of the launch script, as `run` takes them.
-        num_processes (`int`, *optional*): else the configuration's, else as many as there are GPUs here, else one.
-        accelerate_config (`str`, *optional*): one of TRL's configurations, or a file of accelerate's.
-        gpu (`str`, *optional*): the kind to estimate for, such as "A100"; else this machine's, else an H100.
-        gpu_memory (`float`, *optional*): GiB of each GPU, where it is not that kind's.
-        smoke (`bool`, *optional*, defaults to `False`): whether to run two steps on a tiny model.
+        options (`Sequence[str]`, *optional*): options of the launch script, as `run` takes them.
+        num_processes (`int`, *optional*): number of processes. Default: the configuration's number, or else one for
+            each GPU here, or else one.
+        accelerate_config (`str`, *optional*): one of TRL's configurations, or an accelerate configuration file.
+        gpu (`str`, *optional*): kind of GPU to estimate for, such as "A100". Default: this machine's, or else an H100.
+        gpu_memory (`float`, *optional*): GiB of each GPU. Default: the memory of that kind.
+        smoke (`bool`, *optional*, defaults to `False`): also run two steps on a tiny model.
 
     Returns:
-        `list[Row]`: a row a check, in order.
+        `list[Row]`: the rows of the checks, in order.
 
     Raises:
-        ConfigError: there is no such recipe or configuration, or nothing is known of the GPU.
+        ConfigError: there is no such recipe or configuration, or the GPU is unknown.
     """
-    hub.settle()  # before what asks it is imported
+    hub.settle()  # before the libraries that use the Hub are imported
     _import_libraries()
     here = gpus()
     spread = distribution(accelerate_config, num_processes, 0 if on_cpu(name, options) else len(here))
@@ -77,7 +78,7 @@ def check_recipe(
         if recipe.stands:
             rows.append(Row("batches", OK, batches(recipe)))
         rows += [*_given(recipe, tokens), *_costs(recipe, config, tokens, card)]
-        rows = list(dict.fromkeys(rows))  # what two of them came upon
+        rows = list(dict.fromkeys(rows))  # two checks may find the same mistake
         ran = _smoked(recipe, folder, rows) if smoke else []
         if recipe.on_cpu and recipe.stands and config is not None:
             rows += _speed_on_cpu(recipe, folder, [*rows, *ran[:1]], config.origin, smoke)
@@ -85,8 +86,9 @@ def check_recipe(
 
 
 def refused(name: str, options: Sequence[str], spread: Distribution) -> list[str]:
-    """Return what the launch script would refuse, found without launching it, as far as that needs no network and no
-    prepare function.
+    """Return the reasons why the launch script would refuse a recipe, without launching the script.
+
+    Only checks that need neither the network nor a prepare function are made.
 
     Raises:
         ConfigError: there is no such recipe.
@@ -101,15 +103,17 @@ def refused(name: str, options: Sequence[str], spread: Distribution) -> list[str
             if os.path.isdir(os.path.expanduser(recipe.model.model_name_or_path)):
                 rows += check_model.tokenizer(recipe)[0]
             rows += on_data(recipe)
-    finally:  # what libraries set here must not reach the launcher
+    finally:  # variables that libraries set here must not reach the launcher
         os.environ.clear()
         os.environ.update(environment)
     return [row.text for row in failures(rows)]
 
 
 def _import_libraries() -> None:
-    """TRL and all that it brings: nearly all of the time until a mistake is told. A sixth of that would go to the
-    garbage collection, which finds nothing.
+    """Import TRL and its dependencies, without garbage collection.
+
+    These imports take nearly all of the time until a mistake is reported. Garbage collection would take a sixth of it,
+    and find nothing.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -130,7 +134,7 @@ def _lies_here(recipe: Recipe) -> bool:
 
 
 def _model(recipe: Recipe) -> tuple[list[Row], Loaded | None, Loaded | None]:
-    """Return whether it can be read, its config and its tokenizer."""
+    """Check that the model can be read; return the rows, the config and the tokenizer."""
     if not recipe.model.model_name_or_path or any(preflight.model(recipe)):
         return [], None, None
     rows, config = check_model.model(recipe)
@@ -143,7 +147,7 @@ def _model(recipe: Recipe) -> tuple[list[Row], Loaded | None, Loaded | None]:
 
 
 def _given(recipe: Recipe, tokens: Loaded | None) -> list[Row]:
-    """Return the first prompt as the model is given it, where it can be written."""
+    """Show the first prompt as the model is given it, if there is a tokenizer and a chat template for it."""
     if tokens is None or recipe.first_prompt is None or any(preflight.template(recipe)):
         return []
     try:
@@ -153,7 +157,7 @@ def _given(recipe: Recipe, tokens: Loaded | None) -> list[Row]:
 
 
 def _costs(recipe: Recipe, config: Loaded | None, tokens: Loaded | None, card: Card) -> list[Row]:
-    """Return whether the prompts fit the model, and the model the GPUs."""
+    """Check that the prompts fit the model's context, and that the run fits the GPUs or the CPU."""
     rows = []
     prompt, prompt_from = UNKNOWN_PROMPT, "a prompt, for want of data"
     if tokens and recipe.prompted and not any(preflight.template(recipe)):
@@ -193,7 +197,7 @@ def _smoked(recipe: Recipe, folder: str, rows: list[Row]) -> list[Row]:
 
 
 def _speed_on_cpu(recipe: Recipe, folder: str, rows: list[Row], origin: str, smoke: bool) -> list[Row]:
-    """Return how long a run on a CPU takes, which nothing but steps of the model itself can tell."""
+    """Return the time of a run on a CPU, which only steps of the real model can tell."""
     if not smoke:
         return [Row("speed", OK, "not estimated: a CPU's must be measured; --smoke takes steps of the model itself")]
     if failures(rows) or rows[-1].status != OK:

@@ -1,7 +1,7 @@
-"""Whether rewards can be trusted, before a run depends on them.
+"""Checks of rewards before a run depends on them.
 
-Each reward ships examples: completions and the rewards that they deserve. And on a dataset, the gold answers must
-score full marks, and the gold answers of other rows must not.
+Each reward ships examples: completions and the scores that they should get. On a dataset, each row's gold answer must
+score full marks, and gold answers of other rows must not.
 """
 
 import math
@@ -25,23 +25,23 @@ SHUFFLED_AT_MOST = 0.05  # two rows may have answers that are equal and written 
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found of one reward; one line of the table."""
+    """The result of one check of one reward; one line of the table."""
 
     name: str
     what: str  # "examples", "gold" or "shuffled"
     right: int = 0  # how many scored as they should
     total: int = 0
-    ms: float = math.nan  # a sample
+    ms: float = math.nan  # milliseconds for each sample
     problems: tuple[str, ...] = ()  # the check failed if there is any
-    unseen: str = ""  # why it could not be looked at here, which is no failure
-    form: str = ""  # in which form gold answers were posed, where that is not as the data has them
+    unseen: str = ""  # why the check could not be made here, which is no failure
+    form: str = ""  # the form of the gold answers as posed, if it is not the data's form
 
 
 def check_examples(name: str) -> Finding:
     """Score the examples that a reward ships."""
     try:
         return _examples_of(name)
-    except Exception as error:  # one that is broken is no reason not to look at the others
+    except Exception as error:  # a broken reward must not stop the checks of the others
         return Finding(name, "examples", problems=(f"{type(error).__name__}: {error}",))
 
 
@@ -54,7 +54,7 @@ def _examples_of(name: str) -> Finding:
         return Finding(name, "examples", problems=("it ships no examples: register it with examples=",))
     problems = []
     pairs = list(zip(rewards, definition.examples, strict=True))
-    _score(*pairs[0])  # what is loaded once is no sample's time
+    _score(*pairs[0])  # loads everything once, so that the load does not count as a sample's time
     start = time.perf_counter()
     for reward, example in pairs:
         outcome = _score(reward, example)
@@ -80,9 +80,9 @@ def check_gold(reward: Reward, dataset: Any, limit: int = 200) -> list[Finding]:
     """Score a dataset's gold answers in their own rows and in each other's.
 
     Args:
-        reward ([`Reward`]): one whose definition has `gold`.
-        dataset: map-style, with the reward's columns.
-        limit (`int`, *optional*, defaults to `200`): most rows to score.
+        reward ([`Reward`]): a reward whose definition has `gold`.
+        dataset: a map-style dataset with the reward's columns.
+        limit (`int`, *optional*, defaults to `200`): maximum number of rows to score.
     """
     name, definition = reward.__name__, reward.definition
     if definition.gold is None:
@@ -94,7 +94,7 @@ def check_gold(reward: Reward, dataset: Any, limit: int = 200) -> list[Finding]:
         columns = columns_of(definition, dataset.column_names, reward.renamed, name)
     except ValueError as error:
         return [Finding(name, "gold", problems=(str(error),))]
-    # From all over it: some are sorted by answer.
+    # Rows spread over the dataset: some datasets are sorted by answer.
     raw_rows = (dataset[i] for i in range(0, len(dataset), max(1, -(-len(dataset) // limit))))
     rows = [{name: raw[column] for name, column in columns.items()} for raw in raw_rows]
     golds = [definition.gold(**row, **reward.all_args()) for row in rows]
@@ -114,7 +114,7 @@ def _score(reward: Reward, example: Example) -> Outcome:
 
 
 def findings_table(findings: Sequence[Finding]) -> str:
-    """Return the findings as text, problems below."""
+    """Return the findings as a table, with the problems below it."""
     rows = [("reward", "check", "right", "ms/sample", "")]
     for finding in findings:
         ms = "" if math.isnan(finding.ms) else f"{finding.ms:.2f}"
@@ -143,8 +143,10 @@ def _gold(reward: Reward, pairs: Sequence[Pair]) -> Finding:
 
 
 def _form(reward: Reward, pairs: Sequence[Pair]) -> str:
-    """In which form the gold answers were posed, and what they score bare: as the one column has them that the reward
-    needs, if it needs just one.
+    """Describe the form in which the gold answers were posed, and the scores of the bare answers.
+
+    A bare answer is the value of the only column that the reward needs. If the reward needs several columns, there is
+    none. Returns "" if the posed and the bare answers are the same.
     """
     needed = reward.definition.needed
     answers = [row[needed[0]] if len(needed) == 1 else None for row, _ in pairs]

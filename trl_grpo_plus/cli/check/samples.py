@@ -1,7 +1,7 @@
-"""What a recipe names on the Hub, as far as it can be known without it: sample rows and models' facts.
+"""Stand-ins for the Hub: sample rows of datasets, and facts of models' configs.
 
-`samples/<id with "/" as "__">[__<config>].jsonl` holds a few rows of our own, in the raw format of that data set;
-`samples/models.json` what `AutoConfig.for_model(**facts)` needs to build a model's architecture.
+`samples/<id with "/" as "__">[__<config>].jsonl` holds a few rows of our own, in the raw format of that dataset.
+`samples/models.json` holds the facts that `AutoConfig.for_model(**facts)` needs to build a model's architecture.
 """
 
 import json
@@ -11,14 +11,15 @@ from typing import Any
 
 
 def sample_of(dataset_name: str, config: str | None = None) -> str | None:
-    """Path of a data set's sample rows, as `dataset_name` takes it.
+    """Return the path of a dataset's sample rows, in a form that `dataset_name` takes.
 
     Args:
         dataset_name (`str`): an id on the Hub.
-        config (`str`, *optional*): the data set's configuration.
+        config (`str`, *optional*): configuration of the dataset.
 
     Returns:
-        `str` or `None`: a `.jsonl` file with the split `train`; `None` where no sample of it ships with this package.
+        `str` or `None`: a `.jsonl` file with the split `train`; `None` if no sample of the dataset ships with this
+        package.
     """
     stem = dataset_name.replace("/", "__")
     for name in ([f"{stem}__{config}"] if config else []) + [stem]:
@@ -29,7 +30,7 @@ def sample_of(dataset_name: str, config: str | None = None) -> str | None:
 
 
 def config_of(model_id: str) -> dict[str, Any] | None:
-    """Facts of a model's `config.json`, with its `model_type`.
+    """Return facts of a model's `config.json`, with its `model_type`.
 
     Returns:
         `dict[str, Any]` or `None`: keyword arguments of [`~transformers.AutoConfig.for_model`]; `None` for a model

@@ -1,5 +1,7 @@
-"""The part of a check that runs, through the launch script: two steps of the recipe on a tiny model, on the CPU; and
-where the recipe is for the CPU and its model lies here, the first steps of the model itself, for their time.
+"""The parts of a check that train, through the launch script.
+
+The smoke run trains two steps of the recipe on a tiny model, on the CPU. If the recipe is for the CPU and its model is
+on this machine, the clocked run also trains the first steps of the real model, to measure their time.
 """
 
 import contextlib
@@ -21,12 +23,12 @@ from .estimate import GIB, rounded
 
 
 SCRIPT, CLOCKED = "trl_grpo_plus.cli.check.smoke_run", "trl_grpo_plus.cli.check.timed_run"
-CLOCK = "clock.json"  # that the clocked run leaves in its folder
-REPORT, ERROR = "smoke.json", "smoke-error.txt"  # that it leaves in its folder
+CLOCK = "clock.json"  # written by the clocked run to its folder
+REPORT, ERROR = "smoke.json", "smoke-error.txt"  # written by the smoke run to its folder
 STEPS, GROUPS = 2, 6
 MOST_PROCESSES, MOST_GENERATIONS, COMPLETION = 2, 8, 24
 AS_FOR_A_CHECK = "The model is as prepare makes it for a check, before its warm-up; the warm-up's time is not counted."
-NEED_EVALUATION = ("reduce_lr_on_plateau", "greedy")  # between steps, of which there are few
+NEED_EVALUATION = ("reduce_lr_on_plateau", "greedy")  # schedules that need evaluations, which the few steps lack
 TIMEOUT_S, CLOCKED_S = 900, 300
 
 NOT_OF_A_STEP = ("eval_on_start", "load_best_model_at_end", "push_to_hub", "resume_from_checkpoint", "log_completions")
@@ -52,7 +54,7 @@ ALWAYS: dict[str, Any] = {
     "model_init_kwargs": "{}",
     "dataloader_num_workers": 0,
 }
-# Refused without a GPU or beside what is above; not mentioned where the recipe does not.
+# Options that are refused without a GPU or together with those above; set only if the recipe sets them.
 WHERE_SET: dict[str, Any] = {
     "load_in_4bit": False,
     "load_in_8bit": False,
@@ -64,7 +66,7 @@ WHERE_SET: dict[str, Any] = {
 
 
 def smoke(recipe: Recipe, folder: str) -> list[Row]:
-    """Run it in `folder`, which is the caller's to remove."""
+    """Make the smoke run in `folder`, which the caller removes, and return its rows."""
     output = os.path.join(folder, "smoke")
     processes = min(recipe.spread.processes, MOST_PROCESSES)
     small = smaller(recipe.training, recipe.model, processes)
@@ -86,12 +88,13 @@ def smoke(recipe: Recipe, folder: str) -> list[Row]:
 
 
 def clocked(recipe: Recipe, folder: str) -> Row:
-    """Return seconds of a step and of the run, measured on the recipe's own batches and its model, made as for a
-    check.
+    """Measure the seconds of a step, and from them those of the run, on the recipe's own batches and model.
+
+    A model that `prepare` makes is made as for a check.
     """
     output, args = Path(folder, "clocked"), recipe.training
     every = args.steps_per_generation * args.num_iterations
-    around = every // math.gcd(every, args.gradient_accumulation_steps)  # steps until it generates as it began
+    around = every // math.gcd(every, args.gradient_accumulation_steps)  # steps until the cycle repeats
     wanted = {**_steps_alone(args), "max_steps": 1 + around, "do_eval": False, "output_dir": str(output)}
     options = [*recipe.options, *_words(wanted)]
     command = launch_command(recipe.name, options, None, recipe.spread.processes, script=CLOCKED)
@@ -122,7 +125,10 @@ def _pace(report: dict[str, Any], total: int | None) -> str:
 
 
 def _launched(command: list[str], environment: dict[str, str], limit_s: float = TIMEOUT_S) -> tuple[int | None, str]:
-    """Exit status, `None` where it took too long, and stderr. No process of it is left, however this ends."""
+    """Run a command; return its exit status, `None` if it took too long, and its stderr.
+
+    All processes of the command are ended in any case.
+    """
     pipes: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env=environment, start_new_session=True, **pipes) as launcher:
         try:
@@ -136,11 +142,11 @@ def _launched(command: list[str], environment: dict[str, str], limit_s: float = 
 
 
 def smaller(args: Any, model: Any, processes: int) -> list[str]:
-    """Options that make a recipe's run short, small and fit for a CPU, and leave the rest of it as it is.
+    """Return options that make a recipe's run short, small and fit for a CPU, and change nothing else.
 
     Args:
-        args ([`GRPOPlusConfig`]), model (`ModelConfig`): the recipe's own.
-        processes (`int`): of the run.
+        args ([`GRPOPlusConfig`]), model (`ModelConfig`): the recipe's own options.
+        processes (`int`): number of processes of the run.
     """
     wanted = {
         **_steps_alone(args),
@@ -157,7 +163,7 @@ def smaller(args: Any, model: Any, processes: int) -> list[str]:
 
 
 def _steps_alone(args: Any) -> dict[str, Any]:
-    """Options that leave out all that is no step."""
+    """Return options that turn off everything but the steps."""
     schedule = {"lr_scheduler_type": "constant"} if args.lr_scheduler_type.value in NEED_EVALUATION else {}
     return STEPS_ALONE | schedule
 
@@ -167,8 +173,9 @@ def _words(options: dict[str, Any]) -> list[str]:
 
 
 def _batches(args: Any, processes: int) -> dict[str, Any]:
-    """Small ones, of whole groups, as many rows in each micro-batch of each process. A generation batch is as long as
-    an optimizer step, longer or shorter, as the recipe's is.
+    """Return options for small batches of whole groups, with as many rows in each micro-batch of each process.
+
+    A generation batch stays as long as an optimizer step, or longer, or shorter, as in the recipe.
     """
     generations = args.num_generations if args.num_generations <= MOST_GENERATIONS else 4
     accumulation = min(args.gradient_accumulation_steps, 2)
@@ -190,7 +197,7 @@ def _batches(args: Any, processes: int) -> dict[str, Any]:
 
 
 def rows_of(report: dict[str, Any], folder: Path, on: str) -> list[Row]:
-    """Return what came of it, in `folder`, `on` so many processes."""
+    """Return the rows about a finished smoke run in `folder`; `on` describes its processes."""
     from ... import traces
 
     seconds = (
@@ -207,7 +214,7 @@ def rows_of(report: dict[str, Any], folder: Path, on: str) -> list[Row]:
         groups = Row("groups", FAILED, f"{groups.text}: {why}")
     try:
         attempts = sum(len(group) for group in traces.groups(folder) if group[0]["split"] == "train")
-    except ValueError:  # there are none
+    except ValueError:  # there are no traces
         attempts = 0
     written = f"{attempts} attempts in rollouts/, and the page"
     return [
@@ -219,7 +226,7 @@ def rows_of(report: dict[str, Any], folder: Path, on: str) -> list[Row]:
 
 
 def learned(report: dict[str, Any], alive: int) -> Row:
-    """Return whether the weights moved, and if not, whether there was something to move them."""
+    """Check that the weights moved, and if not, whether there was a gradient to move them."""
     gradients = [norm for norm in report["gradients"] if norm == norm]
     norms = f"gradient norms {', '.join(f'{norm:.2g}' for norm in report['gradients'])}"
     if len(gradients) < len(report["gradients"]):
@@ -240,7 +247,7 @@ def _reason(folder: Path, errors: str) -> str:
     error = folder / ERROR
     if error.exists():
         return error.read_text()
-    # It died without a word of its own; the launcher's traceback, which comes last, says nothing.
+    # The run ended without an error file. The launcher's traceback, which comes last, does not help.
     lines = [line for line in errors.splitlines() if line.strip()]
     own = [line for line in lines if line.startswith("error: ")]
     return "\n".join(own[-1:] or lines[-12:]) or "it ended without a word"

@@ -1,8 +1,9 @@
 """Two steps of a recipe on a tiny model of the same architecture: `trl-grpo-plus check RECIPE --smoke` launches this.
 
-A random model earns nothing, so gold answers are planted: the rewards' own, as some attempts of some groups, so that
-groups are alive, solved and failed by turns and the filter, the advantages and the gradient have work to do. All else
-is the recipe's: rewards, filter, KL, adapter, traces. What came of it is written to `<output_dir>/smoke.json`.
+A random model earns no rewards. Gold answers of the rewards are therefore planted as some attempts of some groups.
+Groups are then alive, solved and failed by turns, so that the filter, the advantages and the gradient are exercised.
+Everything else is the recipe's own: rewards, filter, KL, adapter, traces. The result is written to
+`<output_dir>/smoke.json`.
 """
 
 import json
@@ -32,18 +33,18 @@ LONGEST_GOLD = 4096  # tokens
 
 
 class SmokeTrainer(GRPOPlusTrainer):
-    """The trainer, with gold answers among the attempts, and a report at the end."""
+    """A trainer that plants gold answers among the attempts, and writes a report at the end."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self._rows: list[dict[str, Any]] = []  # of which completions are generated
+        self._rows: list[dict[str, Any]] = []  # rows whose completions are generated
         self.planted = 0
         self.verdicts: Counter[str] = Counter()
         self.trained = 0
         self.add_callback(_Watch(self))
 
     def gold_of(self, row: dict[str, Any]) -> str | None:
-        """Return a completion that the weightiest reward that can tell gives full marks."""
+        """Return a gold completion from the reward with the highest weight that can make one; `None` if none can."""
         weighed = zip(self.reward_funcs, self.reward_weights.tolist(), strict=True)
         for reward, weight in sorted(weighed, key=lambda pair: -pair[1]):
             if weight <= 0 or not isinstance(reward, Reward) or reward.definition.gold is None:
@@ -89,14 +90,15 @@ class SmokeTrainer(GRPOPlusTrainer):
 
 
 def is_planted(group: int, attempt: int) -> bool:
-    """Return whether an attempt is replaced by a gold answer: every other one of the first group, all of the second,
-    none of the third, and so on.
+    """Return `True` if a gold answer replaces an attempt.
+
+    This is every other attempt of the first group, all of the second, none of the third, and so on.
     """
     return (attempt % 2 == 0, True, False)[group % 3]
 
 
 class _Watch(TrainerCallback):
-    """Compares the weights before and after, and writes the report."""
+    """A callback that compares the weights before and after training, and writes the report."""
 
     def __init__(self, trainer: SmokeTrainer):
         self._trainer = trainer
@@ -131,8 +133,9 @@ class _Watch(TrainerCallback):
 
 
 def load(script_args: Any, training_args: Any, model_args: Any, dataset_args: Any) -> Any:
-    """Return a few rows of the recipe's data; the model's name becomes that of a tiny one, which the main process
-    makes.
+    """Return a few rows of the recipe's data, and replace the model by a tiny one.
+
+    `model_args.model_name_or_path` is set to the tiny model, which the main process makes.
     """
     loaded = hub.data(load_data, script_args, training_args, model_args, dataset_args)
     if loaded is None:
@@ -148,7 +151,7 @@ def load(script_args: Any, training_args: Any, model_args: Any, dataset_args: An
 
 
 def tiny_config(name: str, revision: str | None, trust_remote_code: bool) -> Any:
-    """Return the config to make small: the model's own, else a Llama's."""
+    """Return the config to shrink: the model's own, or else a Llama's."""
     from transformers import LlamaConfig
 
     loaded = hub.model_config(name, revision, trust_remote_code)
@@ -156,7 +159,7 @@ def tiny_config(name: str, revision: str | None, trust_remote_code: bool) -> Any
 
 
 def _some(rows: Any, most: int) -> Any:
-    """Return rows from all over the set, so that a mixture's kinds are among them."""
+    """Return at most `most` rows, spread over the dataset, so that all parts of a mixture are among them."""
     if not hasattr(rows, "__len__"):
         return rows.take(most)
     return rows.select(range(0, len(rows), -(-len(rows) // most)))

@@ -1,8 +1,8 @@
-"""The first steps of a recipe, its own model and batches, against the clock: `trl-grpo-plus check RECIPE --smoke`
-launches this for a run on a CPU. A model that a prepare function makes is made as for a check (`smoke=True`).
+"""The timed first steps of a recipe with its own model and batches, on a CPU.
 
-How long each step took, and the memory that the process rose to, is written to `<output_dir>/clock.json`. Then it
-ends, without evaluating or saving.
+`trl-grpo-plus check RECIPE --smoke` launches this module. A model that a prepare function makes is made as for a check
+(`smoke=True`). The seconds of each step, and the peak memory of the process, are written to `<output_dir>/clock.json`.
+Then the process ends, without evaluating or saving.
 """
 
 import json
@@ -24,7 +24,7 @@ from .smoke import CLOCK
 
 
 class Done(Exception):
-    """All steps are."""
+    """Signal that all steps are done."""
 
 
 class _Clock(TrainerCallback):
@@ -40,14 +40,14 @@ class _Clock(TrainerCallback):
         self._last = now
         if state.is_world_process_zero:
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-            # Whole at any time: the clock may be stopped by a kill.
+            # Replaced as a whole, because a kill may come at any time.
             replace(Path(args.output_dir, CLOCK), [json.dumps({"seconds": self._seconds, "peak": peak}).encode()])
         if state.global_step == args.max_steps:
             raise Done
 
 
 def trainer(*args: Any, **kwargs: Any) -> GRPOPlusTrainer:
-    """Return the recipe's, with a clock."""
+    """Return the recipe's trainer, with a clock."""
     made = GRPOPlusTrainer(*args, **kwargs)
     made.add_callback(_Clock())
     return made

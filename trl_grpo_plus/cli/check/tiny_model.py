@@ -8,7 +8,7 @@ from .estimate import NUM_EXPERTS
 
 
 HEADS, HEAD_DIM, LAYERS, FEED_FORWARD, EXPERTS = 2, 16, 2, 64, 4
-MOST_WEIGHTS = 30_000_000  # nearly all of them a large vocabulary's
+MOST_WEIGHTS = 30_000_000  # nearly all of them belong to a large vocabulary
 WIDTHS = ("hidden_size", "n_embd", "d_model")
 DEPTHS = ("num_hidden_layers", "n_layer", "num_layers")
 NUM_HEADS = ("num_attention_heads", "n_head", "num_heads")
@@ -23,12 +23,14 @@ CHATML = (
 
 
 def shrink(config: Any, tokenizer: Any) -> Any:
-    """Return a config of the same kind, two layers of width 32, for a tokenizer's vocabulary (of the text model
-    alone).
+    """Return a small config of the same kind: two layers of width 32, with a tokenizer's vocabulary.
+
+    Of a multimodal model, only the text model's config is returned.
 
     Args:
-        config (`PretrainedConfig`): any transformers has a causal language model for; left as it is.
-        tokenizer (`PreTrainedTokenizerBase`): whose words and special tokens it gets.
+        config (`PretrainedConfig`): config of any kind that transformers has a causal language model for. It is not
+            changed.
+        tokenizer (`PreTrainedTokenizerBase`): tokenizer whose vocabulary and special tokens the small config gets.
 
     Raises:
         ValueError: a model of that kind cannot be made so small here.
@@ -50,7 +52,7 @@ def shrink(config: Any, tokenizer: Any) -> Any:
 
 
 def build(config: Any) -> Any:
-    """Return a model of this config with random weights, the same ones each time."""
+    """Return a model of this config with random weights, the same weights each time."""
     from transformers import AutoModelForCausalLM
 
     with torch.random.fork_rng(devices=[]):
@@ -69,7 +71,7 @@ def write(config: Any, tokenizer: Any, folder: str) -> None:
 
 
 def byte_tokenizer() -> Any:
-    """One token a byte, with ChatML's template: for where a model's own tokenizer is not to be had."""
+    """Make a tokenizer with one token for each byte and ChatML's template, if a model's own cannot be loaded."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -123,8 +125,8 @@ def _smaller(facts: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
 
 
 def _rope(facts: dict[str, Any]) -> dict[str, Any]:
-    """Without what goes by the head's width, such as long-context factors."""
-    if any(isinstance(value, dict) for value in facts.values()):  # a kind of layer each
+    """Remove rope settings that depend on the head's width, such as long-context factors."""
+    if any(isinstance(value, dict) for value in facts.values()):  # settings for each kind of layer
         return {name: _rope(value) if isinstance(value, dict) else value for name, value in facts.items()}
     if any(isinstance(value, list) for value in facts.values()):
         return {"rope_type": "default", "rope_theta": facts.get("rope_theta", 10_000.0)}

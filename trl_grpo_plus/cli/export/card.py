@@ -1,4 +1,4 @@
-"""The card of a dataset on the Hub: README.md with its head in YAML."""
+"""The card of a dataset on the Hub: a README.md that begins with YAML."""
 
 import re
 from collections.abc import Collection
@@ -23,14 +23,15 @@ def card(
     attempts: int,
     part: str,
 ) -> str:
-    """Return the card.
+    """Return the text of the card.
 
     Args:
-        run (`str`): its name.
-        about (`dict`): what `traces.about` tells of it.
-        held, dropped: what the run holds, and which columns and keys of the reference are left out.
-        groups (`dict[str, int]`): split, as its file is called -> groups; of all of them `attempts`.
-        part (`str`): which part of the run this is.
+        run (`str`): name of the run.
+        about (`dict`): result of `traces.about` for the run.
+        held, dropped: the run's columns and names, and the columns and keys of the reference that are left out.
+        groups (`dict[str, int]`): split, as in its file's name -> number of groups.
+        attempts (`int`): number of attempts in all groups.
+        part (`str`): description of the exported part of the run.
     """
     files = [{"split": split, "path": f"data/{split}-*.parquet"} for split in sorted(groups, key="train".__ne__)]
     head = {
@@ -74,5 +75,5 @@ def _table(head: tuple[str, str], rows: Any) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return a name that anyone may have chosen, without markup and on one line."""
+    """Return a name, which anyone may have chosen, without markup and on one line."""
     return re.sub(r"[^\w./: -]", "_", clean(text))

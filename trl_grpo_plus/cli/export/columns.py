@@ -1,5 +1,7 @@
-"""A line of a trace as a row of a table. Types depend on nothing but the names of the rewards, and on whether prompts
-and completions are text or messages: tables of two runs of the same rewards can be joined.
+"""A line of a trace as a row of a table.
+
+The types depend only on the names of the rewards, and on whether prompts and completions are text or messages. Tables
+of two runs with the same rewards can therefore be joined.
 """
 
 import json
@@ -18,7 +20,13 @@ _SPEAKER = {"prompt": "user", "completion": "assistant"}
 
 
 class Column(NamedTuple):
-    """`kind`: a key of [`KINDS`], or "written", for what the run's is. `about`: what the dataset card says of it."""
+    """A column of the table.
+
+    Attributes:
+        kind (`str`): a key of [`_CELLS`]; "scores" or "statuses", for a value of each reward; or "written", whose type
+            depends on the run.
+        about (`str`): description in the dataset card.
+    """
 
     kind: str
     about: str
@@ -56,12 +64,12 @@ COLUMNS = {
 
 
 def clean(text: str) -> str:
-    """With U+FFFD for each lone surrogate, for which UTF-8 has no bytes: as long as it was, so that offsets hold."""
+    """Replace each lone surrogate, which UTF-8 cannot encode, by U+FFFD. The length, and so every offset, is kept."""
     return _LONE.sub("\ufffd", text)
 
 
 def as_json(value: Any) -> str:
-    """As JSON that is valid UTF-8: lone surrogates become escapes, integers may be of any size."""
+    """Return a value as JSON that is valid UTF-8. Lone surrogates become escapes; integers may be of any size."""
     try:
         return orjson.dumps(value).decode()
     except TypeError:
@@ -69,12 +77,12 @@ def as_json(value: Any) -> str:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names, one after another; those that are empty or no plain line as literals."""
+    """Join names with commas. A name that is empty or not printable is written as a Python literal."""
     return ", ".join(name if name.isprintable() and name else ascii(name) for name in names)
 
 
 def flat(row: Row, written_as: dict[str, str], rewards: Iterable[str], dropped: Collection[str]) -> Row:
-    """Return the row, of plain data.
+    """Convert a line of a trace into a row of plain data.
 
     Args:
         row (`dict`): a line of a trace.
@@ -83,7 +91,7 @@ def flat(row: Row, written_as: dict[str, str], rewards: Iterable[str], dropped: 
         dropped (`Collection[str]`): columns, and `reference.KEY`, to leave out.
 
     Raises:
-        ValueError: a value is not what its column holds.
+        ValueError: a value does not fit its column.
     """
     cells: Row = {}
     for name, column in COLUMNS.items():
@@ -120,7 +128,10 @@ def _written(value: Any, kind: str, speaker: str) -> Any:
 
 
 def _message(message: dict[str, Any]) -> dict[str, str | None]:
-    """`other` is JSON of what is neither: tool calls, names, and content in parts, whose text is `content` too."""
+    """Convert a message into its role, its content, and `other`, the JSON of everything else.
+
+    `other` holds tool calls, names, and content in parts. The text of such parts is also in `content`.
+    """
     content = message.get("content")
     plain = content is None or isinstance(content, str)
     other = {key: value for key, value in message.items() if key != "role" and not (plain and key == "content")}
@@ -138,7 +149,7 @@ def _flag(value: Any) -> bool:
     return value
 
 
-# Kind -> what makes a cell of a value.
+# kind -> function from a value to a cell
 _CELLS: dict[str, Callable[[Any], Any]] = {
     "int": int,
     "float": float,

@@ -1,4 +1,4 @@
-"""The command: its options, and what it says at the end."""
+"""The command `export`: its options and its closing message."""
 
 import argparse
 from typing import TYPE_CHECKING
@@ -56,7 +56,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Export, and say what was."""
+    """Export a run's attempts, print a summary, and return the exit status."""
     from .writers import export
 
     wanted = (options.share, options.last, options.split)

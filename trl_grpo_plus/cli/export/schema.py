@@ -1,4 +1,4 @@
-"""What a run holds, as far as its schema and what may be asked of it depend on it."""
+"""The columns and names of a run, which determine the schema of the export and its valid arguments."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -15,15 +15,15 @@ _HOW = {TEXT: "as text", MESSAGES: "as messages", JSON: "as JSON, since they are
 
 @dataclass
 class Held:
-    """Of a whole run, whatever part of it is exported, so that all parts have one schema.
+    """The columns and names of a whole run, even if only a part is exported, so that all parts have one schema.
 
     Attributes:
         rewards (`dict[str, None]`): names of the rewards, in order.
-        written (`dict[str, str]`): "prompt" and "completion" -> "text", "messages" or "JSON". Where some are text and
-            some messages, all become messages.
+        written (`dict[str, str]`): "prompt" and "completion" -> "text", "messages" or "JSON". If some are text and
+            some are messages, all become messages.
         reference (`dict[str, None]`): names of the dataset's other columns.
-        extra (`dict[str, None]`): names of what rewards logged.
-        steps (`dict[str, list[int]]`): split -> the steps at which it was sampled.
+        extra (`dict[str, None]`): names of the values that rewards logged.
+        steps (`dict[str, list[int]]`): split -> the steps at which the split was sampled.
         unknown (`dict[str, None]`): keys of lines that have no column.
     """
 
@@ -35,15 +35,15 @@ class Held:
     unknown: dict[str, None] = field(default_factory=dict)
 
     def named(self, drop: Iterable[str]) -> frozenset[str]:
-        """Return what `drop` names, checked: columns, and keys of the reference, as `reference.KEY`.
+        """Check the names in `drop`; return columns, and keys of the reference as `reference.KEY`.
 
         Raises:
-            ConfigError: there is none of this name, or nothing would be left.
+            ConfigError: there is no column or key of this name, or no column would be left.
         """
         named = set()
         keys = {f"reference.{key}" for key in self.reference}
         for name in drop:
-            # A name of both is both: what should stay at home does.
+            # If a column and a key have the same name, both are dropped, to be safe.
             meant = {name, f"reference.{name}"} & {*COLUMNS, *keys}
             if not meant:
                 guess = did_you_mean(name, filter(str.isprintable, [*COLUMNS, *self.reference]))
@@ -56,13 +56,13 @@ class Held:
         return frozenset(named)
 
     def shapes(self, dropped: Collection[str]) -> str:
-        """Return how prompts and completions are written."""
+        """Describe how prompts and completions are written."""
         said = [f"{name}s {_HOW[kind]}" for name, kind in self.written.items() if name not in dropped]
         text = " and ".join(said)
         return f"{text[0].upper()}{text[1:]}." if text else ""
 
     def warning(self, dropped: Collection[str]) -> str:
-        """Return what is in it that not everyone may be meant to read."""
+        """Return a warning that lists the content that may be confidential; "" if there is none."""
         inside = [f"{name}s" for name in ("prompt", "completion") if name not in dropped]
         keys = [key for key in self.reference if f"reference.{key}" not in dropped]
         if "reference" not in dropped and keys:
@@ -73,7 +73,7 @@ class Held:
 
 
 def look(groups: Iterable[Sequence[Row]]) -> Held:
-    """Return what a run holds. Reads all of it, once."""
+    """Read the whole run once, and return its columns and names."""
     held, kinds = Held(), {"prompt": {TEXT: 0}, "completion": {TEXT: 0}}
     steps: dict[str, set[int]] = {}
     for group in groups:

@@ -1,4 +1,7 @@
-"""Writes the table: JSON lines, or a folder with a parquet file a split. Some hundred attempts are held at once."""
+"""Writers of the table: JSON lines, or a folder with a parquet file for each split.
+
+Memory holds at most some hundred attempts of each split at once.
+"""
 
 import hashlib
 import os
@@ -34,13 +37,16 @@ _OURS = re.compile(r"README\.md|\.gitattributes|data|data/[^/]+\.parquet")
 
 @dataclass(frozen=True)
 class Exported:
-    """What [`export`] wrote.
+    """The result of [`export`].
 
     Attributes:
-        path (`Path`): the file or folder, of so many `bytes`.
-        held (`Held`): what the run holds; its columns in `dropped` are not in it.
-        groups (`dict[str, int]`): split -> groups; of all of them `attempts`.
-        upload (`str`, *optional*): the command that uploads it, where it is for that.
+        path (`Path`): the written file or folder.
+        bytes (`int`): its size.
+        held (`Held`): the columns and names of the run.
+        dropped (`frozenset[str]`): columns, and keys of the reference, that were left out.
+        groups (`dict[str, int]`): split -> number of groups.
+        attempts (`int`): number of attempts in all groups.
+        upload (`str`, *optional*): the command that uploads the folder, if the format is "hf".
     """
 
     path: Path
@@ -62,22 +68,23 @@ def export(
     drop: Collection[str] = (),
     overwrite: bool = False,
 ) -> Exported:
-    """Write what a run sampled as one table, an attempt a row, in the order of the traces.
+    """Write a run's attempts as one table, with one attempt per row, in the order of the traces.
 
     Args:
-        run (`str` or `Path`): a run's `output_dir`, or its `rollouts` folder. Where there are no traces, TRL's own
-            `completions/*.parquet` are read as far as they go.
+        run (`str` or `Path`): a run's `output_dir`, or its `rollouts` folder. If there are no traces, TRL's own
+            `completions/*.parquet` are read, which hold fewer columns.
         to (`str`): "jsonl", "parquet" or "hf".
-        output (`str` or `Path`, *optional*): the file or folder. By default `<name of the run>-rollouts` here.
-        share (`float`, *optional*, defaults to `1.0`): of the groups, chosen by their places: the same each time, and
-            those of a smaller share are among those of a larger one.
-        last (`int`, *optional*): only so many last steps of each split.
-        split (`str`, *optional*): only "train", "eval" or "eval_<name>".
+        output (`str` or `Path`, *optional*): the file or folder. Default: `<name of the run>-rollouts` in the current
+            folder.
+        share (`float`, *optional*, defaults to `1.0`): share of the groups, chosen by a hash of their places. The
+            choice is the same each time. A larger share contains the groups of a smaller share.
+        last (`int`, *optional*): export only the last `last` steps of each split.
+        split (`str`, *optional*): export only this split: "train", "eval" or "eval_<name>".
         drop (`Collection[str]`, *optional*): columns, and keys of the reference, to leave out.
-        overwrite (`bool`, *optional*, defaults to `False`): whether to replace what an earlier export left.
+        overwrite (`bool`, *optional*, defaults to `False`): replace the files of an earlier export.
 
     Raises:
-        ConfigError: an argument cannot be used, or nothing was chosen.
+        ConfigError: an argument cannot be used, or no group was chosen.
         ValueError: there are no traces, or they are damaged.
     """
     Number(above=0, at_most=1).check("--share", share)
@@ -154,7 +161,7 @@ def _name(run: str | Path) -> str:
 
 
 def _at(row: Row) -> float:
-    """Return where a group's place falls, in [0, 1)."""
+    """Return a hash of a group's place, in [0, 1)."""
     place = " ".join(str(row[key]) for key in ("split", "step", "batch", "round", "group"))
     return int.from_bytes(hashlib.blake2b(place.encode(), digest_size=6).digest(), "big") / 2**48
 
@@ -183,7 +190,7 @@ def _schema(held: Held, dropped: Collection[str]) -> pa.Schema:
     for name, column in COLUMNS.items():
         kind = column.kind
         if kind in ("scores", "statuses"):
-            # Parquet knows no structs without fields.
+            # Parquet has no structs without fields.
             of_one = pa.float64() if kind == "scores" else pa.string()
             fields[name] = pa.struct({clean(reward): of_one for reward in held.rewards or ("none",)})
         elif kind == "written":
@@ -194,7 +201,7 @@ def _schema(held: Held, dropped: Collection[str]) -> pa.Schema:
 
 
 def split_names(splits: Iterable[str]) -> dict[str, str]:
-    """Split -> what `datasets`, which takes word characters alone, calls it; no two are alike."""
+    """Map each split to a unique name that `datasets` accepts, which has only word characters."""
     names: dict[str, str] = {}
     for split in splits:
         name = re.sub(r"\W", "_", split)
@@ -203,7 +210,7 @@ def split_names(splits: Iterable[str]) -> dict[str, str]:
 
 
 def _write_parquet(folder: Path, rows: Iterable[tuple[str, Row]], schema: pa.Schema, names: dict[str, str]) -> None:
-    """Write one file a split, all of one schema."""
+    """Write one parquet file for each split, all with the same schema."""
     folder.mkdir()
     with ExitStack() as stack:
         writers: dict[str, Any] = {}
@@ -224,7 +231,10 @@ def _write_parquet(folder: Path, rows: Iterable[tuple[str, Row]], schema: pa.Sch
 
 
 def _replace_folder(target: Path, fill: Callable[[Path], None]) -> int:
-    """Have a folder filled beside `target` and rename it, so that nobody finds half of it. Returns bytes of files."""
+    """Fill a temporary folder beside `target`, rename it to `target`, and return the size of its files in bytes.
+
+    Nobody ever sees an incomplete folder.
+    """
     target = target.resolve()
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished, before = (target.with_name(f".{target.name}.{os.getpid()}{end}") for end in ("", ".before"))

@@ -1,10 +1,10 @@
-"""One recipe run by stock TRL's trainer and by this package's.
+"""A race: one recipe run by stock TRL's trainer and by this package's trainer.
 
-This face imports nothing; its modules are imported as they are needed.
+This package imports nothing; its modules are imported when needed.
 
 plan         the two runs: folders, options, commands
-script       what each process runs: the recipe's launch script, with either trainer
-processes    start, watch and end them
-live         how they stand, printed while they run and at the end
-evaluations  that as numbers, lines, a table and a picture
+script       the script of each process: the recipe's launch script, with either trainer
+processes    starts, watches and ends the processes
+live         prints the standings while the runs go on, and the result at the end
+evaluations  the standings as numbers, lines, a table and a picture
 """

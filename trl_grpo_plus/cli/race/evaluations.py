@@ -1,4 +1,4 @@
-"""How a race stands: looks at held-out problems against rollouts and seconds, as lines, a table and a picture."""
+"""The standings of a race: held-out rewards against rollouts and seconds, as lines, a table and a picture."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -11,12 +11,12 @@ from ...utils.optional_packages import install
 
 
 COLOURS = ("#c4570a", "#0072b2")
-SHARES = (0.25, 0.5, 0.75, 1.0)  # of the longest run's rollouts, at which the table looks
+SHARES = (0.25, 0.5, 0.75, 1.0)  # shares of the longest run's rollouts that are columns of the table
 
 
 @dataclass(frozen=True)
 class Look:
-    """One evaluation of all splits: the mean reward of each, after so many steps, rollouts and seconds of training."""
+    """One evaluation of all splits: steps, rollouts and seconds of training so far, and each split's mean reward."""
 
     step: int
     rollouts: float
@@ -26,15 +26,15 @@ class Look:
 
 @dataclass(frozen=True)
 class Standing:
-    """How far one run is.
+    """The progress of one run.
 
     Args:
-        name (`str`): of the run.
-        settings (`dict[str, Any]`): what it runs with, as [`trl_grpo_plus.cli.race.script`] writes it; empty before
-            that.
-        step (`int`), rollouts (`float`), seconds (`float`): so far. Seconds are TRL's `step_time`: sampling, scoring,
-            choosing and training, without evaluations and checkpoints.
-        looks (`tuple[Look, ...]`): in order.
+        name (`str`): name of the run.
+        settings (`dict[str, Any]`): settings of the run, as [`trl_grpo_plus.cli.race.script`] writes them; empty
+            before that.
+        step (`int`), rollouts (`float`), seconds (`float`): totals so far. Seconds are TRL's `step_time`: sampling,
+            scoring, choosing and training, without evaluations and checkpoints.
+        looks (`tuple[Look, ...]`): the evaluations, in order.
     """
 
     name: str
@@ -46,15 +46,15 @@ class Standing:
 
 
 def standing(name: str, settings: dict[str, Any], entries: Iterable[dict[str, Any]]) -> Standing:
-    """Return what a run's journal comes to.
+    """Compute a run's standing from its journal.
 
     Args:
-        name (`str`), settings (`dict[str, Any]`): of [`Standing`]. Needed are `rollouts` (of a step, without
-            resampling), `prompts` (of a generation batch) and `splits` (that are evaluated).
-        entries (`Iterable[dict[str, Any]]`): what the trainer logged, at each step.
+        name (`str`), settings (`dict[str, Any]`): as in [`Standing`]. The settings must hold `rollouts` (of a step,
+            without resampling), `prompts` (of a generation batch) and `splits` (number of evaluated splits).
+        entries (`Iterable[dict[str, Any]]`): log entries of the trainer, at each step.
     """
     step, seconds, rate = 0, 0.0, float(settings["rollouts"])
-    generated: list[float] = []  # groups in each generation batch, where the trainer counts them
+    generated: list[float] = []  # groups in each generation batch, if the trainer counts them
     rewards: dict[int, dict[str, float]] = {}
     looks = []
     for entry in entries:
@@ -73,7 +73,7 @@ def standing(name: str, settings: dict[str, Any], entries: Iterable[dict[str, An
 
 
 def lines(standings: Sequence[Standing]) -> list[str]:
-    """Return a line a run, for a terminal that shows them in place."""
+    """Return a heading and a line for each run, for a terminal that shows them in place."""
     splits = list(dict.fromkeys(split for run in standings for look in run.looks for split in look.rewards))
     rows = [["", "step", "rollouts", "seconds", *splits]]
     for run in standings:
@@ -85,13 +85,13 @@ def lines(standings: Sequence[Standing]) -> list[str]:
 
 
 def line(name: str, look: Look) -> str:
-    """One look, for an output that is no terminal."""
+    """Return a line about one evaluation, for an output that is no terminal."""
     rewards = "  ".join(f"{split} {reward:.3f}" for split, reward in look.rewards.items())
     return f"{name:<14} step {look.step:>5}  rollouts {look.rollouts:>9,.0f}  seconds {look.seconds:>7.1f}  {rewards}"
 
 
 def moved_most(standings: Sequence[Standing]) -> str | None:
-    """Return the split whose reward moved most in any run: what there is to see of a race. `None` before any look."""
+    """Return the split whose reward moved most in any run, which is the one to show; `None` before any evaluation."""
     spans: dict[str, float] = {}
     for run in standings:
         for split in run.looks[0].rewards if run.looks else ():
@@ -101,7 +101,7 @@ def moved_most(standings: Sequence[Standing]) -> str | None:
 
 
 def table(standings: Sequence[Standing], split: str) -> str:
-    """Return what a race came to: rewards of `split` at the same rollouts, what was spent, and with which settings."""
+    """Return the result of a race as text: rewards of `split` at equal rollouts, costs and settings."""
     most = max(run.looks[-1].rollouts for run in standings if run.looks)
     rows = [[split, "0", *(f"{share * most:,.0f}" for share in SHARES), "seconds"]]
     for run in standings:
@@ -118,7 +118,10 @@ def table(standings: Sequence[Standing], split: str) -> str:
 
 
 def caught_up(first: Standing, second: Standing, split: str) -> str:
-    """When the second run was where the first one ended: two looks in a row at least there, or the last."""
+    """Say when the second run reached the first run's final reward.
+
+    The second run reaches the reward if two evaluations in a row are at least as high, or the last one is.
+    """
     if not first.looks:
         return f"{first.name} has no evaluation yet."
     end = first.looks[-1]
@@ -133,7 +136,7 @@ def caught_up(first: Standing, second: Standing, split: str) -> str:
 
 
 def settings_of(run: Standing) -> str:
-    """Return what a run ran with, in a line."""
+    """Return a run's settings in one line."""
     known = run.settings
     if not known:
         return "did not start"
@@ -145,10 +148,10 @@ def settings_of(run: Standing) -> str:
 
 
 def plot(standings: Sequence[Standing], split: str, target: Path) -> str:
-    """Write the picture, rewards of `split` against rollouts and against seconds.
+    """Draw the rewards of `split` against rollouts and against seconds, and write the picture.
 
     Returns:
-        `str`: what there is to say of it: its path, or how to get it where matplotlib is not installed.
+        `str`: the picture's path, or how to install matplotlib if it is missing.
     """
     try:
         from matplotlib.figure import Figure
@@ -172,7 +175,7 @@ def plot(standings: Sequence[Standing], split: str, target: Path) -> str:
 
 
 def _reward_at(run: Standing, split: str, rollouts: float) -> float | None:
-    """Between two looks, in proportion; `None` beyond the last."""
+    """Return the reward after so many rollouts, interpolated between two evaluations; `None` beyond the last."""
     for before, after in pairwise(run.looks):
         if before.rollouts <= rollouts <= after.rollouts:
             share = (rollouts - before.rollouts) / max(after.rollouts - before.rollouts, 1e-9)
@@ -181,7 +184,7 @@ def _reward_at(run: Standing, split: str, rollouts: float) -> float | None:
 
 
 def _columns(rows: list[list[str]]) -> list[str]:
-    """Return the first column to the left, numbers to the right."""
+    """Align the rows in columns: the first column to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join([f"{row[0]:<{widths[0]}}", *(f"{c:>{w}}" for c, w in zip(row[1:], widths[1:], strict=True))])
             for row in rows]  # fmt: skip

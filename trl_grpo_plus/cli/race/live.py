@@ -1,4 +1,4 @@
-"""How a race stands, while it runs and at its end: read from the runs' journals, printed in place or line by line."""
+"""The printed standings of a race: read from the runs' journals, and shown in place or line by line."""
 
 import json
 import shutil
@@ -14,10 +14,10 @@ from .plan import NAMES, PICTURE, RESULT, SETTINGS, Lane, Race
 
 
 class Live:
-    """What is shown of a race: on a terminal one table in place, elsewhere a line a look.
+    """A display of a race: on a terminal one table in place, elsewhere a line for each evaluation.
 
     Args:
-        race ([`~trl_grpo_plus.cli.race.plan.Race`]): it.
+        race ([`~trl_grpo_plus.cli.race.plan.Race`]): the race.
     """
 
     def __init__(self, race: Race):
@@ -27,13 +27,13 @@ class Live:
         self._shown = {lane.name: len(standing_of(lane).looks) for lane in race.lanes}
 
     def show(self) -> None:
-        """Look at the journals, and print what is new."""
+        """Read the journals, and print the new standings."""
         standings = [standing_of(lane) for lane in self._race.lanes]
         if self._in_place:
             width = shutil.get_terminal_size().columns
             table = [visible(line)[: width - 1] for line in evaluations.lines(standings)]
             if self._height:
-                sys.stdout.write(f"\x1b[{self._height}F\x1b[J")  # up, and clear what is below
+                sys.stdout.write(f"\x1b[{self._height}F\x1b[J")  # move up, and clear the old table
             say("\n".join(table), flush=True)
             self._height = len(table)
             return
@@ -43,11 +43,11 @@ class Live:
             self._shown[lane.name] = len(run.looks)
 
     def below(self) -> None:
-        """Somebody else printed: the next table comes below that."""
+        """Make the next table appear below other output, not over it."""
         self._height = 0
 
     def ended(self) -> str:
-        """Return the closing table, and where the picture and the figures are, which this writes."""
+        """Write the picture and the figures; return the closing table and their paths."""
         standings = [standing_of(lane) for lane in self._race.lanes]
         split = evaluations.moved_most(standings)
         if split is None:
@@ -60,7 +60,7 @@ class Live:
 
 
 def standing_of(lane: Lane) -> Standing:
-    """Return how far a run is, by what it has written."""
+    """Return a run's standing, from the files that the run has written."""
     settings, journal = lane.folder / SETTINGS, lane.folder / FOLDER / "metrics.jsonl"
     if not settings.exists():
         return Standing(NAMES[lane.name])

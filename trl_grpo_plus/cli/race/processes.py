@@ -1,4 +1,4 @@
-"""The processes of a race: side by side where there is room for both, ended together."""
+"""The processes of a race: they run side by side if there is room for both, and they end together."""
 
 import os
 import signal
@@ -18,23 +18,23 @@ from .live import Live
 from .plan import NAMES, PICTURE, RESULT, Lane, Race, command
 
 
-PATIENCE = 0.25  # seconds between two looks at the journals
+PATIENCE = 0.25  # seconds between two reads of the journals
 STOPPING = 120.0  # seconds that a run has to end after a second Ctrl-C
 
 
 def run(race: Race, go_on_with: str, go_on: bool = False) -> int:
-    """Run both, show how they stand, and print what came of it.
+    """Run a race, show the standings, and print the result.
 
     Args:
-        race ([`Race`]): what to run.
-        go_on_with (`str`): the command that goes on with it.
-        go_on (`bool`, *optional*, defaults to `False`): whether this does, with what an interrupted race has left.
+        race ([`Race`]): the race to run.
+        go_on_with (`str`): command that continues the race.
+        go_on (`bool`, *optional*, defaults to `False`): continue an interrupted race.
 
     Returns:
-        `int`: the exit status: 0, 1 where a run failed, 130 after Ctrl-C.
+        `int`: the exit status: 0, 1 if a run failed, 130 after Ctrl-C.
 
     Raises:
-        ConfigError: there is nothing to go on with.
+        ConfigError: there is no race to continue.
     """
     _settle(race, go_on)
     waiting = [lane for lane in race.lanes if not lane.finished]
@@ -51,7 +51,7 @@ def run(race: Race, go_on_with: str, go_on: bool = False) -> int:
 
 
 def _settle(race: Race, go_on: bool) -> None:
-    """Make room for the race, or see that there is something to go on with."""
+    """Move an earlier race out of the way, or check that there is a race to continue."""
     there = [path for path in (race.folder.iterdir() if race.folder.is_dir() else ()) if _is_ours(path)]
     if go_on and not there:
         raise ConfigError(f"--resume: there is no race in {race.folder}. Start one without --resume.")
@@ -79,7 +79,7 @@ def _run_together(race: Race, lanes: Sequence[Lane], live: Live, go_on_with: str
                     time.sleep(PATIENCE)
                     live.show()
                     if any(process.poll() not in (None, 0) for process in running.values()):
-                        _interrupt(running)  # what is left would race alone
+                        _interrupt(running)  # no run should go on alone
                         break
             except KeyboardInterrupt:
                 say("\nFinishing the current step, then saving. Press Ctrl-C again to stop at once.", file=sys.stderr)
@@ -106,7 +106,7 @@ def _going(running: dict[Lane, Any]) -> list[Any]:
 
 
 def _interrupt(running: dict[Lane, Any]) -> None:
-    """Have them finish their step, save and end; at once where there comes another Ctrl-C."""
+    """Let the runs finish their step, save and end. Another Ctrl-C ends them at once."""
     for process in _going(running):
         os.kill(process.pid, signal.SIGINT)
     try:
@@ -121,7 +121,7 @@ def _interrupt(running: dict[Lane, Any]) -> None:
 
 
 def start(command: list[str], environment: dict[str, str], log: Path) -> Any:
-    """Start a launcher's command, away from the terminal: a Ctrl-C there is for the race, which passes it on."""
+    """Start a launcher's command in its own session, so that a Ctrl-C reaches the race, which passes it on."""
     with open(log, "ab") as output:
         return subprocess.Popen(
             in_this_python(command),

@@ -1,6 +1,6 @@
-"""The script of one run of a race: the recipe as `run` launches it, with stock TRL's trainer or with this package's.
+"""The script of one run of a race: the recipe as `run` launches it, with stock TRL's or this package's trainer.
 
-The environment variable RACER says which. Beside what each run leaves, it writes what it runs with.
+The environment variable RACER names the trainer. Besides the usual files of a run, the script writes its settings.
 """
 
 import json
@@ -26,24 +26,24 @@ from .plan import RACER, SETTINGS, STOCK
 
 
 def main() -> int:
-    """Run it on this process's command line.
+    """Run the recipe that this process's command line names.
 
     Returns:
-        `int`: as [`train.main`].
+        `int`: the exit status, as in [`train.main`].
     """
     make = stock_trainer if os.environ[RACER] == STOCK else GRPOPlusTrainer
     return train.run(partial(_train, make), prog="race")
 
 
 def stock_trainer(args: Any, reward_funcs: Any, **options: Any) -> GRPOTrainer:
-    """`trl.GRPOTrainer` with these rewards and with TRL's own options alone."""
+    """Make a `trl.GRPOTrainer` with these rewards and with TRL's own options only."""
     rewards, args.reward_weights = resolve(reward_funcs, args.reward_weights)
     configure(args.reward_workers, args.reward_worker_memory_mb)
     return GRPOTrainer(args=args, reward_funcs=rewards, **options)
 
 
 def reset(training_args: Any) -> None:
-    """Set all that this package adds, but for what its rewards run in, to what leaves the trainer TRL's."""
+    """Set all options that this package adds to their defaults, except those of the reward workers."""
     defaults = {option.name: option.default for option in fields(training_args)}
     for name in training_args.changed_options:
         if not name.startswith("reward_worker"):
@@ -63,10 +63,10 @@ def _made(make: Callable[..., Any], **options: Any) -> Any:
 
 
 class AnnotatedScore(TrainerCallback):
-    """Writes what a run runs with, and where the trainer keeps no journal, that.
+    """A callback that writes the settings of a run, and also the journal if the trainer keeps none.
 
     Args:
-        trainer: of the run.
+        trainer: the run's trainer.
     """
 
     def __init__(self, trainer: Any):
@@ -89,7 +89,7 @@ class AnnotatedScore(TrainerCallback):
         self._folder = Path(args.output_dir) if main else None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Write the race's settings, and begin the trace where the trainer keeps none."""
+        """Write the run's settings, and begin the trace if the trainer keeps none."""
         if self._writer is not None:
             self._writer.begin(state.global_step, state.max_steps)
         if self._folder is not None:
@@ -97,7 +97,7 @@ class AnnotatedScore(TrainerCallback):
             replace(self._folder / SETTINGS, [json.dumps(settings, indent=2).encode(), b"\n"])
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Write what was logged into the trace."""
+        """Write the last log entry into the trace."""
         if self._writer is not None:
             self._writer.note("metrics", [plain(state.log_history[-1])])
 

@@ -1,12 +1,12 @@
-"""A reward tried on what a run has sampled, without a model or a GPU.
+"""The command `trl-grpo-plus rescore`: a reward tried on a run's attempts, without a model or a GPU.
 
-options            what the command takes; imports nothing heavy
-requested_rewards  the rewards that were asked for, and whether the traces have what they read
+options            the command's options; imports nothing heavy
+requested_rewards  the requested rewards, and a check that the traces hold their inputs
 scoring_loop       reads and scores, in batches of whole groups
-compare            pure: agreement, kinds of disagreement, verdicts, advantages
+compare            pure functions: agreement, kinds of disagreement, verdicts, advantages
 report             the result, as text and as lines of JSON
-page               what a page shows of it
-command            the whole
+page               the result as a page's data
+command            the whole command
 """
 
 import argparse
@@ -18,7 +18,7 @@ __all__ = ["HELP", "add_options", "run"]
 
 
 def run(options: argparse.Namespace) -> int:
-    """Rescore as `options` say, and return the exit status."""
+    """Run the command `rescore` with parsed options, and return the exit status."""
     from .command import rescore  # here: it imports torch
 
     return rescore(options)

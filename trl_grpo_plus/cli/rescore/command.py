@@ -23,7 +23,7 @@ from .scoring_loop import Group, scored
 
 
 PAGE = "rescore.html"
-# What a run judged by, in the words of its configuration -> in those of `groups.judge`.
+# option of the trainer's configuration -> argument of `groups.judge`
 LIMITS = {"zero_variance_tolerance": "tolerance", "solved_reward": "solved_reward", "failed_reward": "failed_reward"}
 
 
@@ -31,13 +31,14 @@ def rescore(options: argparse.Namespace) -> int:
     """Run the command.
 
     Args:
-        options (`argparse.Namespace`): of [`~trl_grpo_plus.cli.rescore.options.add_options`].
+        options (`argparse.Namespace`): parsed options of [`~trl_grpo_plus.cli.rescore.options.add_options`].
 
     Returns:
-        `int`: the exit status: 0, or 130 after Ctrl-C, when what was scored by then has been told and written.
+        `int`: the exit status: 0, or 130 after Ctrl-C. After Ctrl-C the attempts scored so far are still reported and
+        written.
 
     Raises:
-        ConfigError: what was asked for cannot be scored.
+        ConfigError: an option is wrong, or the attempts cannot be scored.
     """
     lines, page = _outputs(options.outputs)
     Number(above=0).check("--max-mb", options.max_mb)
@@ -71,12 +72,12 @@ def rescore(options: argparse.Namespace) -> int:
 
 
 def limits(known: Mapping[str, Any]) -> dict[str, float]:
-    """Return those of `groups.judge` that `run.json` tells; its defaults hold for the others."""
+    """Return the arguments of `groups.judge` that `run.json` holds; the defaults apply to the others."""
     return {ours: value for name, ours in LIMITS.items() if (value := finite_or_none(known.get(name))) is not None}
 
 
 def _outputs(names: Sequence[str]) -> tuple[Path | None, Path | None]:
-    """Return where lines go and where the page goes, of those that were named."""
+    """Return the paths of the lines and of the page; `None` for each that no --output names."""
     paths: dict[bool, Path] = {}
     for path in map(Path, names):
         page = path.suffix == ".html"
@@ -92,7 +93,7 @@ def _outputs(names: Sequence[str]) -> tuple[Path | None, Path | None]:
 
 
 def _write_page(options: argparse.Namespace, path: Path | None, tried: Rescored) -> str:
-    """Write the page, and say what became of it."""
+    """Write the page, and return a line about the result."""
     try:
         page = write_page(options.folder, path or Path(options.folder, PAGE), options.max_mb, tried)
     except OSError as error:
@@ -118,15 +119,16 @@ def _since(folder: str, split: str, last: int | None) -> int:
 
 
 def _recorded(folder: str, split: str, since: int) -> list[str]:
-    """Return names of the rewards that were recorded. A step has those of its first line: a resume begins with a
-    step.
+    """Return the names of the recorded rewards.
+
+    Only the first line of each step is read, because rewards change only at a resume, which begins a new step.
     """
     paths = [path for step, of, path in files_of(folder) if of == split and step >= since]
     return list(dict.fromkeys(name for path in paths for name in next(read_lines(path), {}).get("rewards") or ()))
 
 
 def _scored(options: argparse.Namespace, since: int, asked: list[Asked]) -> tuple[list[Group], bool]:
-    """Return what was scored, and whether Ctrl-C came before it was all."""
+    """Return the scored groups, and `True` if Ctrl-C came before all were scored."""
     found: list[Group] = []
     total = sum(
         sum(1 for _ in lines_of(path))

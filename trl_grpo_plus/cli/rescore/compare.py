@@ -1,4 +1,4 @@
-"""Pure: where rewards agree, the verdicts and the advantages that there would have been."""
+"""Pure functions: the agreement of rewards, and the verdicts and advantages that a new reward would have given."""
 
 import math
 from collections import Counter
@@ -23,7 +23,7 @@ KINDS = ("0 -> 1", "1 -> 0", "lower", "higher", "was None", "now None", *FAILED.
 
 
 class Difference(NamedTuple):
-    """An attempt on which two rewards differ."""
+    """An attempt on which the recorded and the new reward differ."""
 
     group: Group
     attempt: int
@@ -32,10 +32,10 @@ class Difference(NamedTuple):
 
 
 class Agreement(NamedTuple):
-    """Of so many attempts; see [`agreement`]."""
+    """The result of [`agreement`]: counts, means and differences over the attempts."""
 
-    attempts: int  # that recorded what is compared with
-    lacking: int  # attempts that did not
+    attempts: int  # attempts that recorded the compared reward
+    lacking: int  # attempts that did not record it
     equal: int
     old_mean: Score
     new_mean: Score
@@ -44,19 +44,19 @@ class Agreement(NamedTuple):
 
 
 def same(old: Score, new: Score) -> bool:
-    """Return whether two scores are equal but for rounding; `None` equals `None` alone."""
+    """Return `True` if two scores are equal up to rounding; `None` equals only `None`."""
     if old is None or new is None:
         return old is new
     return math.isclose(old, new, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
 
 
 def kind(old: Score, new: Score, status: str = "ok") -> str | None:
-    """Return how the new score differs from the old one: one of [`KINDS`], `None` where it does not.
+    """Return the kind of difference between two scores: one of [`KINDS`], or `None` if they are the same.
 
     | old | new | kind |
     |---|---|---|
     | equal, or both `None` | | `None` |
-    | other | of a sample that failed | "error", "time-out", "starved" |
+    | different | the score of a sample that failed | "error", "time-out", "starved" |
     | `None` | a number | "was None" |
     | a number | `None` | "now None" |
     | 0, 1 | 1, 0 | "0 -> 1", "1 -> 0" |
@@ -97,7 +97,7 @@ def agreement(groups: Iterable[Group], label: str, against: str) -> Agreement:
 
 
 def pearson(pairs: Iterable[Pair]) -> float | None:
-    """Pearson's r over the pairs that both scored; `None` where there are none, or one side is constant."""
+    """Return Pearson's r over the pairs without a `None`; `None` for fewer than two, or if a side is constant."""
     both = [pair for pair in pairs if None not in pair]
     if len(both) < 2:
         return None
@@ -114,8 +114,9 @@ def share_equal(pairs: Sequence[Pair]) -> float:
 
 
 def replaces(against: str, weights: Mapping[str, float]) -> bool:
-    """Return whether the new reward takes the place of a recorded one in the total, which else is the new reward
-    alone.
+    """Return `True` if the new reward replaces a recorded reward in the total.
+
+    Otherwise the new reward alone is the new total.
     """
     return against != TOTAL and bool(weights.get(against))
 
@@ -123,8 +124,8 @@ def replaces(against: str, weights: Mapping[str, float]) -> bool:
 def totalled(groups: Iterable[Group], against: str, weights: Mapping[str, float]) -> list[Group]:
     """Return the groups whose new total is known.
 
-    Where the new reward takes the place of `against`, these are the groups whose recorded total is the sum of the
-    recorded rewards by the known weights. The others were sampled before a resume with other rewards or weights.
+    If the new reward replaces `against`, these are the groups whose recorded total is the weighted sum of the recorded
+    rewards with the known weights. The other groups were sampled before a resume with other rewards or weights.
     """
     if not replaces(against, weights):
         return [*groups]
@@ -132,7 +133,7 @@ def totalled(groups: Iterable[Group], against: str, weights: Mapping[str, float]
 
 
 def _counted(weights: Mapping[str, float]) -> dict[str, float]:
-    """Without monitors, which change no total."""
+    """Remove the monitors, whose weight is 0, so that they do not change the total."""
     return {name: weight for name, weight in weights.items() if weight}
 
 
@@ -145,12 +146,12 @@ def _is_weighted_by(group: Group, weights: Mapping[str, float]) -> bool:
 
 
 def new_totals(groups: Sequence[Group], label: str, against: str, weights: Mapping[str, float]) -> Tensor:
-    """`(P, G)` totals of groups of one size with the new reward, NaN where nobody scored.
+    """Return the totals `(P, G)` of groups of one size with the new reward; NaN if an attempt is unscored.
 
     Args:
-        groups (`Sequence[Group]`): P groups of G attempts, of those that [`totalled`] returns.
-        label (`str`), against (`str`): of the new reward, and what it is compared with.
-        weights (`Mapping[str, float]`): of the recorded rewards.
+        groups (`Sequence[Group]`): P groups of G attempts, from the result of [`totalled`].
+        label (`str`), against (`str`): label of the new reward, and name of the recorded reward to compare with.
+        weights (`Mapping[str, float]`): weights of the recorded rewards.
     """
     columns = {label: [outcome.score for group in groups for outcome in group.outcomes[label]]}
     share = {label: 1.0}
@@ -163,34 +164,34 @@ def new_totals(groups: Sequence[Group], label: str, against: str, weights: Mappi
 
 
 def old_totals(groups: Sequence[Group]) -> Tensor:
-    """`(P, G)` as recorded."""
+    """Return the recorded totals `(P, G)` of groups of one size."""
     return torch.stack([_tensor(group.recorded[TOTAL]) for group in groups])
 
 
 def verdicts(groups: Sequence[Group], rewards: Tensor, limits: Mapping[str, Any]) -> list[str]:
-    """P verdicts by these totals `(P, G)`. A group that was truncated is so whatever its rewards."""
+    """Return P verdicts for the totals `(P, G)`. A group recorded as truncated stays so, whatever its rewards."""
     judged = judge(rewards, **limits)
     return ["truncated" if one.verdict == "truncated" else new for one, new in zip(groups, judged, strict=True)]
 
 
 class Effect(NamedTuple):
-    """What the new reward would have made of the groups."""
+    """The effect of the new reward on the verdicts and advantages of the groups."""
 
     table: Counter[tuple[str, str]]  # (recorded verdict, new verdict) -> groups
     unexplained: int  # groups whose recorded verdict does not follow from the recorded totals
-    advantages: float | None  # Pearson's r of the recorded ones with GRPO's of the new totals
-    alive: int  # groups alive in both, whose advantages these are
+    advantages: float | None  # Pearson's r of the recorded advantages with GRPO's advantages of the new totals
+    alive: int  # groups alive both times, which these advantages are from
     left_out: int  # groups whose new total is not known
 
 
 def effect(
     groups: Sequence[Group], label: str, against: str, weights: Mapping[str, float], limits: Mapping[str, Any]
 ) -> Effect:
-    """Verdicts and GRPO's advantages (mean of the group as baseline, its std as scale) of the new totals.
+    """Compute verdicts and GRPO's advantages (the group's mean as baseline, its std as scale) of the new totals.
 
     Args:
-        groups, label, against, weights: as [`new_totals`]; of any size.
-        limits (`Mapping`): of [`~trl_grpo_plus.rollouts.groups.judge`].
+        groups, label, against, weights: as in [`new_totals`], but groups may have any size.
+        limits (`Mapping`): arguments of [`~trl_grpo_plus.rollouts.groups.judge`].
     """
     table: Counter[tuple[str, str]] = Counter()
     pairs: list[Pair] = []

@@ -1,4 +1,4 @@
-"""What `trl-grpo-plus rescore` takes."""
+"""The options of `trl-grpo-plus rescore`."""
 
 import argparse
 
@@ -18,7 +18,7 @@ it is compared with the recorded total.
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """Add them to a parser."""
+    """Add the command's options to its parser."""
     command.add_argument("folder", metavar="RUN", help="output_dir of the run")
     command.add_argument(
         "--reward",

@@ -1,4 +1,4 @@
-"""What a page shows of what came of it."""
+"""The result of rescoring as a page's data."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,13 +20,13 @@ def rescored(
     weights: Mapping[str, float],
     limits: Mapping[str, Any],
 ) -> Rescored:
-    """Of a page that opens on the disagreements.
+    """Return the data of a page that opens on the disagreements.
 
     Args:
-        groups (`Sequence[Group]`): that were scored.
-        split (`str`): of theirs.
-        asked (`Sequence[Asked]`): the rewards that they were scored with.
-        weights (`Mapping[str, float]`), limits (`Mapping`): as [`~trl_grpo_plus.cli.rescore.report.report`].
+        groups (`Sequence[Group]`): the scored groups.
+        split (`str`): split of the groups.
+        asked (`Sequence[Asked]`): the rewards that scored the groups.
+        weights (`Mapping[str, float]`), limits (`Mapping`): as in [`~trl_grpo_plus.cli.rescore.report.report`].
     """
     found = {one.label: agreement(groups, one.label, one.against) for one in asked}
     turned = _turned(groups, asked, weights, limits)
@@ -70,7 +70,7 @@ def _scores(group: Group, attempt: int, asked: Sequence[Asked]) -> list[list[Any
 def _turned(
     groups: Sequence[Group], asked: Sequence[Asked], weights: Mapping[str, float], limits: Mapping[str, Any]
 ) -> dict[Place, list[list[str]]]:
-    """Return the new verdicts of the groups that would have another one."""
+    """Return the new verdicts of the groups whose verdict would change."""
     turned: dict[Place, list[list[str]]] = {}
     for one in asked:
         known = totalled(groups, one.against, weights)

@@ -1,4 +1,4 @@
-"""What came of it, as text and as lines of JSON."""
+"""The result of rescoring, as text and as lines of JSON."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,19 +12,19 @@ from .requested_rewards import TOTAL, Asked
 from .scoring_loop import Group
 
 
-EXAMPLES = 5  # of each kind
+EXAMPLES = 5  # examples of each kind
 
 
 def report(
     groups: Sequence[Group], asked: Sequence[Asked], weights: Mapping[str, float], limits: Mapping[str, Any]
 ) -> str:
-    """All that is told of these groups.
+    """Return the report on the scored groups as text.
 
     Args:
-        groups (`Sequence[Group]`): one or more.
-        asked (`Sequence[Asked]`): the rewards that they were scored with.
-        weights (`Mapping[str, float]`): of the recorded rewards.
-        limits (`Mapping`): of [`~trl_grpo_plus.rollouts.groups.judge`].
+        groups (`Sequence[Group]`): one or more scored groups.
+        asked (`Sequence[Asked]`): the rewards that scored the groups.
+        weights (`Mapping[str, float]`): weights of the recorded rewards.
+        limits (`Mapping`): arguments of [`~trl_grpo_plus.rollouts.groups.judge`].
     """
     lines: list[str] = []
     for one in asked:
@@ -37,7 +37,7 @@ def report(
 
 
 def to_lines(groups: Iterable[Group], asked: Sequence[Asked], split: str) -> Iterator[bytes]:
-    """Yield a line of JSON an attempt."""
+    """Yield a line of JSON for each attempt."""
     against = dict.fromkeys(one.against for one in asked)
     for group in groups:
         for attempt in range(group.size):
@@ -74,7 +74,7 @@ def _agreement(asked: Asked, found: Agreement, groups: Sequence[Group]) -> list[
     lines += ["", "  differs   attempts"]
     for kind, differences in found.differences.items():
         lines.append(f"  {kind:<8}  {len(differences):>8,}")
-        apart = -(-len(differences) // EXAMPLES)  # from all over the run
+        apart = -(-len(differences) // EXAMPLES)  # examples are spread over the run
         lines += aligned(_example(asked.label, one) for one in differences[::apart])
     return lines
 
@@ -135,7 +135,7 @@ def _effect(asked: Asked, found: Effect, weights: Mapping[str, float]) -> list[s
 
 
 def _pairs(groups: Sequence[Group], asked: Sequence[Asked]) -> list[str]:
-    """Pearson's r and share equal of each two, and of each with the recorded total."""
+    """Return a table of Pearson's r and the share of equal scores, for each two rewards and each with the total."""
     labels = [one.label for one in asked]
     cells = [("  r, equal", *labels)]
     for number, label in enumerate(labels[1:], start=1):

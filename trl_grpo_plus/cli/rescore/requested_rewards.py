@@ -1,4 +1,4 @@
-"""The rewards that were asked for, and whether the traces have what they read."""
+"""The requested rewards, and a check that the traces hold their inputs."""
 
 import asyncio
 import traceback
@@ -13,9 +13,9 @@ from ...utils.signatures import call, is_async, name_of, needed
 from ...utils.validation import ConfigError, json_object, one_of
 
 
-TOTAL = "reward"  # what a trace calls it
-GIVEN = ("completions", "prompts", "log_extra", "log_metric")  # besides the columns
-NOT_HELD = ("completion_ids", "tool_mask", "environments", "trainer_state")  # of what TRL gives
+TOTAL = "reward"  # name of the total in a trace
+GIVEN = ("completions", "prompts", "log_extra", "log_metric")  # arguments given besides the columns
+NOT_HELD = ("completion_ids", "tool_mask", "environments", "trainer_state")  # TRL's arguments that traces do not hold
 
 Row = Mapping[str, Any]  # an attempt, as a line of a trace
 
@@ -25,9 +25,9 @@ class Asked:
     """A reward to score with.
 
     Args:
-        label (`str`): what it is called in the report.
-        function: a [`Reward`], or a plain function of TRL's kind.
-        against (`str`): the recorded reward that it is compared with, `"reward"` for the total.
+        label (`str`): name of the reward in the report.
+        function: a [`Reward`], or a plain reward function with TRL's signature.
+        against (`str`): name of the recorded reward to compare with; `"reward"` for the total.
     """
 
     label: str
@@ -36,11 +36,11 @@ class Asked:
 
     @property
     def at_once(self) -> bool:
-        """Whether the function is called with many samples at once, so that one that raises fails all of them."""
+        """True if the function is called with many samples at once, so that an error in one sample fails all."""
         return not isinstance(self.function, Reward) or self.function.timeout is None
 
     def score(self, completions: Sequence[Any], columns: Mapping[str, Any]) -> list[Outcome]:
-        """One outcome a completion; a failure is one too, whatever the reward's `on_error` and `on_timeout`."""
+        """Return one outcome for each completion. A failure is an outcome too, despite `on_error` and `on_timeout`."""
         columns = {**columns, "log_extra": _nothing, "log_metric": _nothing}
         if isinstance(self.function, Reward):
             return self.function.score(completions, **columns)
@@ -54,14 +54,14 @@ class Asked:
 
 
 def _nothing(*args: Any) -> None:
-    """In the place of TRL's loggers."""
+    """Do nothing, in place of TRL's loggers."""
 
 
 def read(words: Iterable[tuple[str, str]]) -> list[tuple[str, dict[str, Any]]]:
-    """Return names and arguments, from `--reward` and `--args` in the order in which they were given.
+    """Return the rewards' names and arguments, from `--reward` and `--args` in the order of the command line.
 
     Raises:
-        ConfigError: arguments that belong to no reward, or are no JSON object.
+        ConfigError: arguments belong to no reward, or are no JSON object.
     """
     entries: list[tuple[str, dict[str, Any] | None]] = []
     for option, text in words:
@@ -86,17 +86,17 @@ def build(
     recorded: Sequence[str],
     timeout: float | None = None,
 ) -> list[Asked]:
-    """Return the rewards of these names or paths and arguments.
+    """Make the requested rewards from their names or paths and arguments.
 
     Args:
-        entries: of each, its name or path and its arguments.
-        against (`str`, *optional*): what all are compared with. `None`: the recorded one of the same name, else the
-            total.
+        entries: name or path, and arguments, of each reward.
+        against (`str`, *optional*): name of the recorded reward to compare all with. `None`: the recorded reward of
+            the same name, or else the total.
         recorded (`Sequence[str]`): names of the recorded rewards.
-        timeout (`float`, *optional*): seconds a sample, in the place of what each was registered with.
+        timeout (`float`, *optional*): time limit of a sample in seconds, instead of each reward's own.
 
     Raises:
-        ConfigError: no such reward, a model, wrong arguments, or nothing of the name `against` is recorded.
+        ConfigError: a reward does not exist or is a model, its arguments are wrong, or `against` is not recorded.
     """
     if against is not None:
         one_of("--against", against, (TOTAL, *recorded))
@@ -116,7 +116,7 @@ def build(
 
 
 class _Columns:
-    """A group's columns, as much of a dataset as is looked at before scoring."""
+    """A group's columns, with the parts of a dataset's interface that the check needs."""
 
     def __init__(self, rows: Sequence[Row]):
         self._rows = [row.get("reference") or {} for row in rows]
@@ -130,15 +130,15 @@ class _Columns:
 
 
 def check(asked: Iterable[Asked], group: Sequence[Row], where: str) -> None:
-    """Refuse rewards that need what the traces do not hold.
+    """Refuse rewards that need inputs that the traces do not hold.
 
     Args:
         asked (`Iterable[Asked]`): the rewards.
-        group (`Sequence[Mapping]`): the first of the run's.
-        where (`str`): whose traces, for an error's text.
+        group (`Sequence[Mapping]`): the run's first group.
+        where (`str`): name of the traces, for the error message.
 
     Raises:
-        ConfigError: a column is missing, or a value that TRL gives and traces have not.
+        ConfigError: the traces lack a column, or an argument that TRL would give.
     """
     for one in asked:
         _check_given(one.label, one.function)

@@ -1,4 +1,4 @@
-"""Reading and scoring, in batches of whole groups."""
+"""The scoring of traces, in batches of whole groups."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,24 +11,25 @@ from ...utils.validation import ConfigError
 from .requested_rewards import TOTAL, Asked, Row
 
 
-FIRST, MOST = 32, 8192  # attempts in a batch
-BATCH_S = 1.0  # that scoring a batch should take, which is lost where it is interrupted
+FIRST, MOST = 32, 8192  # attempts in the first batch, and in the largest
+BATCH_S = 1.0  # target seconds for scoring a batch, which an interrupt loses
 TAIL_CHARS = 80
 READ = ("prompt", "completion", "reference", "rewards", "reward", "advantage", "verdict")
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What became of a group of G attempts.
+    """A scored group of G attempts.
 
     Args:
-        place (`dict[str, int]`): its `step`, `batch`, `round` and `group`.
-        verdict (`str`): recorded.
-        recorded (`dict[str, list]`): G rewards, `None` where unscored, of each name that all G attempts recorded and
-            of `"reward"`. The groups of a run that was resumed with other rewards differ in their names.
-        advantages (`list`): G recorded ones, `None` where it was not trained on.
-        outcomes (`dict[str, list[Outcome]]`): G, of each reward that was asked for.
-        tails (`list[str]`): how the G completions end.
+        place (`dict[str, int]`): `step`, `batch`, `round` and `group` of the group.
+        verdict (`str`): the recorded verdict.
+        recorded (`dict[str, list]`): name of a recorded reward -> its G values, `None` for an unscored attempt. The
+            names are those that all G attempts recorded, and `"reward"` for the total. If a run was resumed with other
+            rewards, the names differ between its groups.
+        advantages (`list`): the G recorded advantages, `None` if the group was not trained on.
+        outcomes (`dict[str, list[Outcome]]`): label of a requested reward -> its G outcomes.
+        tails (`list[str]`): the ends of the G completions.
     """
 
     place: dict[str, int]
@@ -40,15 +41,15 @@ class Group:
 
     @property
     def size(self) -> int:
-        """G."""
+        """G, the number of attempts."""
         return len(self.tails)
 
 
 def scored(groups: Iterable[Sequence[Row]], asked: Sequence[Asked]) -> Iterator[Group]:
-    """Score groups with every reward, as many at once as take about a second.
+    """Score groups with every reward, in batches that take about a second.
 
     Args:
-        groups (`Iterable[Sequence[Mapping]]`): of attempts, as [`~trl_grpo_plus.traces.groups`] yields them.
+        groups (`Iterable[Sequence[Mapping]]`): groups of attempts, as [`~trl_grpo_plus.traces.groups`] yields them.
         asked (`Sequence[Asked]`): the rewards.
 
     Raises:
@@ -94,12 +95,12 @@ def _scored(batch: Sequence[Sequence[Row]], asked: Sequence[Asked]) -> Iterator[
 
 
 def _common(group: Sequence[Row]) -> list[str]:
-    """Return names of the rewards that every attempt of the group recorded."""
+    """Return the names of the rewards that every attempt of the group recorded."""
     return [name for name in group[0]["rewards"] if all(name in row["rewards"] for row in group)]
 
 
 def _outcomes(asked: Asked, groups: Sequence[Sequence[Row]]) -> list[list[Outcome]]:
-    """Of each group. Where a call with many samples fails, those that are at fault are found by halves."""
+    """Return the outcomes of each group. If a call with many samples fails, halving finds the samples at fault."""
     rows = [row for group in groups for row in group]
     if not rows:
         return []

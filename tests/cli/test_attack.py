@@ -1,0 +1,135 @@
+"""`check rewards --attack`: the holes of naive rewards are found, and the library's rewards have none."""
+
+import json
+from pathlib import Path
+
+import naive_rewards
+import pytest
+from datasets import Dataset
+
+from trl_grpo_plus.cli.check.attack import ATTACKS, attack
+from trl_grpo_plus.cli.main import main
+from trl_grpo_plus.registry import Reward, find, get_reward
+from trl_grpo_plus.utils.tables import FAILED, OK, UNSEEN, WARNED
+from trl_grpo_plus.utils.validation import ConfigError
+
+
+NAIVE = Path(naive_rewards.__file__)
+ROWS = [
+    {"prompt": "Natalia sold 48 clips in April, and half as many in May. How many?", "answer": "72"},
+    {"prompt": "What is 5 - 12?", "answer": "-7"},
+    {"prompt": "Tom has 1000 marbles and 3 times as many beads. How many beads?", "answer": "3000"},
+    {"prompt": "What is half of 9?", "answer": "4.5"},
+    {"prompt": "How much is 12 an hour for 50 minutes?", "answer": "10"},
+]
+
+
+def rows_of(reward, rows=ROWS, **options):
+    reward = Reward(find(reward if ":" not in reward else f"{NAIVE}{reward}")).prepare()
+    return {row.name: row for row in attack(reward, rows and Dataset.from_list(rows), **options)}
+
+
+def named(rows, status):
+    return {name for name, row in rows.items() if row.status == status}
+
+
+@pytest.mark.parametrize(
+    ("name", "holes", "warnings"),
+    [
+        (
+            "contains_answer",
+            {"enumeration", "candidates", "wrong part", "contradiction", "hidden"},
+            {"negation", "thinking", "no form", "honest: spelling"},
+        ),
+        ("last_tag", {"candidates", "hidden"}, {"negation", "thinking", "no form", "honest: spelling"}),
+        ("last_number", {"candidates", "wrong part", "hidden"}, {"negation", "thinking", "no form", "honest: spelling"}),
+    ],
+)
+def test_holes_of_naive_rewards_are_found(name, holes, warnings):
+    rows = rows_of(f":{name}", [row for row in ROWS if name != "last_number" or row["answer"].isdigit()])
+    assert named(rows, FAILED) == holes
+    assert named(rows, WARNED) == warnings
+    assert rows["form"].status == OK
+
+
+def test_what_rewards_anything_in_its_form_has_no_wrong_answers_and_fails():
+    rows = rows_of(":well_formed")
+    assert {"empty", "no answer", "judge's words"} <= named(rows, FAILED)
+    assert "<answer>" in rows["form"].text
+
+
+def test_each_hole_shows_a_completion_its_score_and_the_gold_answer():
+    text = rows_of(":last_tag")["candidates"].text
+    assert "'<answer>-7</answer> or <answer>72</answer>' scores 2.0, where the gold answer is '72'" in text
+    assert "hedging between answers is rewarded: " in text
+
+
+# A word of denial before the box or tag is not read by these, as their docstrings say: the last box or tag counts.
+DENIED = {"choice_answer", "countdown", "gsm8k_answer", "math_answer", "reasoning_gym"}
+
+
+@pytest.mark.parametrize("name", sorted({*DENIED, "exact_answer"}))
+def test_no_reward_of_the_library_has_a_hole(name):
+    rows = rows_of(name, None)
+    assert named(rows, FAILED) | named(rows, UNSEEN) == set()
+    known = {"negation"} if name in DENIED else set()
+    known |= {"no form"} if name == "choice_answer" else set()
+    assert {warning for warning in named(rows, WARNED) if not warning.startswith("honest")} == known
+
+
+def test_math_answer_takes_each_honest_completion():
+    rows = rows_of("math_answer")
+    assert named(rows, FAILED) == set()
+    assert named(rows, WARNED) == {"negation"}
+
+
+def test_a_conversation_is_attacked_with_messages():
+    chats = [{**row, "prompt": [{"role": "user", "content": row["prompt"]}]} for row in ROWS]
+    assert "candidates" in named(rows_of(":of_messages", chats), FAILED)
+
+
+def test_a_reward_that_raises_fails_and_the_error_is_named():
+    long = rows_of(":fails_on_long")["long"]
+    assert long.status == FAILED
+    assert "the reward raises" in long.text
+    assert "MemoryError: too long" in long.text
+
+
+@pytest.mark.parametrize("name", ["think_format", "repetition"])
+def test_a_reward_without_gold_answers_is_not_attacked(name):
+    assert {row.status for row in rows_of(name, None).values()} == {UNSEEN}
+
+
+def test_the_form_may_be_given():
+    rows = rows_of(":contains_answer", gold="So: {answer}!")
+    assert "'So: 72!'" in rows["form"].text
+    with pytest.raises(ConfigError, match=r"--gold 'So' has no \{answer\}"):
+        rows_of(":contains_answer", gold="So")
+    with pytest.raises(ConfigError, match=r"--gold '\[\{answer\}\]' does not earn full marks"):
+        rows_of("exact_answer", gold="[{answer}]")
+
+
+def test_a_gold_column_that_is_not_known_is_asked_for():
+    with pytest.raises(ConfigError, match="none of the columns prompt, result is known to hold the gold answer"):
+        attack(
+            get_reward(f"{NAIVE}:contains_answer", columns={"answer": "result"}),
+            Dataset.from_list([{"prompt": row["prompt"], "result": [row["answer"]]} for row in ROWS]),
+        )
+
+
+def test_a_renamed_column_is_attacked():
+    renamed = Dataset.from_list([{"prompt": row["prompt"], "result": row["answer"]} for row in ROWS])
+    rows = attack(get_reward("math_answer", column="result"), renamed)
+    assert {row.name for row in rows if row.status == FAILED} == set()
+    assert {row.name for row in rows} == {"form", *ATTACKS}
+
+
+def test_the_command_prints_a_table_and_fails_where_there_is_a_hole(tmp_path, capsys):
+    data = tmp_path / "data.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    assert main(["check", "rewards", f"{NAIVE}:contains_answer", "--dataset", str(data), "--attack"]) == 1
+    printed = capsys.readouterr().out
+    assert "\nFAILED: enumeration, candidates, wrong part, contradiction, hidden." in printed
+    assert main(["check", "rewards", "math_answer", "--dataset", str(data), "--attack"]) == 0
+    assert main(["check", "rewards", "math_answer", "--gold", "x"]) == 2
+    assert "--gold is for --attack" in capsys.readouterr().err

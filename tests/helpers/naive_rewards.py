@@ -1,0 +1,33 @@
+"""Rewards of the kind that tutorials show, with the holes that `check rewards --attack` has to find."""
+
+import re
+
+
+def contains_answer(completions, answer, **kwargs):
+    return [1.0 if gold in text else 0.0 for text, gold in zip(completions, answer, strict=True)]
+
+
+def last_tag(completions, answer, **kwargs):
+    found = [text.split("<answer>")[-1].split("</answer>")[0].strip() for text in completions]
+    return [2.0 if text == gold else 0.0 for text, gold in zip(found, answer, strict=True)]
+
+
+def last_number(completions, answer, **kwargs):
+    found = [re.findall(r"\d+", text) for text in completions]
+    return [float(bool(numbers) and numbers[-1] == gold) for numbers, gold in zip(found, answer, strict=True)]
+
+
+def well_formed(completions, answer, **kwargs):
+    """Rewards the form alone, as a reward does whose comparison has been forgotten."""
+    return [float(re.search(r"<answer>.*</answer>", text, re.DOTALL) is not None) for text in completions]
+
+
+def of_messages(completions, answer, **kwargs):
+    texts = [completion[-1]["content"] for completion in completions]
+    return [float(f"<answer>{gold}</answer>" in text) for text, gold in zip(texts, answer, strict=True)]
+
+
+def fails_on_long(completions, answer, **kwargs):
+    if max(map(len, completions)) > 10_000:
+        raise MemoryError("too long")
+    return [float(text.endswith(gold)) for text, gold in zip(completions, answer, strict=True)]
