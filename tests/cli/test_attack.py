@@ -7,7 +7,8 @@ import naive_rewards
 import pytest
 from datasets import Dataset
 
-from trl_grpo_plus.cli.check.attack import ATTACKS, attack
+from trl_grpo_plus.cli.check.attack import attack
+from trl_grpo_plus.cli.check.attacks import ATTACKS
 from trl_grpo_plus.cli.main import main
 from trl_grpo_plus.registry import Reward, find, get_reward
 from trl_grpo_plus.utils.tables import FAILED, OK, UNSEEN, WARNED
@@ -42,7 +43,11 @@ def named(rows, status):
             {"negation", "thinking", "no form", "honest: spelling"},
         ),
         ("last_tag", {"candidates", "hidden"}, {"negation", "thinking", "no form", "honest: spelling"}),
-        ("last_number", {"candidates", "wrong part", "hidden"}, {"negation", "thinking", "no form", "honest: spelling"}),
+        (
+            "last_number",
+            {"candidates", "wrong part", "hidden"},
+            {"negation", "thinking", "no form", "honest: spelling"},
+        ),
     ],
 )
 def test_holes_of_naive_rewards_are_found(name, holes, warnings):
@@ -109,8 +114,8 @@ def test_the_form_may_be_given():
         rows_of("exact_answer", gold="[{answer}]")
 
 
-def test_a_gold_column_that_is_not_known_is_asked_for():
-    with pytest.raises(ConfigError, match="none of the columns prompt, result is known to hold the gold answer"):
+def test_a_gold_column_is_a_text_or_a_number():
+    with pytest.raises(ConfigError, match="none of the columns prompt, answer is known to hold the gold answer"):
         attack(
             get_reward(f"{NAIVE}:contains_answer", columns={"answer": "result"}),
             Dataset.from_list([{"prompt": row["prompt"], "result": [row["answer"]]} for row in ROWS]),

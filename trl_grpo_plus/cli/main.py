@@ -183,8 +183,8 @@ def _parser() -> argparse.ArgumentParser:
     rewards.add_argument(
         "--gold",
         metavar="TEXT",
-        help=r"with --attack: a completion that earns full marks, with columns in braces, such as \"\boxed{{answer}}\" "
-        "(default: found out)",
+        help="with --attack: a completion that earns full marks, with the gold answer's column in braces, such as "
+        "'<answer>{answer}</answer>' (default: found by trying)",
     )
     view.add_options(
         command("view", view.run, "write a page of a run's curves and attempts, or compare runs", view.HELP)
