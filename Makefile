@@ -156,8 +156,9 @@ $(DOCS_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	touch $@
 
+# Without --quiet, which keeps --strict from seeing warnings.
 docs: $(DOCS_STAMP)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "The site is in outputs/site: open outputs/site/index.html, or serve it with $(BIN)/python -m mkdocs serve"
 
 lint: $(STAMP)

@@ -13,12 +13,13 @@ import synthetic_traces
 import tiny_models
 import torch
 import yaml
+from datasets import Dataset
 from package_source import LAYERS
-from trl import GRPOConfig
+from trl import GRPOConfig, GRPOTrainer
 
 import trl_grpo_plus
 from trl_grpo_plus import registry
-from trl_grpo_plus.cli.check.rewards import check_examples
+from trl_grpo_plus.cli.check.rewards import check_examples, check_gold
 from trl_grpo_plus.config.presets import PRESETS
 from trl_grpo_plus.config.trl_releases import NEWEST, OLDEST
 from trl_grpo_plus.curriculum.samplers import PromptSampler
@@ -34,11 +35,15 @@ from trl_grpo_plus.utils.import_path import load
 
 ROOT = Path(__file__).parents[2]
 README, RECIPES = ROOT / "README.md", ROOT / "recipes" / "README.md"
-PAGES = sorted([README, ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md"), RECIPES])
+PAGES = sorted([README, ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"), RECIPES])
+MESSAGES = ROOT / "docs" / "errors.md"
+HOW_TO = ROOT / "docs" / "how_to"
 GUIDE = (ROOT / "docs" / "guide.md").read_text()
 COMMANDS = ("ls", "cp", "run", "race", "check", "view", "rescore", "export", "env")
 FOLDERS = ("tests", "benchmarks", "docs", "recipes", "rewards", "trl_grpo_plus")
-ELSEWHERE = {"# my_data.py", "# in my_run.yaml", "# in my_script.py"}  # run by tests of the recipes' data and below
+# Run by tests of the recipes' data, of attach and below, or a piece of a longer file.
+ELSEWHERE = {"# my_data.py", "# in my_run.yaml", "# in my_script.py", "# in train.py"}
+QUICK_START = ("# quick_data.py", "# quick_model.py", "# quick_reward.py", "# quick_run.py")
 
 
 def named(page):
@@ -55,8 +60,8 @@ def blocks(*languages, pages=PAGES):
     return [(page, text) for page, language, text in fenced if language in languages]
 
 
-def block(first_line):
-    (text,) = [text for _, text in blocks("python", "yaml", "diff") if text.startswith(first_line)]
+def block(first_line, pages=PAGES):
+    (text,) = [text for _, text in blocks("python", "yaml", "diff", pages=pages) if text.startswith(first_line)]
     return text
 
 
@@ -88,11 +93,16 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in anchors(at), target
 
 
+def linked_by(page):
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text())
+    return {(page.parent / target).resolve() for target in targets}
+
+
 def test_the_readme_is_short_and_leads_to_every_page_and_each_picture_is_shown():
     text = README.read_text()
     assert len(text.splitlines()) <= 180
-    linked = {(ROOT / target).resolve() for target in re.findall(r"\]\((?!https?:)([^)#]+)", text)}
-    assert set(PAGES) - {README} <= linked
+    linked = linked_by(README)
+    assert set(PAGES) <= linked.union(*(linked_by(page) for page in linked if page.suffix == ".md"))
     pictures = [(page, at) for page in PAGES for at in re.findall(r"!\[[^]]*\]\(([^)]+)", page.read_text())]
     shown = {(page.parent / at).resolve() for page, at in pictures}
     for picture in (ROOT / "docs" / "images").iterdir():
@@ -189,6 +199,30 @@ def test_the_guides_curves_are_logged(tmp_path):
             assert any(re.fullmatch(pattern, key) for key in logged), name
 
 
+# -- what the code says
+
+
+def told_by_the_code():
+    """Each text of the code, with a NUL for what is filled in."""
+    for folder in ("trl_grpo_plus", "rewards", "recipes"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.JoinedStr):
+                    yield "".join(part.value if isinstance(part, ast.Constant) else "\0" for part in node.values)
+                elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    yield node.value
+
+
+def test_the_error_messages_are_those_of_the_code():
+    rows = re.findall(r"^\| `(.+?)` \|", MESSAGES.read_text(), re.MULTILINE)
+    assert len(rows) >= 30
+    texts = list(told_by_the_code())
+    for message in rows:
+        wanted = ".*".join(re.escape(part) for part in message.split("..."))
+        shape = re.compile(wanted.replace(".*", "[^\0]*\0.*", 1) if "..." in message else wanted, re.DOTALL)
+        assert any(shape.match(text) for text in texts), message
+
+
 # -- tables that are made of what the code has
 
 
@@ -238,6 +272,28 @@ def test_the_table_of_rewards_is_the_library(monkeypatch):
     assert {row[0].strip("`") for row in table("docs/rewards.md", "name")} == set(list_rewards())
 
 
+def test_each_metric_that_is_logged_beside_trls_is_told_and_none_else(tmp_path):
+    options = {"beta": 0.01, "belief_head": "prompt", "advantage_baseline": "belief", "scale_rewards": "prior"}
+    options |= {"zero_variance_groups": "drop", "prompt_selection": "belief", "kl_target": 0.1}
+    rewards = [get_reward("exact_answer", column="text"), tiny_models.digits]
+    data = tiny_models.prompts(30).map(lambda row: {"text": str(row["number"])})
+    ours = tiny_models.trained(tmp_path / "ours", rewards, data=data, **options)
+    trls = tiny_models.trained(tmp_path / "trls", rewards, GRPOTrainer, data=data, beta=0.01)
+    ours, trls = ({key for entry in each.state.log_history for key in entry} for each in (ours, trls))
+    told = {name for row in table("docs/metrics.md", "metric") for name in re.findall(r"`([\w/]+)`", row[0])}
+    patterns = {name: re.sub("VERDICT|ALARM|NAME", r"\\w+", name) for name in told}
+    for key in ours - trls:
+        assert any(re.fullmatch(pattern, key) for pattern in patterns.values()), key
+    alarms = {f"alarms/{name}" for name in ALARMS}
+    assert alarms <= ours
+    elsewhere = {name for name in told if name.startswith("sampler/")} | {"selection/pass"}  # vLLM, streams
+    for name in told - elsewhere:
+        assert any(re.fullmatch(patterns[name], key) for key in ours), name
+    for page in PAGES:
+        named_there = set(re.findall(r"`((?:groups|tokens|beliefs|selection|sampler)/[\w/]+)`", page.read_text()))
+        assert named_there <= told, page
+
+
 def test_the_table_of_presets_is_the_dict():
     rows = table("docs/presets.md", "preset")
     assert [row[0] for row in rows] == [f"`{name}`" for name in PRESETS]
@@ -284,7 +340,7 @@ def test_the_layers_are_those_of_the_package():
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A working directory with the README's reward, one of steps and a run."""
-    for name in ("my_rewards.py", "my_steps.py"):
+    for name in ("my_rewards.py", "my_steps.py", "my_length_reward.py", "my_ranks.py"):
         (tmp_path / name).write_text(block(f"# {name}"))
     synthetic_traces.write_run(tmp_path / "outputs" / "my_run")
     monkeypatch.chdir(tmp_path)
@@ -293,7 +349,8 @@ def folder(tmp_path, monkeypatch):
 
 
 def run_here(language):
-    return [(page, text) for page, text in blocks(language) if text.split("\n")[0] not in ELSEWHERE]
+    elsewhere = {*ELSEWHERE, *QUICK_START}
+    return [(page, text) for page, text in blocks(language) if text.split("\n")[0] not in elsewhere]
 
 
 @pytest.mark.parametrize(("page", "code"), run_here("python"))
@@ -309,9 +366,10 @@ def test_each_example_in_yaml_is_one_of_keys_and_rewards(page, text, folder):
         resolve(keys["reward_funcs"])
 
 
-def test_the_swap_is_two_names():
+@pytest.mark.parametrize("page", [README, ROOT / "docs" / "for_trl.md"], ids=named)
+def test_the_swap_is_two_names(page):
     """What it takes out is TRL's, what it puts in is ours, and the new config is one."""
-    lines = block("-from trl import").splitlines()
+    lines = block("-from trl import", [page]).splitlines()
     before = "\n".join(line[1:] for line in lines if line[:1] != "+")
     after = "\n".join(line[1:] for line in lines if line[:1] != "-")
     made = [node for node in ast.walk(ast.parse(after)) if isinstance(node, ast.Call)]
@@ -324,10 +382,9 @@ def test_the_swap_is_two_names():
 
 def test_a_script_has_the_recipes_lines_and_is_told_where_the_attempts_are(folder, capsys):
     trainer = tiny_models.trainer(folder, disable_tqdm=False)
-    exec(block("# in my_script.py"), {"trainer": trainer})
     trainer.train()
     printed = capsys.readouterr().out
-    assert len(re.findall(r"^step    [123]  reward \d\.\d{3}  entropy", printed, re.MULTILINE)) == 2 * 3
+    assert len(re.findall(r"^step    [123]  reward \d\.\d{3}  entropy", printed, re.MULTILINE)) == 3
     assert "{" not in printed
     told = f"Attempts: {folder}/run/rollouts. To look at them:\n\n  trl-grpo-plus view {folder}/run\n"
     watch = f"To watch it: trl-grpo-plus view {folder}/run --serve\n"
@@ -390,6 +447,23 @@ def test_a_reward_in_ten_lines(folder):
     assert get_reward("my_rewards.py:ends_well", points=0.5)(completions=["The end."], ending=["end."]) == [0.5]
 
 
+def test_a_reward_with_a_gold_answer_passes_its_check(folder):
+    path = "my_length_reward.py:so_many_words"
+    assert not check_examples(path).problems
+    gold = check_gold(get_reward(path), Dataset.from_dict({"prompt": ["a", "b", "c"], "words": [2, 3, 4]}))
+    assert [finding.right for finding in gold] == [3, 3]
+    (reward,), _ = resolve(yaml.safe_load(block("reward_funcs:\n", [HOW_TO / "own_reward.md"]))["reward_funcs"])
+    assert reward(completions=["a b c", "a", "a b c d"], words=[2, 2, 2]) == [0.25, 0.25, 0.0]
+
+
+def test_an_advantage_by_rank(folder):
+    by_rank = load("my_ranks.py:by_rank")
+    rewards = torch.tensor([[[3.0], [1.0], [1.0], [float("nan")]]])
+    torch.testing.assert_close(by_rank(rewards, torch.tensor([1.0]), None), torch.tensor([[0.75, 0.0, 0.0, -0.75]]))
+    keys = yaml.safe_load(block("advantage_estimator: my_ranks"))
+    tiny_models.trained(folder, tiny_models.digits, **keys, max_steps=1)
+
+
 def test_a_reward_of_steps_in_ten_lines(folder):
     assert len([line for line in block("# my_steps.py").splitlines() if line.strip()]) <= 10
     keys = yaml.safe_load(block("# my_steps.yaml"))
@@ -403,7 +477,7 @@ def test_a_reward_of_steps_in_ten_lines(folder):
 
 
 def test_the_list_of_reward_funcs(folder):
-    built, weights = resolve(yaml.safe_load(block("reward_funcs:\n"))["reward_funcs"])
+    built, weights = resolve(yaml.safe_load(block("reward_funcs:\n", [ROOT / "docs" / "rewards.md"]))["reward_funcs"])
     names = ["math_answer", "ends_well", "think_format", "accuracy_model/folder_or_hub_id"]
     assert [getattr(reward, "__name__", reward) for reward in built] == names
     assert weights == [2.0, 1.0, 0.0, 1.0]

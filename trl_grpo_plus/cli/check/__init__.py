@@ -2,6 +2,8 @@
 
 recipe      the checks of a recipe, in order
 rewards     a reward's examples and gold answers
+attack      the search for holes of a reward
+attacks     the completions of each attack
 data        splits, prompts, columns, time of the rewards
 model       architecture, tokenizer, memory
 estimate    memory and seconds of a step, from the model's shapes

@@ -1,0 +1,150 @@
+"""What a newcomer does first: the quick start and the notebook, run as they stand, and the rewards in `trl grpo`."""
+
+import json
+import os
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+import tiny_models
+import trl
+from test_docs import QUICK_START, ROOT, block, blocks
+from trl.scripts import grpo
+
+from trl_grpo_plus import registry
+from trl_grpo_plus.cli.main import main
+from trl_grpo_plus.rewards.math_answer import math_answer
+
+
+PAGE = ROOT / "docs" / "quick_start.md"
+NOTEBOOK = ROOT / "docs" / "quick_start.ipynb"
+FOR_TRL = ROOT / "docs" / "for_trl.md"
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working directory, from which files can be imported."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
+    yield tmp_path
+    for name in [name for name in sys.modules if name.startswith("quick_")]:
+        del sys.modules[name]
+
+
+def _shorter(code):
+    """A block of the quick start with fewer steps, on the CPU."""
+    for long, short in {
+        "seed=1)": "seed=1, use_cpu=True, disable_tqdm=True)",
+        "model)\n": "model, warm_steps=20)\n",
+        "max_steps=100": "max_steps=2",
+        "logging_steps=10": "logging_steps=1",
+        "eval_steps=100": "eval_steps=2",
+        "bf16=torch.cuda.is_available()": "bf16=False, use_cpu=True, disable_tqdm=True",
+    }.items():
+        code = code.replace(long, short)
+    return code
+
+
+def test_the_quick_start_runs_as_it_stands_and_shows_what_it_says(here, capsys):
+    for first_line in QUICK_START:
+        Path(first_line.removeprefix("# ")).write_text(_shorter(block(first_line, [PAGE])))
+    commands = [line.split("#")[0].split() for _, text in blocks("bash", pages=[PAGE]) for line in text.splitlines()]
+    asked = [words for words in commands if words[0] == "python" and words[1].startswith("quick_")]
+    assert [f"# {words[1]}" for words in asked] == [name for name in QUICK_START if "reward" not in name]
+    for words in commands:
+        if words in asked:
+            runpy.run_path(words[1], run_name="__main__")
+        elif words[:1] == ["trl-grpo-plus"] and words[1] != "env":
+            assert main(words[1:]) == 0
+    printed = capsys.readouterr().out
+    text = PAGE.read_text()
+    assert json.loads(Path("quick_train.jsonl").read_text().splitlines()[0]) == {"prompt": "50+31=", "answer": "81"}
+    assert "`The model is in outputs/quick_model/warm_start`" in text
+    assert "The model is in outputs/quick_model/warm_start" in printed
+    table = re.search(r"```text\n(reward  .*?)```", text, re.DOTALL)[1]
+    for line in table.splitlines()[1:]:
+        name, what, right = line.split()[:3]
+        assert re.search(rf"{re.escape(name)} +{what} +{right} .*ok", printed), line
+    assert re.search(r"^step    0  eval: reward 0\.\d{3}$", printed, re.MULTILINE)
+    assert re.search(r"^step    2  reward \d\.\d{3}  entropy \d\.\d{3}", printed, re.MULTILINE)
+    assert re.search(r"^outputs/quick_run/report.html: \d+ groups, \d+ attempts, ", printed, re.MULTILINE)
+    assert Path("outputs/quick_run/report.html").exists()
+
+
+def test_the_notebook_has_no_outputs_and_the_quick_starts_reward():
+    cells = json.loads(NOTEBOOK.read_text())["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert not any(cell["outputs"] or cell["execution_count"] for cell in code)
+    (written,) = ["".join(cell["source"]) for cell in code if "%%writefile quick_reward.py" in "".join(cell["source"])]
+    assert "@register_reward(" in written
+    for link in re.findall(r"blob/main/([\w/.]+)", NOTEBOOK.read_text()):
+        assert (ROOT / link).exists(), link
+
+
+@pytest.mark.full
+def test_the_notebook_runs_from_top_to_bottom_on_a_cpu(here, monkeypatch):
+    nbclient = pytest.importorskip("nbclient", reason="the notebook needs the extra docs")
+    pytest.importorskip("ipykernel", reason="the notebook needs the extra docs")
+    import nbformat
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    book = nbformat.read(NOTEBOOK, as_version=4)
+    in_this_folder = {"metadata": {"path": str(here)}}
+    nbclient.NotebookClient(book, timeout=600, kernel_name="python3", resources=in_this_folder).execute()
+    told = "".join(output.get("text", "") for cell in book.cells for output in cell.get("outputs", ()))
+    assert re.search(r"right_number +gold +200/200 .*ok", told)
+    scores = dict(re.findall(r"^(stock TRL|this trainer).*held-out after (\S+)", told, re.MULTILINE))
+    before = float(re.search(r"held-out before (\S+)", told)[1])
+    assert set(scores) == {"stock TRL", "this trainer"}
+    assert float(scores["this trainer"]) > before + 0.05
+    assert (here / "outputs" / "ours" / "report.html").stat().st_size > 100_000
+    frames = [output for cell in book.cells for output in cell.get("outputs", ()) if "data" in output]
+    assert 'src="outputs/ours/report.html"' in frames[-1]["data"]["text/html"]
+
+
+@pytest.mark.parametrize("shown", re.findall(r"`(trl_grpo_plus\.rewards\.\w+\.\w+)`", FOR_TRL.read_text()))
+def test_paths_of_rewards_that_are_shown_are_there(shown):
+    module, name = shown.rsplit(".", 1)
+    assert callable(getattr(__import__(module, fromlist=[name]), name))
+
+
+def test_trls_command_line_trains_on_rewards_by_their_path(here, monkeypatch):
+    """The command of docs/for_trl.md, on a tiny model and three rows."""
+    (shown,) = [text for _, text in blocks("bash", pages=[FOR_TRL]) if "trl grpo" in text]
+    words = shown.replace("\\\n", " ").split()
+    assert words[:2] == ["trl", "grpo"]
+    paths = words[words.index("--reward_funcs") + 1 :]
+    assert paths[0] == "trl_grpo_plus.rewards.math_answer.math_answer"
+    made = []
+
+    class Watched(trl.GRPOTrainer):
+        def __init__(self, *args, **kwargs):
+            kwargs["processing_class"] = tiny_models.tokenizer()
+            super().__init__(*args, **kwargs)
+            made.append(self)
+
+    monkeypatch.setattr(trl, "GRPOTrainer", Watched)
+    if hasattr(grpo, "GRPOTrainer"):  # older releases import it at the top
+        monkeypatch.setattr(grpo, "GRPOTrainer", Watched)
+    Path("data").mkdir()
+    rows = [{"prompt": f"{i}+{i}=", "answer": str(2 * i)} for i in range(1, 9)]
+    Path("data/train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    own = block("# my_rewards.py").replace("ending", "answer").replace("ends_well", "ends_so")  # a name of its own
+    Path("quick_rewards_of_mine.py").write_text(own)
+    options = {"model_name_or_path": tiny_models.model_path(here), "dataset_name": "data", "output_dir": "out"}
+    options |= {"max_steps": 2, "per_device_train_batch_size": 8, "num_generations": 4, "max_completion_length": 6}
+    options |= {"use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no", "logging_steps": 1}
+    options |= {"dtype": "float32", "gradient_checkpointing": False, "dataloader_pin_memory": False}
+    given = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    parser = grpo.make_parser()
+    parsed = parser.parse_args_and_config([*given, "--reward_funcs", *paths, "quick_rewards_of_mine.ends_so"])
+    grpo.main(*parsed)
+    (trainer,) = made
+    assert trainer.reward_funcs[0] is math_answer
+    assert trainer.reward_func_names == ["math_answer", "think_format", "ends_so"]
+    logged = {key for entry in trainer.state.log_history for key in entry}
+    assert {"rewards/math_answer/mean", "rewards/think_format/mean", "rewards/ends_so/mean"} <= logged
+    assert os.path.exists("out/model.safetensors")
