@@ -14,6 +14,7 @@ NEEDED_FOR = {
     "json_schema": "jsonschema",
     "reasoning_gym": "reasoning_gym",
     "LoRA": "peft",
+    "the picture of a race": "matplotlib",
     "use_vllm": "vllm",
     "report_to: wandb": "wandb",
     "report_to: trackio": "trackio",
