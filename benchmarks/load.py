@@ -191,9 +191,9 @@ class Load:
             scores = [function(**given) for function in scoring.functions]
             rewards = torch.tensor([[torch.nan if s is None else s for s in column] for column in scores]).T
         with self._clocked("filter, plan and exchange"):
-            batch.count(scoring, len(inputs), rewards, self._accelerator)
+            batch.scored(scoring, len(inputs))
             attempts = batch.attempts(inputs, prompts, {}, {EOS})
-            trainable = torch.tensor([attempt.trainable(False) for attempt in attempts])
+            trainable, _ = batch.count(scoring, attempts, False, rewards, self._accelerator)
             judged = judge_batch(self.args, rewards, self._weights, self._names, size, trainable)
             return Round(attempts, rewards, tuple(judged), self.args.dead, batch.rows)
 

@@ -106,8 +106,8 @@ class Simulated:
         """What `exchange` hands to the collective on this rank."""
         caught: list[Any] = []
 
-        def catch(own: list[Any]) -> list[Any]:
-            caught.extend(own)
+        def catch(make: Callable[[], list[Any]]) -> list[Any]:
+            caught.extend(make())
             raise _Stopped
 
         with _collective(catch), suppress(_Stopped):
@@ -124,13 +124,13 @@ class _Stopped(Exception):
 
 
 @contextmanager
-def _collective(gather: Callable[[list[Any]], list[Any]]) -> Iterator[None]:
-    before = exchange.gather_object
-    exchange.gather_object = gather
+def _collective(gather: Callable[[Callable[[], list[Any]]], list[Any]]) -> Iterator[None]:
+    before = exchange.gather_made
+    exchange.gather_made = gather  # type: ignore[assignment]
     try:
         yield
     finally:
-        exchange.gather_object = before
+        exchange.gather_made = before
 
 
 def clocked(call: Callable[[], Any]) -> float:
@@ -151,8 +151,8 @@ def measure(shape: Shape, seed: int) -> dict[str, Any]:
     placed = resampling.settle(batch.rounds(0), "drop", 0, batch.least)
     wire = [pickle.dumps(batch.sends(rank, placed)) for rank in range(shape.ranks)]
 
-    def gather(own: list[Any]) -> list[Any]:
-        pickle.dumps(own)
+    def gather(make: Callable[[], list[Any]]) -> list[Any]:
+        pickle.dumps(make())
         return [one for part in wire for one in pickle.loads(part)]
 
     with _collective(gather):

@@ -169,8 +169,8 @@ def math_answer(
       alphabet's order; `x = 1 \text{ or } y = 2` is neither; `m+n = 72`, where the gold is a number, as `72`;
     - a true chain with the gold in it (`x = 6\cdot 12 = 72`, `\sin 45^\circ = \frac{\sqrt2}{2}`), also with a rounding
       behind it (`\sqrt2 \approx 1.41`);
-    - words and choices as written: `\text{Monday}` and "monday", `(B)`, "B" and "b"; dates, times and numbers with a base
-      (`52_8`), segments, angles and congruences too; `\text{(B)}\ 12` as "B" and as `12`;
+    - words and choices as written: `\text{Monday}` and "monday", `(B)`, "B" and "b"; dates, times and numbers with a
+      base (`52_8`), segments, angles and congruences too; `\text{(B)}\ 12` as "B" and as `12`;
     - a value with a unit, where the gold has the same unit or none, or without, where the gold has one. Per cent is
       a unit like others: `42\%` is `42` and `42\%`, never `0.42`; the gold's own form decides. `72\text{k}` and "72
       thousand" are 72,000; a letter that may be a factor or a unit (`72\text{ K}`) is a unit where the gold has it. So

@@ -269,7 +269,7 @@ def test_what_cannot_work_is_refused(tmp_path, options, words):
         ({**BELIEF, "belief_key": "nummer"}, "belief_key='nummer' is no column .*'number'. Did you mean number"),
         (
             {"prompt_selection": {"name": "by_column", "column": "level", "order": "easy_first"}},
-            "column='level' is none of the training set, which has 'prompt', 'number'",
+            "the training set has no column 'level'. It has 'prompt', 'number'",
         ),
         (
             {**BELIEF, "belief_key": "tags", "data": tiny_models.prompts(30).map(lambda row: {"tags": ["a"]})},

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
+import collectives as ledger
 import numpy as np
 import tiny_models
 import tool_models
@@ -664,6 +665,18 @@ def traces(folder, rows=8, modes=tuple(TRACED_MODES)):
         options["extra"] = {**options["extra"], "eval_dataset": tiny_models.prompts(9).select(range(1, 9))}
         train(folder, tiny_models.half_dead, **options)
     return {}
+
+
+def collectives(folder):
+    """The collectives of one generation batch: in each mode, and where all are used also with twice the rows."""
+
+    def of(mode, rows):
+        return ledger.summary(ledger.of_one_batch(folder, mode, rows))
+
+    return {
+        "batch": {mode: of(mode, 8) for mode in ledger.MODES},
+        "twice": {mode: of(mode, 16) for mode in ledger.TOGETHER},
+    }
 
 
 # An epoch is 4 steps of 2 generation batches: the checkpoint lies in the second epoch, in the midst of a batch.

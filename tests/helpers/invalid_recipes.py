@@ -258,7 +258,7 @@ MISTAKES = (
     Mistake("a key that is no column", ("belief_key='anser' is no column of the training set, which has 'prompt', "
             "'answer'. Did you mean answer?",), {"belief_key": "anser", **BELIEF}),
     Mistake("levels in a column that is not there",
-            ("prompt_selection: column='level' is none of the training set, which has 'prompt', 'answer'",),
+            ("prompt_selection: the training set has no column 'level'. It has 'prompt', 'answer'",),
             {"prompt_selection": {"name": "by_column", "column": "level", "order": "easy_first"}}),
     Mistake("an order that is none", ("prompt_selection='by_column': order='easy' must be one of 'easy_first'",),
             {"prompt_selection": {"name": "by_column", "column": "answer", "order": "easy"}}),

@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import collectives as ledger
 import distributed_worker
 import pytest
 import tiny_models
@@ -33,6 +34,7 @@ OTHERS += [
     "nonfinite_groups",
     "saved_by_one_rank",
     "held_by_another",
+    "collectives",
 ]
 
 
@@ -372,6 +374,62 @@ def test_traces_are_those_of_one_process(out, tmp_path, mode):
         for key in ("kl", "advantage"):
             assert mine.pop(key) == pytest.approx(other.pop(key), abs=1e-4), key
     assert ours == theirs
+
+
+TENSORS, OBJECTS, BROADCASTS, SUMS = ledger.TENSORS, ledger.OBJECTS, ledger.BROADCASTS, ledger.SUMS
+# The collectives of one generation batch that this package adds to TRL's, by mode. docs/processes.md lists them too.
+COLLECTIVES = {
+    "TRL": {},
+    "everything off": {TENSORS: 1},
+    "alarms": {TENSORS: 1, OBJECTS: 1},
+    "traces": {TENSORS: 1, OBJECTS: 1},
+    "keep, traces, alarms": {TENSORS: 1, OBJECTS: 1},
+    "keep, traces, alarms, halt_on_alarm": {TENSORS: 1, OBJECTS: 1, BROADCASTS: 1},
+    "drop": {TENSORS: 1, OBJECTS: 2},
+    "drop, traces, alarms": {TENSORS: 1, OBJECTS: 3},
+    "drop, one group live (filler)": {TENSORS: 3, OBJECTS: 2},
+    "drop, rollout_func": {TENSORS: 1, OBJECTS: 3},
+    "resample, one more round": {TENSORS: 3, OBJECTS: 2, BROADCASTS: 1},
+    "resample, one more round, traces, alarms": {TENSORS: 3, OBJECTS: 3, BROADCASTS: 1},
+    "belief baseline": {TENSORS: 2},
+    "prompt choice": {TENSORS: 1, OBJECTS: 1, BROADCASTS: 1},
+    "prompt choice, belief baseline": {TENSORS: 1, OBJECTS: 1, BROADCASTS: 1},
+    "belief baseline and head": {TENSORS: 3},
+    "prompt choice, belief baseline and head": {TENSORS: 2, OBJECTS: 1, BROADCASTS: 2},
+    "prompt choice, resample, traces, alarms": {TENSORS: 3, OBJECTS: 4, BROADCASTS: 2},
+    "prompt choice, belief baseline, traces, alarms": {TENSORS: 1, OBJECTS: 2, BROADCASTS: 1},
+    "steps": {TENSORS: 1, OBJECTS: 1},
+    "advantage function": {TENSORS: 3, OBJECTS: 1},
+    "baseline with a column": {TENSORS: 3, OBJECTS: 2},
+    "KL in the reward": {TENSORS: 3, SUMS: 1},
+    "vLLM checked": {TENSORS: 3},
+}
+
+
+@pytest.mark.parametrize("mode", ledger.MODES)
+def test_a_batch_takes_so_many_collectives(out, mode):
+    first, second = (rank["batch"] for rank in results(out, "collectives"))
+    for of_rank in (first, second):
+        assert of_rank[mode]["ours"]["kinds"] == COLLECTIVES[mode], of_rank[mode]["ours"]["sites"]
+    assert first[mode]["theirs"]["kinds"] == second[mode]["theirs"]["kinds"]
+    if not any(word in mode for word in ("resample", "vLLM")):  # TRL's work is the same, or for as many rounds
+        assert first[mode]["theirs"]["kinds"] == first["TRL"]["theirs"]["kinds"]
+
+
+def test_a_batch_of_twice_the_rows_takes_no_more_collectives(out):
+    for rank in results(out, "collectives"):
+        for mode, of_twice in rank["twice"].items():
+            for owner in ("ours", "theirs"):
+                assert of_twice[owner]["sites"] == rank["batch"][mode][owner]["sites"], mode
+    together = {site for mode in ledger.TOGETHER for site in rank["batch"][mode]["ours"]["sites"]}
+    assert together == {site for of_mode in rank["batch"].values() for site in of_mode["ours"]["sites"]}
+
+
+def test_only_the_first_rank_gets_the_attempts_texts(out):
+    first, second = (rank["batch"] for rank in results(out, "collectives"))
+    for mode in ("traces", "keep, traces, alarms"):
+        assert first[mode]["ours"]["pickled"] > 0
+        assert second[mode]["ours"]["pickled"] == 0
 
 
 @pytest.fixture(scope="module")

@@ -138,18 +138,18 @@ def everyone(monkeypatch, call, ranks):
     class Sent(Exception):
         pass
 
-    def keep(own):
-        sent.append(own)
+    def keep(make):
+        sent.append(make())
         raise Sent
 
     for rank in range(ranks):
-        monkeypatch.setattr(hand_over, "gather_object", keep)
+        monkeypatch.setattr(hand_over, "gather_made", keep)
         try:
             call(rank)
         except Sent:
             continue
         sent.append([])
-    monkeypatch.setattr(hand_over, "gather_object", lambda own: [one for of_rank in sent for one in of_rank])
+    monkeypatch.setattr(hand_over, "gather_made", lambda make: [one for of_rank in sent for one in of_rank])
     return [call(rank) for rank in range(ranks)], sent
 
 

@@ -524,7 +524,7 @@ def test_scarcity_takes_no_wall_away(monkeypatch, failure):
         return probe(self, tier)
 
     monkeypatch.setattr(Sandbox, "_probe", scarce)
-    with pytest.raises(Starved, match=re.escape(f"no process could be had for a sandbox: {first.name}")):
+    with pytest.raises(Starved, match=re.escape(f"the machine could start no process for a sandbox: {first.name}")):
         Sandbox(allow_unsafe=True, self_test=False)
 
 

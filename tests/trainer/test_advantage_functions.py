@@ -110,7 +110,7 @@ def test_ranks_agree_or_all_stop(monkeypatch):
 def test_advantages_of_tokens_are_refused_where_a_completion_has_one():
     reason = advantage_functions.whole_only(config("grpo", importance_sampling_level="sequence"))
     assert "one ratio for a whole completion" in reason
-    with pytest.raises(ValueError, match="it returned advantages of tokens, which cannot be used with importance_sampling"):
+    with pytest.raises(ValueError, match="it returned advantages of tokens, which cannot be used with importance"):
         made(lambda rewards, weights, about: torch.ones(*rewards.shape[:2], about.mask.shape[-1]), whole_only=reason)
     assert not advantage_functions.whole_only(config("grpo", importance_sampling_level="sequence", loss_type="cispo"))
 

@@ -437,8 +437,8 @@ def test_an_env_mask_that_one_round_brings_is_kept(tmp_path, which):
 
 
 def test_masks_and_log_probs_that_another_rank_brings_are_this_ranks_too(monkeypatch):
-    monkeypatch.setattr(exchange, "gather_object", lambda own: [*own, (True, {True}, True)])
-    assert exchange.carried([Attempt({}, "p", [1], [2], "c")], "1.14.2") == (True, True, True)
+    monkeypatch.setattr(exchange, "gather_object", lambda own: [*own, (True, {True}, True, {"note"})])
+    assert exchange.carried([Attempt({}, "p", [1], [2], "c")], "1.14.2") == (True, True, True, {"note"})
 
 
 @pytest.mark.skipif(not tiny_models.KNOWS_NAN, reason="TRL 1.10 trains on NaN; see the next test")

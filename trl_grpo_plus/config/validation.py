@@ -363,8 +363,9 @@ def _check_liger(config: "GRPOPlusConfig", trl_version: str) -> None:
     )
     if config.use_liger_kernel and needs_loss and Version(trl_version) < Version("1.14"):
         raise ConfigError(
-            f"use_liger_kernel=True with TRL {trl_version} computes the loss where zero_variance_groups, process "
-            "and the KL options cannot reach it. Upgrade to trl>=1.14, or set use_liger_kernel=False."
+            f"use_liger_kernel=True with TRL {trl_version} computes the loss where zero_variance_groups, "
+            "step_reward_credit and the KL options cannot reach it. Upgrade to trl>=1.14, or set "
+            "use_liger_kernel=False."
         )
 
 

@@ -21,12 +21,11 @@ from ..utils.validation import ConfigError, Number
 from .reward_range import RewardRange
 
 
-WINDOW = 20
-"""Batches of which [`Ridge.skill`] is measured."""
+WINDOW = 20  # batches over which `Ridge.skill` is measured
+# The skill is halved when this many prompts were predicted in the window: a batch may hold a single known prompt.
 FEW_PROMPTS = 16.0
-"""At which what was measured of it counts half: a batch may hold a single prompt whose state is known."""
+# A prediction keeps this share of the reward's range from its ends: no prompt looks solved or hopeless by itself.
 MARGIN = 0.02
-"""Of the reward's range, that a prediction keeps from its ends: no prompt is solved or hopeless by its looks alone."""
 
 
 class Ridge:

@@ -355,13 +355,9 @@ def _indices(rows: Sequence[int] | Tensor) -> Tensor:
     return torch.as_tensor(rows, dtype=torch.long, device="cpu")
 
 
-KEEP_ALL = 0.9  # decay of the sums of all rows a batch
-
-
-KEEP_KEY = 0.97  # decay of a key's sums a group
-
-
-STRENGTH = 4.0  # groups that the mean of all rows starts with, and that it counts for in a key's mean
+KEEP_ALL = 0.9  # decay of the sums of all rows, a batch
+KEEP_KEY = 0.97  # decay of a key's sums, a group
+STRENGTH = 4.0  # groups that the mean of all rows starts with, and its weight in a key's mean
 
 
 class SharedPrior:

@@ -66,7 +66,7 @@ SAMPLERS: dict[str, Selection] = {
 def _column(train_set: Any, column: str) -> list[Any]:
     if column not in train_set.column_names:
         raise ConfigError(
-            f"prompt_selection: column={column!r} is none of the training set, which has "
+            f"prompt_selection: the training set has no column {column!r}. It has "
             f"{', '.join(map(repr, train_set.column_names))}.{did_you_mean(column, train_set.column_names)}"
         )
     return dataset_rows.column(train_set, column)

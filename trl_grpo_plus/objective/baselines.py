@@ -65,6 +65,7 @@ BASELINES: dict[str, Baseline] = {
     "length_weighted": _length_weighted,
     "belief": _belief,
 }
+READ_LENGTHS = ("length_weighted",)  # the entries that read the batch's `lengths`
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])

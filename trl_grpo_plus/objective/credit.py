@@ -14,7 +14,7 @@ from ..utils.distributed import agreed
 from . import scales
 from .advantage_functions import by_path, estimator_of
 from .advantages import Normalization, compute, compute_with_kl, normalize_then_sum, varies
-from .baselines import BASELINES, baseline_of, columns_of
+from .baselines import BASELINES, READ_LENGTHS, baseline_of, columns_of
 from .group_batch import GroupBatch
 from .options import AdvantageOptions
 from .process_rewards import of_steps
@@ -93,6 +93,11 @@ class Credit:
     def reads_mask(self) -> bool:
         """Whether the advantages may depend on the tokens' mask, which is not gathered otherwise."""
         return self.estimator is not None or self._config.advantage_baseline not in BASELINES
+
+    @property
+    def reads_lengths(self) -> bool:
+        """Whether the advantages may depend on the completions' lengths, which are not gathered otherwise."""
+        return self.reads_mask or self._config.advantage_baseline in READ_LENGTHS
 
     @property
     def _normalization(self) -> Normalization:

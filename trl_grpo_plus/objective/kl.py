@@ -41,9 +41,9 @@ from torch import Tensor
 from ..utils.validation import ConfigError, one_of
 
 
+# In nats. Above it k3 goes on as a straight line: without the importance weight its gradient stays at exp(20) - 1. The
+# importance weight stays at exp(20), without gradient. exp overflows float32 at 88 nats.
 MAX_LOG_RATIO = 20.0
-"""Nats. Beyond it k3 goes on as a straight line (without the importance weight its gradient stays at exp(20) - 1) and
-the importance weight stays at exp(20), without gradient. exp overflows float32 at 88 nats."""
 
 
 def _k3(log_ratio: Tensor) -> Tensor:

@@ -5,12 +5,12 @@
 
 import pickle
 from collections.abc import Sequence
-from contextlib import nullcontext
+from typing import NamedTuple
 
 from accelerate.utils import gather_object
 from packaging.version import Version
 
-from ..utils.distributed import raise_on_all_ranks
+from ..utils.distributed import gather_made
 from ..utils.validation import ConfigError
 from .generation import images_of
 from .groups import Attempt, Plan, Round
@@ -113,9 +113,8 @@ def exchange(
     for position in moving:
         if owners[position] == rank:
             parcels.setdefault(position // share, []).append((position, attempt_at(position)))
-    with raise_on_all_ranks() if moving else nullcontext():
-        sent = [(to, _pickled(rows_of_one)) for to, rows_of_one in parcels.items()]
-    mine = [parcel for to, parcel in (gather_object(sent) if moving else ()) if to == rank]
+    sent = gather_made(lambda: [(to, _pickled(rows_of_one)) for to, rows_of_one in parcels.items()]) if moving else ()
+    mine = [parcel for to, parcel in sent if to == rank]
     received = dict(row for parcel in mine for row in pickle.loads(parcel))
     here = range(rank * share, (rank + 1) * share)
     return [attempt_at(position) if owners[position] == rank else received[position] for position in here]
@@ -131,19 +130,37 @@ def _pickled(rows: list[tuple[int, Attempt]]) -> bytes:
         ) from error
 
 
-def carried(attempts: Sequence[Attempt], trl_version: str) -> tuple[bool, bool, bool]:
-    """Return (any tool_mask, any logprobs, images on only some ranks), over all ranks. Collective.
+class Carried(NamedTuple):
+    """The parts that a batch's attempts have, over all ranks.
+
+    Args:
+        masks (`bool`): whether any attempt has a tool mask.
+        logprobs (`bool`): whether any attempt has log-probs.
+        images_on_some_ranks_only (`bool`): whether some ranks' attempts have images and others' none.
+        logged (`set[str]`): the columns that rewards logged about any attempt.
+    """
+
+    masks: bool
+    logprobs: bool
+    images_on_some_ranks_only: bool
+    logged: set[str]
+
+
+def carried(attempts: Sequence[Attempt], trl_version: str) -> Carried:
+    """Return the parts that the attempts of all ranks have. Collective.
 
     Raises:
         ValueError: only some attempts have `logprobs`, and this release of TRL accepts no NaN as a log-prob.
     """
     masks = any(attempt.tool_mask is not None for attempt in attempts)
     pictures = any(attempt.tool_images or images_of(attempt.prompt) for attempt in attempts)
-    everywhere = gather_object([(masks, {attempt.logprobs is not None for attempt in attempts}, pictures)])
+    logged = {name for attempt in attempts for name in attempt.logged}
+    everywhere = gather_object([(masks, {attempt.logprobs is not None for attempt in attempts}, pictures, logged)])
     logprobs = set().union(*(rank[1] for rank in everywhere))
     if len(logprobs) > 1 and Version(trl_version) < Version("1.11"):
         raise ConfigError(
             f"rollout_func gave logprobs for some attempts of a batch only, which TRL {trl_version} cannot train on. "
             "Return them for all or for none, or use TRL 1.11 or later."
         )
-    return any(rank[0] for rank in everywhere), True in logprobs, len({rank[2] for rank in everywhere}) > 1
+    masks, pictures = any(rank[0] for rank in everywhere), len({rank[2] for rank in everywhere}) > 1
+    return Carried(masks, True in logprobs, pictures, set().union(*(rank[3] for rank in everywhere)))

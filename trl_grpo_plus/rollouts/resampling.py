@@ -9,8 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+from accelerate import PartialState
 from accelerate.logging import get_logger
-from accelerate.utils import gather_object
+from accelerate.utils import gather, gather_object
 
 from .exchange import at_home
 from .groups import Plan, Round, Rows, plan_batch, shares
@@ -67,8 +69,7 @@ def resample(
     missing = len(rounds[0].where(alive=False))
     if draw is None or not missing:
         return rounds
-    dealt = gather_object([row if index is None else index for row, index in zip(inputs, indices, strict=True)])
-    fresh = _Fresh(draw, read, dealt)
+    fresh = _Fresh(draw, read, _dealt(inputs, indices))
     # A round must hold whole groups, and the same number of rows on each rank.
     unit = world_size // math.gcd(num_generations, world_size)
     while missing > 0 and len(rounds) <= max_rounds:
@@ -85,6 +86,15 @@ def resample(
         rounds.append(replace(sample(here), rows=tuple(drawn)))
         missing -= len(rounds[-1].where(alive=True))
     return rounds
+
+
+def _dealt(inputs: Rows, indices: Sequence[int | None]) -> list[Any]:
+    """Return the index of each row of all ranks, or the row itself if its index is not known. Collective."""
+    own = [-1 if index is None else index for index in indices]
+    everyones = gather(torch.tensor(own, device=PartialState().device)).tolist()
+    if min(everyones, default=0) >= 0:
+        return everyones
+    return gather_object([row if index is None else index for row, index in zip(inputs, indices, strict=True)])
 
 
 class _Fresh:

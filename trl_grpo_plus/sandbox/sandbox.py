@@ -226,7 +226,7 @@ class Sandbox:
                 except (RuntimeError, OSError) as error:
                     failure = f"{tier.name}: {str(error).strip()[-REASON_CHARS:]}"
                     if is_scarcity(error):  # a shortage passes, but the choice of a weaker tier would stay
-                        raise Starved(f"no process could be had for a sandbox: {failure}") from error
+                        raise Starved(f"the machine could start no process for a sandbox: {failure}") from error
                     failures.append(failure)
         raise RuntimeError(
             "There is no safe way to run model-written programs on this machine. It needs Linux 5.13 or newer with "
@@ -277,9 +277,9 @@ class Sandbox:
         try:
             child = self._zygote.fork({"form": form, "limits": limits}, wait.tell)
         except NoProcess as error:
-            raise Starved(f"no process could be had within {FORK_PATIENCE_S:g} s: {error}") from error
+            raise Starved(f"the machine could start no process within {FORK_PATIENCE_S:g} s: {error}") from error
         except (RuntimeError, OSError, EOFError) as error:
-            raise SandboxError(f"no process could be had: {error}") from error
+            raise SandboxError(f"the machine could start no process: {error}") from error
         try:
             pids = _locked_in(child, fds, wait)
         except BaseException as error:

@@ -232,7 +232,7 @@ class _Run:
         self._pause = min(2 * self._pause, LONGEST_PAUSE_S)
         self._scarce_since = math.inf if self._busy else min(self._scarce_since, now)
         if now - self._scarce_since >= SCARCE_S:
-            self._give_up(f"No worker could be had for {SCARCE_S:g} s: {why}.")
+            self._give_up(f"The machine could start no worker for {SCARCE_S:g} s: {why}.")
 
     def _give(self, worker: Handle, sample: int) -> None:
         job = pickle.dumps((self._target, self._args, dict(self._samples[sample])))

@@ -35,6 +35,8 @@ _SHOWN_ELSEWHERE = ("prompt", "image", "images")  # columns left out of `referen
 class Sampled:
     """A generation batch. It is the same on all ranks, except for the attempts in its rounds, which differ by rank.
 
+    Until the recorder has gathered them, `advantages` and `kl` belong to this rank's rows of the plan.
+
     Args:
         split (`str`): "train", "eval" or "eval_<name>".
         step (`int`): optimizer steps done.

@@ -198,7 +198,6 @@ class _Observer:
             trainer.state.global_step,
             batch.plan,
             advantages,
-            trainer.accelerator,
             names=self._recorder.weights,
             weights=trainer.reward_weights.cpu(),
             entropy=self._entropy(),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from ..rollouts.steps import StepMarks, marked
 from ..scoring import NO_VERDICT, STATUSES, Reward, RewardError, Scoring, Step
 from ..traces import Sampled
 from ..utils import dataset_rows
-from ..utils.distributed import raise_on_all_ranks
+from ..utils.distributed import gather_made
 from ..utils.patching import temporarily
 from ..utils.text import content_of, first_words
 from ..utils.validation import ConfigError
@@ -49,6 +50,7 @@ class Batch:
         statuses (`list[tuple]`): for each of this rank's last scored samples one of `scoring.STATUSES` per reward.
         steps (`list[tuple]`): for each of the same samples the steps that each reward returned, or `None`.
         outcomes (`Tensor`): `(K, S)`, number of samples by reward and status, over all ranks and rounds.
+        generated_tokens (`int`): number of tokens that all ranks generated, in all rounds.
         rounds (`list[Round]`): the sampled groups.
         filtered ([`~trl_grpo_plus.rollouts.groups.Plan`], *optional*): the groups to train on, if groups are filtered.
         exchanged (`Sequence[Attempt]`): this rank's rows of `filtered`.
@@ -68,6 +70,7 @@ class Batch:
     statuses: list[tuple[str | None, ...]] = field(default_factory=list)
     steps: list[tuple[tuple[Step, ...] | None, ...]] = field(default_factory=list)
     outcomes: Tensor = field(default_factory=lambda: torch.tensor(0))
+    generated_tokens: int = 0
     rounds: list[Round] = field(default_factory=list)
     filtered: Plan | None = None
     exchanged: Sequence[Attempt] = ()
@@ -121,14 +124,21 @@ class Batch:
         return [(one.rows[group], one.verdicts[group] not in one.dead) for one, group in self._live]
 
     def group_batch(
-        self, mask: Tensor, accelerator: Any, *, reads_mask: bool, entropies: Tensor | None = None, **known: Any
+        self,
+        mask: Tensor,
+        accelerator: Any,
+        *,
+        reads_mask: bool,
+        reads_lengths: bool,
+        entropies: Tensor | None = None,
+        **known: Any,
     ) -> GroupBatch:
         """Return the record of the groups that are trained on. Collective.
 
         Args:
             mask (`Tensor`): this rank's `(B, T)`, the tokens in the loss.
             accelerator (`Accelerator`): the trainer's.
-            reads_mask (`bool`): whether to gather the whole mask, not only its sums.
+            reads_mask, reads_lengths (`bool`): whether to gather the whole mask; if not, whether to gather its sums.
             entropies (`Tensor`, *optional*): this rank's `(B, T)` nats.
             known: other fields of the record.
         """
@@ -141,12 +151,13 @@ class Batch:
         everyones = of_live(of_all(mask, accelerator)).bool() if reads_mask else None
         if entropies is not None and everyones is not None:
             entropies = of_live(of_all(entropies, accelerator)).float().masked_fill(~everyones, 0.0)
+        lengths = of_live(accelerator.gather(mask.sum(dim=1))) if reads_lengths and not reads_mask else None
         return GroupBatch(
             mask=everyones,
             verdicts=tuple(one.verdicts[group] for one, group in live),
             rows=None if self.streamed or len(rows) < len(live) else rows,
             entropies=entropies,
-            lengths=None if reads_mask else of_live(accelerator.gather(mask.sum(dim=1))),
+            lengths=lengths,
             marks=self.marks,
             **known,
         )
@@ -156,13 +167,15 @@ class Batch:
         if not names:
             return {}
         first_row = accelerator.process_index * len(self.trained)
-        with raise_on_all_ranks():
-            own = [
+
+        def own() -> list[dict[str, Any]]:
+            return [
                 {name: _column_of(attempt.inputs, name) for name in names}
                 for row, attempt in enumerate(self.trained, first_row)
                 if row % self.size == 0  # one per group
             ]
-        rows = gather_object(own)[: len(self._live)]
+
+        rows = gather_made(own)[: len(self._live)]
         return {name: [row[name] for row in rows] for name in names}
 
     @property
@@ -197,43 +210,54 @@ class Batch:
         return [{**row, "tool_mask": mask} for row, mask in zip(inputs, masks, strict=True)]
 
     def count(
-        self, scoring: Scoring, rows: int, rewards: Tensor, accelerator: Any, tokenizer: Any = None
-    ) -> tuple[StepMarks, ...]:
-        """Count the outcomes of the last scoring over all ranks. Collective.
+        self,
+        scoring: Scoring,
+        attempts: Sequence[Attempt],
+        masked: bool,
+        rewards: Tensor,
+        accelerator: Any,
+        tokenizer: Any = None,
+    ) -> tuple[Tensor, tuple[StepMarks, ...]]:
+        """Count the outcomes and tokens of the last generation over all ranks. Collective.
 
         Args:
             scoring ([`~trl_grpo_plus.scoring.Scoring`]): the scoring of this rank's last generation.
-            rows (`int`): this rank's number of rows.
+            attempts (`Sequence[Attempt]`): this rank's attempts, from [`attempts`].
+            masked (`bool`): whether TRL leaves truncated attempts out of the loss.
             rewards (`Tensor`): `(N, K)`, gathered.
             accelerator (`Accelerator`): the trainer's.
             tokenizer (*optional*): the tokenizer that decodes completions, to credit steps. `None`: no steps.
 
         Returns:
-            `tuple[StepMarks]`: the steps of all ranks' N attempts, as tokens; empty without a `tokenizer`.
+            `tuple[Tensor, tuple[StepMarks]]`: whether TRL leaves any token of each of all ranks' attempts in the
+            loss, `(N,)`; and the N attempts' steps, as tokens, none without a `tokenizer`.
 
         Raises:
             RewardError: a reward failed on some rank. All ranks raise.
         """
-        self.steps = scoring.steps_of(rows)
         marks = [] if tokenizer is None else self._marked(scoring, tokenizer.decode)
-        failed = [len(scoring.failures)] * len(STATUSES)
-        counts = torch.tensor([*scoring.counts(), failed], device=accelerator.device)
-        counts = accelerator.gather(counts.unsqueeze(0)).sum(dim=0).cpu()
-        if counts[-1, 0]:
+        counts = scoring.counts()
+        numbers = [*chain(*counts), len(scoring.failures), sum(attempt.num_tokens for attempt in attempts)]
+        told = numbers + [int(attempt.trainable(masked)) for attempt in attempts]
+        # One gather for all of it: its time is that of a message, not of its bytes.
+        everyones = accelerator.gather(torch.tensor([told], device=accelerator.device)).cpu()
+        *summed, failures, tokens = everyones[:, : len(numbers)].sum(dim=0).tolist()
+        if failures:
             raise RewardError(gather_object(scoring.failures)[0]) from scoring.cause
         if failure := scoring.failure_of_models(rewards):
             raise RewardError(failure)
-        self.outcomes = self.outcomes + counts[:-1]
-        self.statuses = scoring.statuses(rows)
+        self.outcomes = self.outcomes + torch.tensor(summed, dtype=torch.int64).view(len(counts), -1)
+        self.generated_tokens += tokens
+        in_loss = everyones[:, len(numbers) :].flatten().bool()
         if tokenizer is None:
-            return ()
+            return in_loss, ()
         marks = gather_object(marks)
         if all(of_one is None for mark in marks for of_one in mark.steps):
             logger.warning_once(
                 "step_reward_credit is set, but no reward returned steps for any attempt of this batch. The option "
                 "has no effect until a reward returns a list of Step for a completion."
             )
-        return tuple(marks)
+        return in_loss, tuple(marks)
 
     def _marked(self, scoring: Scoring, decode: Callable[..., str]) -> list[StepMarks]:
         """Return this rank's steps as tokens. A step without tokens is noted as a failure."""
@@ -253,10 +277,18 @@ class Batch:
                     scoring.failures.append(f"{reason} Leave step_reward_credit out, and their sums are trained on.")
         return marks
 
+    def scored(self, scoring: Scoring, rows: int) -> None:
+        """Set the outcomes and steps of this rank's rows.
+
+        If a reward failed, the outcomes are not known, and [`count`] stops the run.
+        """
+        self.steps = scoring.steps_of(rows)
+        self.statuses = [(None,) * len(scoring.outcomes)] * rows if scoring.failures else scoring.statuses(rows)
+
     def attempts(
         self, inputs: Rows, prompts: list[Any], logged: Mapping[str, list[Any]], ends: set[int]
     ) -> tuple[Attempt, ...]:
-        """Return the last generated and scored attempts.
+        """Return the last generated and scored attempts, with the outcomes and steps of [`scored`].
 
         `logged` are columns for the traces. A completion whose last token is not in `ends` is truncated.
         """
@@ -286,13 +318,12 @@ class Batch:
         step: int,
         plan: Plan,
         advantages: Tensor,
-        accelerator: Any,
         *,
         names: Mapping[str, float],
         weights: Tensor,
         **known: Any,
     ) -> Sampled:
-        """Return the batch's record for traces and alarms. Collective.
+        """Return the batch's record for traces and alarms.
 
         `advantages` belong to this rank's rows of the plan, `weights` to the rewards in `names`. `known` are the
         record's other fields.
@@ -306,8 +337,8 @@ class Batch:
             plan=plan,
             totals=totals(self.sampled, weights),
             # Move to the CPU here: in the writer's thread the copy would wait for the training step on the device.
-            advantages=accelerator.gather(first_tokens(advantages)).cpu(),
-            kl=None if self.kl is None else accelerator.gather(self.kl).cpu(),
+            advantages=first_tokens(advantages).cpu(),
+            kl=None if self.kl is None else self.kl.cpu(),
             failing=dict(zip(names, self.failing, strict=True)),
             **known,
         )

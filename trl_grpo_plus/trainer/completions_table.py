@@ -19,10 +19,17 @@ from ..utils.terminal import visible
 _PRINTS = "print_prompt_completions_sample"  # TRL's function, which prints a model's text to a terminal unchanged
 
 
-def put_back(logs: Any, pending: Any, attempts: Sequence[Attempt]) -> None:
-    """Give the table the columns that the rewards logged about these rows, its next rows. Collective."""
-    # Every rank needs every column: TRL before 1.14 gathers each rank's own, and hangs if another rank lacks one.
-    logged = set(gather_object(sorted({name for attempt in attempts for name in attempt.logged})))
+def columns_logged(attempts: Sequence[Attempt]) -> set[str]:
+    """Return the columns that the rewards logged about rows of any rank. Collective."""
+    return set(gather_object(sorted({name for attempt in attempts for name in attempt.logged})))
+
+
+def put_back(logs: Any, pending: Any, attempts: Sequence[Attempt], logged: set[str]) -> None:
+    """Give the table the columns that the rewards logged about these rows, its next rows.
+
+    `logged` are the columns of all ranks' rows. Every rank needs every column: TRL before 1.14 gathers each rank's
+    own, and hangs if another rank lacks one.
+    """
     pending.clear()
     # Each column must be as long as the table, which is not full after a smaller batch.
     for name in sorted(logged | set(logs["extra"])):

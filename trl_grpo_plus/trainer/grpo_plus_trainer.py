@@ -297,8 +297,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         if self.environment_factories is not None:  # TRL finds the tools of a prompt with images by these names
             names = [row.get("environment") if self._multi_environment else None for row in batch.inputs]
             self._batch_environments = names
-        table.put_back(self._logs, self._pending_extra_logs, attempts)
-        masked, logprobs, batch.images_on_some_ranks_only = carried(attempts, trl.__version__)
+        masked, logprobs, batch.images_on_some_ranks_only, logged = carried(attempts, trl.__version__)
+        table.put_back(self._logs, self._pending_extra_logs, attempts, logged)
         return Generated.of(attempts, masked, logprobs)
 
     def _shown(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -333,24 +333,24 @@ class GRPOPlusTrainer(GRPOTrainer):
         if batch.filtered is None:
             batch.rounds = [self._score(inputs, prompts, completions, completion_ids_list)]
             if self.args.filters_groups:  # in evaluation, whose rows follow a filtered batch with fewer rows
-                table.put_back(self._logs, self._pending_extra_logs, batch.rounds[0].attempts)
+                attempts = batch.rounds[0].attempts
+                table.put_back(self._logs, self._pending_extra_logs, attempts, table.columns_logged(attempts))
         elif batch.images_on_some_ranks_only:  # a rank with images would wait for the others to log theirs
             batch.hiding.enter_context(temporarily(self, log_multimodal=False))
         return batch.without_monitors(self, batch.rewards.to(self.accelerator.device))
 
     def _score(self, inputs: list[dict[str, Any]], prompts: list[Any], *completions: Any) -> groups.Round:
         """Score the last generation with TRL's rewards. A failure stops all ranks with the same message."""
-        batch, accelerator, tokenizer = self._batch, self.accelerator, self._tokenizer
+        batch, tokenizer = self._batch, self._tokenizer
         scoring = Scoring(self.reward_funcs, self.reward_func_names)
         with temporarily(self, reward_funcs=scoring.functions):
             rewards = super()._calculate_rewards(batch.with_tool_mask(inputs), prompts, *completions)
-        marks = batch.count(
-            scoring, len(inputs), rewards, accelerator, self.args.step_reward_credit and self.processing_class
-        )
+        batch.scored(scoring, len(inputs))
         logged = {name: values for name, values in self._pending_extra_logs.items() if len(values) == len(inputs)}
         ends = {*getattr(self, "eos_token_ids", [tokenizer.eos_token_id]), tokenizer.pad_token_id}
         attempts = batch.attempts(inputs, prompts, logged, ends)
-        trainable = batches.trainable(attempts, self.mask_truncated_completions, accelerator)
+        masked, decodes = self.mask_truncated_completions, self.args.step_reward_credit and self.processing_class
+        trainable, marks = batch.count(scoring, attempts, masked, rewards, self.accelerator, decodes)
         # Decisions need a few numbers in float64, which not every device has.
         rewards = rewards.cpu()
         verdicts = tuple(self._judge(rewards, marks, trainable))
@@ -374,6 +374,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             mask,
             self.accelerator,
             reads_mask=credit.reads_mask,
+            reads_lengths=credit.reads_lengths,
             entropies=entropies,
             step=self.state.global_step,
             seed=f"{self.args.seed} {self._step}",
@@ -423,8 +424,8 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def _log_batch(self, output: dict[str, Any]) -> None:
         batch = self._batch
-        generated = self.accelerator.gather(torch.tensor(batch.num_tokens, device=self.accelerator.device)).sum()
-        tokens = {"tokens/generated": generated.item(), "tokens/trained": output["num_items_in_batch"].item()}
+        trained = output["num_items_in_batch"].item()
+        tokens = {"tokens/generated": batch.generated_tokens, "tokens/trained": trained}
         self._log({**groups.summary(batch.rounds, batch.plan), **tokens}.items())
         # TRL's value is a batch statistic under scale_rewards="batch" and normalize_then_sum.
         differ = [verdict == "alive" for verdict in self._judge(batch.sampled, batch.marks_sampled)]
@@ -450,7 +451,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         known["alike"] = self.rollout_func is None and self.environment_factories is None
         known["by_token"] = advantages_by_token(batch.trained, advantages, self.processing_class)
         known["names"], known["weights"] = self._recorder.weights, self.reward_weights.cpu()
-        sampled = batch.traced(split, self.state.global_step, plan, advantages, self.accelerator, **known)
+        sampled = batch.traced(split, self.state.global_step, plan, advantages, **known)
         self._settle_record()
         if traced and self.model.training:
             self._recorder.keep_first_prompt(sampled.step, partial(self._as_given, batch.rounds[0].attempts[0]))

@@ -1,14 +1,18 @@
 """Processes that end together: if one fails alone, the others wait for it in a collective for half an hour."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import torch
+from accelerate import PartialState
 from accelerate.utils import gather_object
 from torch import Tensor
 
 from .validation import ConfigError
 
+
+T = TypeVar("T")
 
 AGREEMENT = 1e-3  # largest difference between ranks' results from the same numbers, relative to their size
 
@@ -28,7 +32,47 @@ def raise_on_all_ranks() -> Iterator[None]:
         yield
     except Exception as failed:
         error = failed
-    told = gather_object([error and (isinstance(error, ConfigError), str(error), f"{type(error).__name__}: {error}")])
+    _raise_first(error, gather_object([_told(error)]))
+
+
+def gather_made(make: Callable[[], Sequence[T]]) -> list[T]:
+    """Gather the objects that `make` returns on each rank, in order of rank. Collective.
+
+    An error in `make` on one rank is raised on all ranks, as by [`raise_on_all_ranks`]. It travels with the objects:
+    one gather instead of two.
+    """
+    error: Exception | None = None
+    made: Sequence[T] = ()
+    try:
+        made = make()
+    except Exception as failed:
+        error = failed
+    everyones = gather_object([(_told(error), made)])
+    _raise_first(error, [told for told, _ in everyones])
+    return [one for _, made in everyones for one in made]
+
+
+def gather_on_first_rank(own: T) -> list[T]:
+    """Gather an object of each rank on rank 0, in order of rank. Collective.
+
+    The other ranks get none, and so they need not receive what rank 0 alone reads. With a backend other than gloo and
+    NCCL all ranks get all objects, because not every backend can gather on one rank.
+    """
+    several = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if not several or torch.distributed.get_backend() not in ("gloo", "nccl"):
+        return gather_object([own])
+    everyones: list[Any] | None = [None] * PartialState().num_processes if PartialState().is_main_process else None
+    torch.distributed.gather_object(own, everyones)
+    return everyones or []
+
+
+def _told(error: Exception | None) -> tuple[bool, str, str] | None:
+    """Return what other ranks need to know of an error: whether a user can mend it, its text, and its text by type."""
+    return None if error is None else (isinstance(error, ConfigError), str(error), f"{type(error).__name__}: {error}")
+
+
+def _raise_first(error: Exception | None, told: Sequence[tuple[bool, str, str] | None]) -> None:
+    """Raise this rank's `error`, or the error that the ranks were `told`; return if there is none."""
     if error is not None:
         raise error
     failures = {rank: what for rank, what in enumerate(told) if what}

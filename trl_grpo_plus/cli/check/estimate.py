@@ -1,13 +1,9 @@
 """Estimates of a run's memory and time: arithmetic on the configuration, without any measurement.
 
-The estimates give the right order of magnitude, and a way to compare settings. The symbols are:
-
-    N, T   weights of the model, and trained weights (all, or those of a LoRA adapter)
-    w      bytes of a weight as loaded (`dtype`; TRL's default is float32, so 4)
-    c      bytes of a weight in a matrix product (2 under bf16 or fp16, else w)
-    P      processes
-    L, H   layers, and their width
-    Q, K   width of the queries, and of the keys and values
+They give the right order of magnitude, and a way to compare settings. The symbols:
+    N, T   weights of the model, and trained weights (all, or those of a LoRA adapter); P   processes
+    w, c   bytes of a weight as loaded (TRL's default is float32, so 4), and in a matrix product (2 in bf16, fp16)
+    L, H   layers, and their width; Q, K   width of the queries, and of the keys and values
     I, V   feed-forward width, and words of the vocabulary
     B, R   rows in a micro-batch, and in the batch that a process generates
     S, C   tokens of a row, and those of its completion
@@ -39,9 +35,8 @@ In addition, while transformers generates (vLLM has its own share):
     gathered     2 N under ZeRO-3 with `ds3_gather_for_generation`
 
 The larger of the two phases counts. Attention is assumed to be a fused kernel (sdpa, flash) without S x S scores.
-Gemma 2's attention is not. Rows are padded, so sdpa gets a mask, and therefore keys and values for each query.
-tests/cli/test_estimate.py checks A against PyTorch's saved tensors. OVERHEAD is for CUDA, its libraries and the holes
-that the allocator leaves.
+Gemma 2's attention is not. Rows are padded, so sdpa gets a mask, and therefore keys and values for each query. A is
+checked against PyTorch's saved tensors (tests/cli). OVERHEAD is for CUDA and the allocator's holes.
 
 **Memory on a CPU** is the resident size of one process. It differs in these parts:
 
@@ -51,7 +46,6 @@ that the allocator leaves.
     holes        up to B S L D 4 with an adapter and dropout or checkpointing: the inputs of the adapter's maps are
                  freed between tensors that stay, and glibc (2.36) fills few of these holes
     base         BASE, for Python and the imported libraries, as measured
-
 glibc keeps freed blocks below 32 MiB for the next phase, and gives larger blocks back. The largest of three parts
 counts, plus the head. The parts are the activations, the gradients, and the memory for generating. Gradients grow
 while activations are freed, but gradients of several micro-batches stay.
