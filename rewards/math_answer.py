@@ -58,7 +58,7 @@ def _unreadable(golds: Iterable[Hashable]) -> set[Hashable]:
 
 
 def score_golds(completions: list[Any], answer: list[Any]) -> list[float]:
-    """1.0 for each gold that answers can be compared with, else 0.0: the check before training, as workers run it."""
+    """Return 1.0 for each gold that answers can be compared with, else 0.0. Workers run it before training."""
     return [float(_is_readable(gold)) for gold in answer]
 
 
@@ -75,7 +75,7 @@ def _is_plain(gold: Any) -> bool:
 
 
 def _problem(gold: Any) -> str:
-    """What is wrong with a gold, as far as its form shows it; "": nothing."""
+    """Return what is wrong with the form of a gold; "" if nothing is."""
     if isinstance(gold, bool) or not isinstance(gold, (str, int, float)):
         return f"is of type {type(gold).__name__}, not text or a number"
     return _gold(gold)[1]
@@ -83,7 +83,7 @@ def _problem(gold: Any) -> str:
 
 @lru_cache(maxsize=4096, typed=True)
 def _gold(gold: str | int | float) -> tuple[str, str]:
-    """A gold in one spelling, and what is wrong with it, of which one is empty."""
+    """Return a gold in one spelling, and what is wrong with it. One of the two is empty."""
     if isinstance(gold, float) and not math.isfinite(gold):
         return "", "is not a finite number"
     if isinstance(gold, float):
@@ -108,7 +108,10 @@ def _is_no_answer(text: str) -> bool:
 
 
 def _typed_number(text: str) -> tuple[str, str]:
-    """A gold in the notation of floats, `1e-5`, written out, and what is wrong with it; both empty: it is not."""
+    """Return a number in the notation of floats, `1e-5`, written out, and what is wrong with it.
+
+    Both are empty if the text is no such number.
+    """
     if len(text) > _MOST_PLACES:
         return "", ""
     if _PROGRAMMED.fullmatch(text):

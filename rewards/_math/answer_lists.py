@@ -1,4 +1,4 @@
-"""How the text between two boxes or tags joins them: a list, an equation, a hedge, or not at all."""
+"""The joints between two boxes or tags: a list, an equation, a hedge, or none."""
 
 import re
 

@@ -178,9 +178,9 @@ def test_a_picture_that_has_no_thumbnail_costs_no_other_and_is_told_once(caplog)
         completion="",
     )
     made = images.Thumbnails(20)
-    assert list(made.of([attempt, attempt], alike=False)) == [images.told(known)]
+    assert list(made.of([attempt, attempt], alike=False)) == [images.image_name(known)]
     assert made.of([attempt], alike=True) == {}
-    assert caplog.text.count(f"No thumbnail of {images.told(odd)} is kept") == 1
+    assert caplog.text.count(f"No thumbnail of {images.image_name(odd)} is kept") == 1
 
 
 def test_thumbnails_that_cannot_be_kept_cost_no_attempt(tmp_path, caplog):

@@ -18,7 +18,7 @@ from trl_grpo_plus.view.live_feed import Feed
 
 
 SECRET = "the key of my other house"
-NAME = f"{images.told(test_thumbnails.KEPT).replace(' ', '-')}.webp"
+NAME = f"{images.image_name(test_thumbnails.KEPT).replace(' ', '-')}.webp"
 REAL = images.thumbnail(test_thumbnails.KEPT, 16)
 
 

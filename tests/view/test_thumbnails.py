@@ -17,11 +17,11 @@ LOST = Image.new("RGB", (8, 8))
 
 
 def block(picture):
-    return {"type": "image", "image": images.told(picture)}
+    return {"type": "image", "image": images.image_name(picture)}
 
 
 def said(picture):
-    return f"<image {images.told(picture)}>"
+    return f"<image {images.image_name(picture)}>"
 
 
 def a_run(folder, told=""):
@@ -33,7 +33,7 @@ def a_run(folder, told=""):
         for row in rows:
             row["completion"] = [{"role": "assistant", "content": f"{row['completion']} {told}"}, tool]
     synthetic_traces.write_traces(folder, groups, about={"rewards": {"accuracy": 1.0}})
-    small = {images.told(picture): images.thumbnail(picture, 16) for picture in (KEPT, ALSO)}
+    small = {images.image_name(picture): images.thumbnail(picture, 16) for picture in (KEPT, ALSO)}
     images.keep(folder / "rollouts", small)
     return folder
 
@@ -53,7 +53,7 @@ def test_what_was_kept_is_shown_where_it_is_named(browser, tmp_path, served):
         until(page, "[...document.images].every((img) => img.complete)")
         soon(lambda: sizes(page, ".prompt") == [[16, 8]])
         soon(lambda: sizes(page, ".attempt") == [[16, 16]] * 2)
-        soon(lambda: page.locator(".prompt img").get_attribute("alt") == f"image {images.told(KEPT)}")
+        soon(lambda: page.locator(".prompt img").get_attribute("alt") == f"image {images.image_name(KEPT)}")
         soon(lambda: said(LOST) in page.locator(".prompt").inner_text())
 
 

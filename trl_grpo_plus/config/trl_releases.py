@@ -65,7 +65,7 @@ def check(cls: type, version: str) -> None:
         ImportError: a method that is overridden or called is missing, or takes other parameters.
     """
     tested = f"TRL {OLDEST} to {NEWEST}"
-    if missing := [told for name in SEAMS if (told := changed(cls, name))]:
+    if missing := [change for name in SEAMS if (change := changed(cls, name))]:
         raise ImportError(
             f"trl_grpo_plus builds on {tested}; this is TRL {version} with transformers {transformers.__version__}, "
             f"where {'; '.join(missing)}. Install releases that are tested (`pip install 'trl~={NEWEST}.0'`), or a "

@@ -1,4 +1,4 @@
-"""From a recipe to a run. This package imports neither torch nor TRL; its modules are imported when needed.
+"""The way from a recipe to a run. This package imports neither torch nor TRL; its modules are imported when needed.
 
 accelerate        recipes and accelerate's configurations by name, processes, sharding
 launchers         the programs that start the processes of a run: `LAUNCHERS`

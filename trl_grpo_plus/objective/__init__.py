@@ -1,4 +1,4 @@
-"""From rewards to the loss: advantages, the KL term, and rows that only fill a batch up. Pure functions of tensors.
+"""The way from rewards to the loss: advantages, the KL term, and filler rows. Pure functions of tensors.
 
 credit               computes the advantages of a batch by the configuration
 advantages           rewards minus a baseline, divided by a scale

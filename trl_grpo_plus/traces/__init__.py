@@ -23,6 +23,7 @@ from .reader import (
     JOURNALS,
     GroupKey,
     about,
+    attempt_label,
     by_group,
     damaged,
     evaluated,
@@ -37,7 +38,6 @@ from .reader import (
     read_lines,
     read_object,
     split_name,
-    told,
 )
 from .redaction import hides, shown_about, shown_name, shown_options
 from .rendered_prompt import ADDS_SYSTEM, as_given

@@ -48,7 +48,7 @@ class Thumbnails:
         prompts = [attempt.prompt for attempt in attempts[: 1 if alike else None]]
         new = {}
         for picture in pictures_in([prompts, [attempt.completion for attempt in attempts]]):
-            if (name := told(picture)) not in self._sent:
+            if (name := image_name(picture)) not in self._sent:
                 self._sent.add(name)
                 try:
                     new[name] = thumbnail(picture, self._longer_side)
@@ -64,12 +64,12 @@ def is_picture(value: Any) -> bool:
     return all(hasattr(value, name) for name in ("mode", "size", "tobytes"))
 
 
-def told(picture: Any) -> str:
+def image_name(picture: Any) -> str:
     """Return the text that stands for an image in a line: its mode, size and digest.
 
     Example:
         >>> from PIL import Image
-        >>> told(Image.new("RGB", (24, 16)))
+        >>> image_name(Image.new("RGB", (24, 16)))
         'RGB 24x16 da5422489ec82fb4'
     """
     width, height = picture.size

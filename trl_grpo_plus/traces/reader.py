@@ -278,7 +278,7 @@ def _misfit(value: Any, path: Path) -> str:
         return f"no JSON object ({type(value).__name__})"
     kind, needed, of = _ATTEMPTS if parse_name(path) else _ENTRIES.get(path.name, ("", [], {}))
     lacks = schema.lacking(value, *needed)
-    where = told(value)[:200] if of is schema.ATTEMPT else ""
+    where = attempt_label(value)[:200] if of is schema.ATTEMPT else ""
     why = f"it has no {lacks}" if lacks else schema.misfit(value, of, where) or (schema.beyond(value) if where else "")
     return f"{kind}: {why}" if why else ""
 
@@ -296,7 +296,7 @@ def group_key(row: dict[str, Any]) -> GroupKey:
     return row["batch"], row["round"], row["group"]
 
 
-def told(row: Mapping[str, Any]) -> str:
+def attempt_label(row: Mapping[str, Any]) -> str:
     """Return the place of an attempt, for error messages. The line may lack some of the keys."""
     return ", ".join(f"{key} {row.get(key)}" for key in ("split", "step", "batch", "round", "group", "attempt"))
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..rollouts.groups import Attempt, Plan, Round
 from ..rollouts.verdicts import VERDICTS
 from ..utils.validation import finite_or_none
-from .images import Thumbnails, is_picture, told
+from .images import Thumbnails, image_name, is_picture
 from .schema import Row
 from .token_runs import ByToken, Runs
 
@@ -254,7 +254,7 @@ def plain(value: Any) -> Any:
         if type(listed) is not type(value):
             return plain(listed)
     if is_picture(value):
-        return told(value)
+        return image_name(value)
     text = str(value)
     return text if len(text) <= 200 else f"{text[:200]}..."
 

@@ -82,8 +82,8 @@ def _added(write: _Write, special: set[str]) -> str:
     pairs = zip(reversed(before), reversed(between), strict=False)
     header = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     added = before[: len(before) - header]
-    told = "".join(one for one in added if one not in special).strip()
-    return "".join(added) if found and again and told else ""
+    words = "".join(one for one in added if one not in special).strip()
+    return "".join(added) if found and again and words else ""
 
 
 def _turn(write: _Write) -> str:

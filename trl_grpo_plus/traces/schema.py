@@ -138,7 +138,7 @@ def misfit(values: Mapping[str, Any], shapes: Mapping[str, Shape], where: str = 
     for name, shape in shapes.items():
         if name in values and not shape.fits(values[name]):
             what = f"{name} of {where}" if where else f"its {name}"
-            return f"{what} is {_told(values[name])}, not {shape.words}"
+            return f"{what} is {_quoted(values[name])}, not {shape.words}"
     return ""
 
 
@@ -148,6 +148,6 @@ def beyond(values: Mapping[str, Any]) -> str:
     return f"it is attempt {attempt} of {size}, which are counted from 0" if attempt >= size else ""
 
 
-def _told(value: Any) -> str:
+def _quoted(value: Any) -> str:
     kinds = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
     return kinds.get(type(value), "another number")

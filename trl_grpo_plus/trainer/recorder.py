@@ -1,6 +1,6 @@
 """The recorder, which passes each batch of a run to the traces on disk, the alarms and the trackers.
 
-All ranks gather a batch, and rank 0 keeps it. Rank 0 writes in a thread beside training, at most one batch at a time.
+Rank 0 gathers a batch, and keeps it. Rank 0 writes in a thread beside training, at most one batch at a time.
 A failure (a full disk, a tracker that is down) is reported once and does not stop the run. Traces, alarms and trackers
 do not depend on each other.
 """
@@ -13,15 +13,18 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import count
 from typing import Any
 
+import torch
 from accelerate.logging import get_logger
-from accelerate.utils import broadcast_object_list, gather_object
+from accelerate.utils import broadcast_object_list
+from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import TrainerCallback
 
+from ..curriculum.selection import name_of
 from ..traces import (
     FIRST_PROMPT,
     FOLDER,
@@ -38,6 +41,7 @@ from ..traces import (
     plain,
 )
 from ..traces.alarms import Alarm, Thresholds, Watch
+from ..utils.distributed import gather_on_first_rank
 from ..utils.terminal import visible
 from ..view import Trackers, failed_in
 
@@ -227,11 +231,16 @@ class Recorder:
     def record(self, sampled: Sampled, traced: bool) -> None:
         """Look for alarms in a batch, and keep the batch if it is `traced`. Call [`settle`] first. Collective."""
         places = pick(sampled.rounds, self._args.trace_max_groups) if traced else []
-        parts = gather_object([self._part(sampled, places)])
+        kl = None if sampled.kl is None else sampled.kl.tolist()
+        told = gather_on_first_rank((self._part(sampled, places), sampled.advantages.tolist(), kl))
         if self._main:
+            parts, advantages, kls = zip(*told, strict=True)
+            sampled = replace(sampled, advantages=_joined(advantages, sampled.advantages))
+            if sampled.kl is not None:
+                sampled = replace(sampled, kl=_joined(kls, sampled.kl))
             # trackio keeps its run in a context variable.
             job = contextvars.copy_context().run
-            self._pending = self._beside.submit(job, self._keep, sampled, places, parts)
+            self._pending = self._beside.submit(job, self._keep, sampled, places, list(parts))
 
     def keep_first_prompt(self, step: int, as_given: Callable[[], dict[str, Any]]) -> None:
         """Keep a prompt as the model was given it, if the run has none yet. Call [`settle`] first.
@@ -300,7 +309,9 @@ class Recorder:
 
     def _new_watch(self) -> Watch | None:
         watched = self._args.alarms and self._main
-        return Watch(Thresholds.of(self._args.alarm_thresholds or {})) if watched else None
+        selection = name_of(getattr(self._args, "prompt_selection", "shuffle"))
+        chosen = selection != "shuffle" or not getattr(self._args, "shuffle_dataset", True)
+        return Watch(Thresholds.of(self._args.alarm_thresholds or {}), chosen) if watched else None
 
     @contextmanager
     def _never_fatal(self, what: str) -> Iterator[None]:
@@ -313,6 +324,11 @@ class Recorder:
                 if not isinstance(error, OSError):  # a bug, which needs its traceback
                     message += f"\n{traceback.format_exc()}"
                 logger.warning(visible(message))
+
+
+def _joined(of_ranks: Sequence[list[float]], own: Tensor) -> Tensor:
+    """Return all ranks' numbers in one tensor of the type of this rank's."""
+    return torch.tensor([value for one in of_ranks for value in one], dtype=own.dtype)
 
 
 def _mean_lengths(sampled: Sampled) -> dict[str, float]:

@@ -32,7 +32,7 @@ def raise_on_all_ranks() -> Iterator[None]:
         yield
     except Exception as failed:
         error = failed
-    _raise_first(error, gather_object([_told(error)]))
+    _raise_first(error, gather_object([_facts_of(error)]))
 
 
 def gather_made(make: Callable[[], Sequence[T]]) -> list[T]:
@@ -47,8 +47,8 @@ def gather_made(make: Callable[[], Sequence[T]]) -> list[T]:
         made = make()
     except Exception as failed:
         error = failed
-    everyones = gather_object([(_told(error), made)])
-    _raise_first(error, [told for told, _ in everyones])
+    everyones = gather_object([(_facts_of(error), made)])
+    _raise_first(error, [facts for facts, _ in everyones])
     return [one for _, made in everyones for one in made]
 
 
@@ -66,16 +66,16 @@ def gather_on_first_rank(own: T) -> list[T]:
     return everyones or []
 
 
-def _told(error: Exception | None) -> tuple[bool, str, str] | None:
+def _facts_of(error: Exception | None) -> tuple[bool, str, str] | None:
     """Return what other ranks need to know of an error: whether a user can mend it, its text, and its text by type."""
     return None if error is None else (isinstance(error, ConfigError), str(error), f"{type(error).__name__}: {error}")
 
 
-def _raise_first(error: Exception | None, told: Sequence[tuple[bool, str, str] | None]) -> None:
-    """Raise this rank's `error`, or the error that the ranks were `told`; return if there is none."""
+def _raise_first(error: Exception | None, facts: Sequence[tuple[bool, str, str] | None]) -> None:
+    """Raise this rank's `error`, or the first error in the ranks' `facts`; return if there is none."""
     if error is not None:
         raise error
-    failures = {rank: what for rank, what in enumerate(told) if what}
+    failures = {rank: what for rank, what in enumerate(facts) if what}
     for refused, text, _ in failures.values():
         if refused:
             raise ConfigError(text)

@@ -83,11 +83,11 @@ def given(recipe: Recipe, tokens: Loaded) -> list[Row]:
         name = recipe.model.model_name_or_path
         return [Row("given", UNSEEN, f"{whose} is not shown: that takes the tokenizer of {name}")]
     (ids,) = _encoded(recipe, tokens.what, [recipe.first_prompt])
-    told = as_given(ids, recipe.first_prompt, tokens.what, recipe.training.chat_template_kwargs or {})
-    about = [f"{whose}, as the model is given it, in {told['tokens']:,} tokens", *told["flags"]]
+    rendered = as_given(ids, recipe.first_prompt, tokens.what, recipe.training.chat_template_kwargs or {})
+    about = [f"{whose}, as the model is given it, in {rendered['tokens']:,} tokens", *rendered["flags"]]
     # Most models whose template adds a system message were trained with it. Other flags are mistakes.
-    status = WARNED if set(told["flags"]) - {ADDS_SYSTEM} else OK
-    return [Row("given", status, "; ".join(about) + f":\n{told['text']}")]
+    status = WARNED if set(rendered["flags"]) - {ADDS_SYSTEM} else OK
+    return [Row("given", status, "; ".join(about) + f":\n{rendered['text']}")]
 
 
 def _encoded(recipe: Recipe, tokens: Any, prompts: list[Any]) -> list[list[int]]:

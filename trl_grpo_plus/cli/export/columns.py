@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from ...traces import Row, told
+from ...traces import Row, attempt_label
 from ...utils.text import written
 
 
@@ -110,7 +110,8 @@ def flat(row: Row, written_as: dict[str, str], rewards: Iterable[str], dropped: 
             else:
                 cells[name] = _CELLS[column.kind](value)
         except (TypeError, ValueError, AttributeError) as error:
-            raise ValueError(f"{name} of {told(row)} in the traces: {error}. Mend or remove that line.") from None
+            where = f"{name} of {attempt_label(row)} in the traces"
+            raise ValueError(f"{where}: {error}. Mend or remove that line.") from None
     return cells
 
 

@@ -39,12 +39,12 @@ def rescored(
             return None
         return Tried([_scores(group, attempt, asked) for attempt in range(group.size)], turned.get(place, []))
 
-    told = [_told(one, found[one.label]) for one in asked]
+    sentences = [_sentence(one, found[one.label]) for one in asked]
     kinds = [(one.label, name) for one in asked for name in found[one.label].differences]
-    return Rescored(split, " ".join(told), kinds, of)
+    return Rescored(split, " ".join(sentences), kinds, of)
 
 
-def _told(asked: Asked, found: Agreement) -> str:
+def _sentence(asked: Asked, found: Agreement) -> str:
     of = "total" if asked.against == TOTAL else asked.against
     lacking = f" {found.lacking:,} more recorded no {of}." if found.lacking else ""
     return (

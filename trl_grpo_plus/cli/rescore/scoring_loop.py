@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ...scoring import Outcome
-from ...traces import told
+from ...traces import attempt_label
 from ...utils.text import as_text
 from ...utils.validation import ConfigError
 from .requested_rewards import TOTAL, Asked, Row
@@ -73,7 +73,7 @@ def _check(group: Sequence[Row]) -> None:
     for row in group:
         if lacking := [key for key in READ if key not in row]:
             raise ConfigError(
-                f"the attempt at {told(row)} has no {lacking[0]} in its line. Repair or remove that group."
+                f"the attempt at {attempt_label(row)} has no {lacking[0]} in its line. Repair or remove that group."
             )
 
 

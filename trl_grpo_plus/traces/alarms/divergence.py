@@ -1,7 +1,9 @@
-"""Alarms for logged metrics that diverge. A log entry is a mean over `logging_steps`."""
+"""Alarms for logged metrics that diverge. A log entry is a mean over `logging_steps`, or an evaluation."""
 
 from .. import Sampled
-from .history import History
+from .evaluation_history import Parting
+from .examples import paid, showing
+from .history import ROOM, History
 from .metric_history import RUNAWAYS, SAMPLER
 from .types import Finding
 
@@ -55,3 +57,42 @@ def sampler_drift(history: History, batch: Sampled, least: float) -> Finding | N
                 "batch. Until then the gradient is off-policy.",
             )
     return None
+
+
+def held_out_gap(history: History, batch: Sampled, least: float) -> Finding | None:
+    """Detect that the training reward rises while the held-out reward of an evaluation split does not, or falls.
+
+    Each evaluation is paired with the mean total of the batches about it, smoothed as in [`reward_collapse`], over all
+    attempts sampled, before groups are dropped. [`Evaluations`] says when the last `held_out_window` evaluations part.
+    The quantity is how much the gap (training less held-out) has grown since the run's first two evaluations, in
+    standard errors: the scatter of the batches and of the evaluations about their line, pooled. Growth below
+    `held_out_floor`, as a share of the range of totals, is no alarm. Nor is a held-out reward near the highest total,
+    unless it surely falls so far. Where prompts are chosen, nothing is judged: the reward is that of the choice.
+    """
+    low, high = history.total_range or (0.0, 0.0)
+    span, found = high - low, dict[str, Parting]()
+    for split, evaluations in history.evaluations.items():
+        parting = evaluations.parting(history.thresholds.held_out_window, history.thresholds.held_out_correlation)
+        floor = history.thresholds.held_out_floor * span
+        if parting is None or parting.size < least or parting.gap < floor:
+            continue
+        if high - parting.pairs[-1].held_out >= ROOM * span or parting.fall >= floor:
+            found[split] = parting
+    if not found:
+        return None
+    split = max(found, key=lambda one: found[one].size)
+    one, best = found[split], history.evaluations[split].best
+    old, new = one.pairs[0], one.pairs[-1]
+    top = f", its best was {best[1]:.3g} at step {best[0]}" if best is not None else ""
+    return Finding(
+        one.size,
+        least,
+        f"over the last {len(one.pairs)} evaluations of {split!r} (steps {old.step} to {new.step}) the training "
+        f"reward rose from {old.train.mean:.3g} to {new.train.mean:.3g}, the held-out reward went from "
+        f"{old.held_out:.3g} to {new.held_out:.3g} (rank correlation {one.correlation:+.2f}){top}; since the first "
+        f"evaluations the gap grew by {one.gap:.3g}, {one.size:.3g} standard errors",
+        "What is learned now serves the training prompts alone. Compare attempts of these groups with held-out ones "
+        "on the page. Evaluate more often, or on more prompts, to be sure. A larger beta, fewer epochs or more "
+        "prompts hold it; else stop, and take the checkpoint of the best evaluation.",
+        showing(batch, lambda rows: all(paid(row, history) for row in rows)),
+    )

@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 
 from ...utils.validation import finite_or_none
-from .. import Sampled, by_group, plain
+from .. import Sampled, by_group, evaluated, plain
+from .evaluation_history import Evaluations
 from .metric_history import Logged, note
 from .smoothing import Level, Peak, level_of
 from .text_stats import Look, look_at
 
 
 _SURE = 4.0  # standard errors that a trend must exceed to be believed
-_ROOM = 0.15  # share of its range that a flat reward must have left to rise
+ROOM = 0.15  # share of its range that a flat reward must have left to rise
 _PAIRS = 100  # pairs of failed attempts needed for the share with different answers
 NEAR_TOP = 0.01  # distance to the highest total, as a share of it
 
@@ -79,17 +80,19 @@ class Trend:
 
     def stands_beside(self, rise: float) -> bool:
         """Return whether the reward had room to rise, did not, and surely rose less than half of `rise`."""
-        return self.room >= _ROOM and self.change <= self.error and self.change + 2 * self.error < rise / 2
+        return self.room >= ROOM and self.change <= self.error and self.change + 2 * self.error < rise / 2
 
 
 class History:
     """The statistics of a run: of its first batches, of its last batches, and the range of each reward.
 
     `thresholds` is a [`Thresholds`]. The annotation is its base class, since importing `Thresholds` would be circular.
+    With `chosen` the evaluations are left out: see [`Watch`].
     """
 
-    def __init__(self, thresholds: SimpleNamespace):
+    def __init__(self, thresholds: SimpleNamespace, chosen: bool = False):
         self.thresholds = thresholds
+        self.chosen = chosen
         self.count = 0
         self.first: list[Record] = []
         self.last: list[Record] = []
@@ -99,6 +102,7 @@ class History:
         self.looks: list[Look] = []  # of the current batch only
         self.peaks: dict[str, Peak] = {}
         self.logged: dict[str, Logged] = {}
+        self.evaluations: dict[str, Evaluations] = {}  # by split
 
     def add(self, batch: Sampled) -> None:
         """Add the statistics of a batch.
@@ -125,16 +129,23 @@ class History:
             level, peak = self.level(name), self.peaks.get(name)
             if total and level and (peak is None or level.mean > peak.level.mean):
                 self.peaks[name] = Peak(batch.step, level, total)
+        if len(self.last) >= self.smooth:  # the level is then of as many batches before an evaluation as after it
+            for evaluations in self.evaluations.values():
+                evaluations.pair(total, self.count - self.smooth // 2, self.thresholds.held_out_window)
 
     def _forget_totals(self) -> None:
         self.total_range = []
         self.peaks = {name: peak for name, peak in self.peaks.items() if name == "calls"}
+        self.evaluations = {}
         self.first = [replace(record, **_NO_TOTALS) for record in self.first]
         self.last = [replace(record, **_NO_TOTALS) for record in self.last]
 
     def note(self, entry: Mapping[str, Any]) -> None:
-        """Add the metrics of an entry of the trainer's log that alarms use."""
+        """Add the metrics of a log entry that alarms use, or the held-out reward of an evaluation."""
         note(self.logged, entry, self.thresholds.window)
+        if not self.chosen and (found := evaluated(dict(entry))) is not None:
+            split, reward = found
+            self.evaluations.setdefault(split, Evaluations()).add(entry["step"], reward, self.count)
 
     @property
     def smooth(self) -> int:
@@ -198,7 +209,9 @@ class History:
         ranges = {"weights": self.weights, "total_range": self.total_range, "ranges": self.ranges}
         peaks = {name: asdict(peak) for name, peak in self.peaks.items()}
         logged = {name: asdict(entries) for name, entries in self.logged.items()}
-        return plain({"count": self.count, "first": first, "last": last, **ranges, "peaks": peaks, "logged": logged})
+        evaluations = {split: asdict(kept) for split, kept in self.evaluations.items()}
+        series = {"peaks": peaks, "logged": logged, "evaluations": evaluations}
+        return plain({"count": self.count, "first": first, "last": last, **ranges, **series})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the history from `state`. The thresholds may differ."""
@@ -210,6 +223,8 @@ class History:
         self.ranges = {name: list(values) for name, values in state["ranges"].items()}
         self.peaks = {name: Peak.of(values) for name, values in state.get("peaks", {}).items()}
         self.logged = {name: Logged.of(values) for name, values in state.get("logged", {}).items()}
+        kept = {} if self.chosen else state.get("evaluations", {})
+        self.evaluations = {split: Evaluations.of(values) for split, values in kept.items()}
 
 
 def _record(batch: Sampled, totals: Tensor, columns: dict[str, Tensor], looks: list[Look]) -> Record:

@@ -20,6 +20,9 @@ _SETTINGS = {
     "grad_norm_floor": Number(above=0),
     "sampler_floor": Number(above=0),
     "distinct_floor": Number(above=0, at_most=1),
+    "held_out_window": Number(at_least=5, integer=True, note=", a number of evaluations"),
+    "held_out_correlation": Number(at_least=-1, at_most=1),
+    "held_out_floor": Number(above=0, at_most=1),
 }
 
 
@@ -43,6 +46,12 @@ class Thresholds(SimpleNamespace):
         distinct_floor (`float`, *optional*, defaults to `0.2`):
             Fraction of its best value at which the share of failed attempts with different answers is a
             `diversity_loss`.
+        held_out_window (`int`, *optional*, defaults to `8`):
+            Number of evaluations of a split that `held_out_gap` looks at, at least 5. It judges 5 or more.
+        held_out_correlation (`float`, *optional*, defaults to `0.3`):
+            Rank correlation (Kendall's) of training and held-out reward above which there is no `held_out_gap`.
+        held_out_floor (`float`, *optional*, defaults to `0.05`):
+            Growth of the gap, as a share of the range of totals, below which there is no `held_out_gap`.
         **thresholds (`float`, *optional*, default to those in [`ALARMS`]):
             Threshold by alarm name. An alarm is on if its quantity is at or beyond its threshold; `None` switches the
             alarm off.
@@ -62,6 +71,9 @@ class Thresholds(SimpleNamespace):
     grad_norm_floor: float
     sampler_floor: float
     distinct_floor: float
+    held_out_window: int
+    held_out_correlation: float
+    held_out_floor: float
 
     def __init__(
         self,
@@ -72,6 +84,9 @@ class Thresholds(SimpleNamespace):
         grad_norm_floor: float = 1.0,
         sampler_floor: float = 0.05,
         distinct_floor: float = 0.2,
+        held_out_window: int = 8,
+        held_out_correlation: float = 0.3,
+        held_out_floor: float = 0.05,
         **thresholds: float | None,
     ):
         known = _SETTINGS | {name: rule.limits for name, rule in ALARMS.items()}
@@ -83,6 +98,8 @@ class Thresholds(SimpleNamespace):
         limits = {name: rule.default for name, rule in ALARMS.items()} | thresholds
         floors = {"entropy_floor": entropy_floor, "kl_floor": kl_floor, "sampler_floor": sampler_floor}
         floors |= {"distinct_floor": distinct_floor, "grad_norm_floor": grad_norm_floor}
+        floors |= {"held_out_correlation": held_out_correlation, "held_out_floor": held_out_floor}
+        floors |= {"held_out_window": held_out_window}
         super().__init__(window=window, min_batches=min_batches, **floors, **limits)
         for name, value in vars(self).items():
             known[name].check(name, value)
@@ -120,10 +137,13 @@ class Watch:
     """A watch that checks each batch of a run and returns the alarms that are on.
 
     It keeps numbers of the first `min_batches` batches, of the last `2 * window` batches, of the best levels, and of
-    a window of log entries. It never keeps a text.
+    a window of log entries and of evaluations. It never keeps a text.
 
     Args:
         thresholds ([`Thresholds`], *optional*): the thresholds of the alarms.
+        chosen (`bool`, *optional*, defaults to `False`):
+            Whether the order of the prompts is chosen, and not by chance. The mean total of training is then about
+            those prompts, and `held_out_gap` does not compare it with the held-out reward.
 
     Example:
         >>> watch = Watch(Thresholds(window=30))
@@ -131,9 +151,9 @@ class Watch:
         ...     print(alarm.message)
     """
 
-    def __init__(self, thresholds: Thresholds | None = None):
+    def __init__(self, thresholds: Thresholds | None = None, chosen: bool = False):
         self.thresholds = thresholds or Thresholds()
-        self._history = History(self.thresholds)
+        self._history = History(self.thresholds, chosen)
         self._last_on: dict[str, int] = {}
 
     @property
@@ -142,7 +162,10 @@ class Watch:
         return self.thresholds.names
 
     def note(self, entry: Mapping[str, Any]) -> None:
-        """Add an entry of the trainer's log, with its "step". Alarms about the entry are on at the next batch."""
+        """Add an entry of the trainer's log, with its "step". Alarms about the entry are on at the next batch.
+
+        An evaluation counts once the batches after it have come, half as many as a level is averaged over.
+        """
         self._history.note(entry)
 
     def see(self, batch: Sampled) -> list[Alarm]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ...scoring import NO_VERDICT
 from ...utils.validation import Number
 from .. import Row, Sampled
-from .divergence import runaway, sampler_drift
+from .divergence import held_out_gap, runaway, sampler_drift
 from .examples import among, low, paid, showing, together
 from .history import NEAR_TOP, History, mean, share_of
 from .regressions import diversity_loss, reward_collapse, tool_avoidance
@@ -285,6 +285,7 @@ def entropy_collapse(history: History, batch: Sampled, least: float) -> Finding 
 
 _SHARE = Number(above=0, at_most=1, optional=True, note="; None switches that alarm off")
 _FACTOR = Number(above=1, optional=True, note=_SHARE.note)
+_ERRORS = Number(above=0, optional=True, note=_SHARE.note)
 
 ALARMS: dict[str, Rule] = {
     rule.function.__name__: rule
@@ -307,6 +308,9 @@ ALARMS: dict[str, Rule] = {
         Rule(diversity_loss, 0.1, _SHARE, "share lost so of what a group's best attempt earns, while the mean rises"),
         Rule(runaway, 10.0, _FACTOR, "KL or gradient norm, above its floor, so many times its own running median"),
         Rule(sampler_drift, 3.0, _FACTOR, "log-probs of sampler and trainer differ so many times as much as at first"),
+        Rule(
+            held_out_gap, 4.0, _ERRORS, "standard errors by which training and held-out reward part, as only one rises"
+        ),
     )
 }
 
