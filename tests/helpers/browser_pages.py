@@ -190,8 +190,8 @@ DRAWN = """(node, where) => {
 
 
 def shows(page, step, group=0, round=0, split="train"):
-    """Wait for that group."""
-    title = f"{split}, step {step}, batch 0, round {round}, group {group}"
+    """Wait for that group; `step` is that of its trace, which is logged one later."""
+    title = f"{split}, step {step + (split == 'train')}, batch 0, round {round}, group {group}"
     until(page, "title => document.querySelector('#group-head h2')?.textContent === title", title)
 
 

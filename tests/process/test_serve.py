@@ -332,7 +332,7 @@ def test_what_comes_is_shown_and_what_is_read_stays(run, opened):
     run.go_on(3, scores=SCORES * 5)
     with serving(run.folder) as server:
         page = opened(f"{server.address}#split=train&step=1&group=0.0.12")
-        soon(lambda: page.inner_text("#live") == "Live: step 2 of 50")
+        soon(lambda: page.inner_text("#live") == "Live: step 3 of 50")
         page.check("input[value=all]")
         shows(page, 1, 12)
         page.evaluate("document.querySelector('#group-head').dataset.before = ''")
@@ -350,7 +350,7 @@ def test_what_comes_is_shown_and_what_is_read_stays(run, opened):
         before = page.evaluate(kept)
         run.go_on(2, alarm="repetition", scores=SCORES * 5)
         # By itself, within a few seconds.
-        until(page, "document.querySelector('#live').textContent.startsWith('Live: step 4 of 50, new at')")
+        until(page, "document.querySelector('#live').textContent.startsWith('Live: step 5 of 50, new at')")
         until(page, "document.querySelector('#status').textContent.startsWith('25 groups')")
         shows(page, 1, 12)
         soon(lambda: page.evaluate(kept) == before)
@@ -358,7 +358,7 @@ def test_what_comes_is_shown_and_what_is_read_stays(run, opened):
         soon(lambda: page.locator(".attempt .think[open]").count() == 4)
         soon(lambda: page.input_value("#verdict") == "alive")
         soon(lambda: page.inner_text("#alarms summary") == "1 alarm")
-        soon(lambda: "repetition" in page.locator("#alarm option").all_inner_texts())
+        soon(lambda: "repetition" in page.locator("#alarm option").all_text_contents())
         soon(lambda: page.get_attribute("#step", "max") == "4")
         soon(lambda: "5 steps of train; 75 groups, 300 attempts" in page.inner_text("#facts"))
         soon(lambda: page.locator("#curves svg").first.get_attribute("aria-label").endswith("at last 0.4"))
@@ -375,13 +375,13 @@ def test_the_first_prompt_is_shown_and_stays_as_it_is_read(run, opened):
         shows(page, 0)
         soon(lambda: page.locator("#given").is_hidden())
         run.note_first_prompt("\n".join(f"line {i}" for i in range(200)))
-        follows(page, "Live: step 0 ")
+        follows(page, "Live: step 1 ")
         page.click("#given summary")
         until(page, "document.querySelector('#given-text').textContent.startsWith('line 0')")
         page.evaluate("document.querySelector('#given-text').scrollTop = 40")
         page.evaluate("document.querySelector('#given-text').firstChild.before = true")
         run.go_on()
-        follows(page, "Live: step 1 ")
+        follows(page, "Live: step 2 ")
         soon(lambda: page.evaluate("document.querySelector('#given-text').scrollTop") == 40)
         soon(
             lambda: page.evaluate("document.querySelector('#given-text').firstChild.before")
@@ -396,19 +396,66 @@ def test_the_last_step_is_followed_until_one_moves_off_it(run, opened):
         page.check("#follow-last")
         shows(page, 1)
         run.go_on()
-        follows(page, "Live: step 2 ")
+        follows(page, "Live: step 3 ")
         shows(page, 2)
         soon(lambda: titles(page) == ["Task 2.0", "Task 2.1", "Task 2.2"])
         page.locator(".row").nth(1).click()
         run.go_on()
-        follows(page, "Live: step 3 ")
+        follows(page, "Live: step 4 ")
         shows(page, 3)
         page.click("#step-back")
         shows(page, 2)
         run.go_on()
+        follows(page, "Live: step 5 ")
+        until(page, "!document.querySelector('#follow-last').checked")
+        shows(page, 2)
+
+
+def test_the_newest_step_is_followed_unless_an_address_names_another(run, opened):
+    run.go_on(2)
+    with serving(run.folder) as server:
+        page = opened(server.address)
+        shows(page, 1)
+        soon(lambda: page.is_checked("#follow-last"))
+        soon(lambda: page.evaluate("location.hash") == "#split=train")  # a reload goes on following
+        run.go_on()
+        follows(page, "Live: step 3 ")
+        shows(page, 2)
+        page.reload()
+        shows(page, 2)
+        page.locator(".attempt .body").first.focus()  # to read
+        run.go_on()
         follows(page, "Live: step 4 ")
         until(page, "!document.querySelector('#follow-last').checked")
         shows(page, 2)
+        soon(lambda: "step=2" in page.evaluate("location.hash"))
+        page = opened(f"{server.address}#split=train&step=1")
+        shows(page, 1)
+        soon(lambda: not page.is_checked("#follow-last"))
+
+
+def test_what_has_not_changed_is_not_drawn_again(run, opened):
+    run.go_on(2, alarm="repetition")
+    with serving(run.folder) as server:
+        page = opened(f"{server.address}#split=train&step=0&metric=kl")
+        shows(page, 0)
+        page.wait_for_selector("#picked .curve")
+        page.click("#picker > summary")
+        page.wait_for_selector("#metric-names input")
+        same = "#alarm-list, .alarm button, #legend .swatch, .curve, .curve > svg, #metric-names input, .row, .attempt"
+        page.evaluate(f"document.querySelectorAll('{same}').forEach((node) => {{ node.before = true; }})")
+        plot = page.locator("#curves svg[role=slider]").first
+        plot.focus()
+        page.keyboard.press("Home")
+        pointed = plot.get_attribute("aria-valuetext")
+        run.go_on(2)
+        follows(page, "Live: step 4 ")
+        until(page, "document.querySelector('#picked svg').getAttribute('aria-valuemax') === '4'")
+        soon(lambda: plot.get_attribute("aria-valuemax") == "4")
+        anew = f"[...document.querySelectorAll('{same}')].filter((node) => !node.before)"
+        assert page.evaluate(f"{anew}.map((node) => node.outerHTML)") == []
+        assert page.evaluate("document.activeElement.matches('#curves svg')")
+        assert plot.get_attribute("aria-valuetext") == pointed
 
 
 @pytest.mark.parametrize(("key", "there"), [("o", "#prompt-list"), ("f", "#pair")])
@@ -422,7 +469,7 @@ def test_what_is_read_of_prompts_is_not_left_for_the_last_step(run, opened, key,
         page.wait_for_selector(there)
         head = page.inner_text("#group-head h2")
         run.go_on()
-        follows(page, "Live: step 2 ")
+        follows(page, "Live: step 3 ")
         until(page, "!document.querySelector('#follow-last').checked")
         soon(lambda: page.locator(there).is_visible())
         soon(lambda: page.inner_text("#group-head h2") == head)
@@ -438,7 +485,7 @@ def test_prompts_that_are_solved_while_the_run_goes_on_are_listed(run, opened):
         page.wait_for_selector("#prompt-list")
         soon(lambda: page.inner_text("#list-newly") == "Newly solved 0")
         run.go_on(scores=([1.0] * 4, [1.0] * 4, [0.0] * 4), task=again)
-        follows(page, "Live: step 1 ")
+        follows(page, "Live: step 2 ")
         soon(lambda: page.inner_text("#list-newly") == "Newly solved 0", "what is read stays")
         page.keyboard.press("o")
         page.keyboard.press("o")
@@ -450,7 +497,7 @@ def test_prompts_that_are_solved_while_the_run_goes_on_are_listed(run, opened):
         soon(lambda: page.locator(".prompt-row .row-title").all_inner_texts() == ["Task 0"])
         page.locator(".prompt-row").click()
         until(page, "document.querySelector('#follow-facts')?.textContent.startsWith('newly solved Sampled 2 times')")
-        soon(lambda: "first solved by all attempts at step 1" in page.inner_text("#follow-facts"))
+        soon(lambda: "first solved by all attempts at step 2" in page.inner_text("#follow-facts"))
 
 
 def test_lists_name_prompts_as_the_page_that_asks_knows_them(run):
@@ -473,10 +520,10 @@ def test_what_comes_is_sorted_by_the_step_at_which_its_prompt_was_first_seen(run
         page = opened(f"{server.address}#split=train&step=0&scope=all&sort=first.down")
         until(page, "document.querySelector('.row-title bdi')?.textContent === 'Task 1.0'")
         run.go_on()
-        follows(page, "Live: step 2 ")
+        follows(page, "Live: step 3 ")
         until(page, "document.querySelector('#status').textContent.startsWith('9 groups')")
         soon(lambda: titles(page)[:4] == ["Task 2.0", "Task 2.1", "Task 2.2", "Task 1.0"])
-        soon(lambda: page.locator(".row .end").first.inner_text().endswith("first 2"))
+        soon(lambda: page.locator(".row .end").first.inner_text().endswith("first 3"))
 
 
 def test_a_metric_that_is_picked_grows_with_the_run(run, opened):
@@ -489,7 +536,7 @@ def test_a_metric_that_is_picked_grows_with_the_run(run, opened):
         plot = "document.querySelector('#picked svg')?.getAttribute('aria-valuemax')"
         until(page, f"{plot} === '2'")
         run.go_on(3)
-        follows(page, "Live: step 4 ")
+        follows(page, "Live: step 5 ")
         until(page, f"{plot} === '5'")
         soon(lambda: page.locator("#picked figure").count() == 1)
         soon(lambda: page.is_checked("#metric-names input[data-metric=kl]"))
@@ -506,7 +553,7 @@ def test_what_comes_is_searched_too(run, opened):
         until(page, "document.querySelector('#status').textContent.startsWith('0 groups')")
         run.go_on(word="mango")
         run.go_on(word="plain")
-        follows(page, "Live: step 3 ")
+        follows(page, "Live: step 4 ")
         until(page, "document.querySelector('#status').textContent.startsWith('3 groups')")
         soon(lambda: titles(page) == [f"Task 2.{n} mango" for n in range(3)])
         shows(page, 2)
@@ -516,13 +563,15 @@ def test_it_waits_for_a_run_that_has_not_begun(tmp_path, opened):
     with serving(tmp_path / "later") as server:
         page = opened(server.address)
         soon(lambda: page.inner_text("#live") == "Waiting")
-        told = "Waiting for the first attempts of later: its folder is not there yet."
+        told = "Waiting for the first batch of later: its folder is not there yet."
         soon(lambda: page.inner_text("#live-note") == told)
+        soon(lambda: page.locator("#controls").is_hidden() and page.locator("#side").is_hidden(), "nothing to use yet")
+        soon(lambda: page.inner_text("#facts") == "")
         Run(tmp_path / "later").go_on()
         ask_now(page)
         page.wait_for_selector(".attempt")
         shows(page, 0)
-        soon(lambda: page.inner_text("#live") == "Live: step 0 of 50")
+        soon(lambda: page.inner_text("#live") == "Live: step 1 of 50")
         soon(lambda: page.locator("#live-note").is_hidden())
 
 
@@ -534,7 +583,7 @@ def test_a_run_that_is_resumed_shows_what_it_makes_again(run, opened):
         page.select_option("#verdict", "all_good")
         run.go_back(2)
         run.go_on(2, word="after")
-        follows(page, "Live: step 3 ")
+        follows(page, "Live: step 4 ")
         until(page, "document.querySelector('#task').textContent.includes('Task 3.1 after')")
         soon(lambda: titles(page) == ["Task 3.1 after"])
         soon(lambda: "4 steps of train; 12 groups" in page.inner_text("#facts"))
@@ -545,7 +594,7 @@ def test_it_says_that_the_run_has_ended_and_that_its_server_is_gone(run, opened)
     with serving(run.folder) as server:
         page = opened(f"{server.address}#split=train&step=0")
         run.end()
-        follows(page, "Ended: step 1 of 50")
+        follows(page, "Ended: step 2 of 50")
         soon(lambda: page.inner_text("#live-note").startswith("The run has ended."))
     follows(page, "Offline")
     soon(lambda: page.inner_text("#live-note").startswith("The server is gone since "))

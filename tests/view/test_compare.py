@@ -180,17 +180,17 @@ def test_prompts_come_by_how_far_apart_the_runs_are(page):
 
 def test_each_run_shows_its_attempts_at_a_step(page):
     soon(lambda: columns(page) == ["seed1", "seed2", HOSTILE.replace("/", "")])
-    soon(lambda: page.locator(".when").first.inner_text().split("\n")[:2] == ["step 8", "3 times sampled"])
+    soon(lambda: page.locator(".when").first.inner_text().split("\n")[:2] == ["step 9", "3 times sampled"])
     # seed1's best says "one two four", from which the others' words differ.
     soon(lambda: page.locator(".of-run").first.locator(".one").first.inner_text().split("\n")[0].startswith("2"))
     soon(lambda: page.locator(".of-run").nth(1).locator("mark.differs").all_inner_texts() == ["three", "2 three"])
     page.locator("#first-0").click()
-    until(page, "document.querySelector('.when span').textContent === 'step 0'")
+    until(page, "document.querySelector('.when span').textContent === 'step 1'")
     soon(lambda: page.evaluate("document.activeElement.id") == "first-0")
-    soon(lambda: "step 8" in page.locator(".when").nth(1).inner_text())
+    soon(lambda: "step 9" in page.locator(".when").nth(1).inner_text())
     page.locator("#when-0").focus()
     page.keyboard.press("ArrowRight")
-    until(page, "document.querySelector('.when span').textContent === 'step 4'")
+    until(page, "document.querySelector('.when span').textContent === 'step 5'")
 
 
 def test_text_and_keys_find_a_prompt(page):
@@ -242,6 +242,60 @@ def test_runs_of_stock_trl_and_logs_alone(opened, tmp_path):
     soon(lambda: prompts(page) == ["p"])
     soon(lambda: columns(page) == ["one", "two"])
     soon(lambda: page.inner_text("#group-head").startswith("train\nNever sampled in log"))
-    soon(lambda: legend(page, "reward") == "one 0.5 at 2 | two 0 at 2 | log 0.5 at 5")
+    soon(lambda: legend(page, "reward") == "one 0.5 at 1 | two 0 at 1 | log 0.5 at 5")
     for note in ("log has no attempts", "one has no log", "one, two: Read from TRL's own", "Options of one, two, log"):
         soon(lambda note=note: note in page.text_content("#notes"))
+
+
+# -- many runs, credit, and what the page does not hold
+
+
+LOOK = "node => [getComputedStyle(node).stroke, getComputedStyle(node).strokeDasharray].join()"
+
+
+def test_more_runs_than_colours_have_looks_of_their_own(opened, tmp_path):
+    runs = [a_run(tmp_path / f"run{n:02}", [0.0, 1.0], {"seed": 1, "beta": n}, reward=n / 40) for n in range(20)]
+    page = opened(write_comparison(runs).path)
+    looks = [node.evaluate(LOOK) for node in page.locator("#outcomes .line-key .stroke").all()]
+    assert len(looks) == len(set(looks)) == 20
+    drawn = plot(page, "reward").locator("> svg .line > .stroke")
+    soon(lambda: drawn.count() == 20)
+    assert [node.evaluate(LOOK) for node in drawn.all()] == looks
+
+
+def test_the_credit_of_tokens_is_shown_as_on_the_page_of_one_run(opened, tmp_path):
+    for name in ("one", "two"):
+        rows = synthetic_traces.group([1.0, 0.0], length=5, prompt="p")
+        for row in rows:
+            end = len(row["completion"])
+            row |= {"advantages": [[end // 2, 0.5], [end, -1.0]]}
+        synthetic_traces.write_traces(tmp_path / name, [rows])
+    page = opened(write_comparison([tmp_path / "one", tmp_path / "two"]).path)
+    soon(lambda: page.locator("mark.heat").count() >= 8)
+    soon(lambda: page.locator("mark.heat").first.get_attribute("title") == "advantage +0.5")
+    soon(lambda: page.inner_text("#credit-legend") == "advantage by token -1  +1")
+    page.keyboard.press("c")
+    soon(lambda: page.locator("mark.heat, #credit-legend").count() == 0)
+    soon(lambda: page.get_attribute("#credit", "aria-pressed") == "false")
+    again = opened(write_comparison([tmp_path / "one", tmp_path / "two"]).path, page.evaluate("location.hash"))
+    soon(lambda: again.locator(".one").count() == 4 and again.locator("mark.heat").count() == 0)
+
+
+def test_neither_folders_nor_paths_of_models_are_in_the_page(opened, tmp_path):
+    models = ["/secret/place/first/checkpoint-60", "/secret/place/second/checkpoint-60", "me/model"]
+    runs = [tmp_path / f"run{n}" for n in range(3)]
+    for folder, model in zip(runs, models, strict=True):
+        rows = synthetic_traces.group([1.0, 0.0], length=5, prompt="p")
+        about = {"rewards": {"accuracy": 1.0}, "model": model, "options": {}}
+        synthetic_traces.write_traces(folder, [rows], about=about)
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "trainer_state.json").write_text(
+        json.dumps({"global_step": 5, "log_history": [{"step": 5, "reward": 0.5}]})
+    )
+    path = write_comparison([*runs, tmp_path / "log"]).path
+    page = opened(path)
+    cells = page.locator("#options tbody tr", has=page.get_by_text("model", exact=True)).locator("td")
+    soon(lambda: cells.all_inner_texts() == ["first/checkpoint-60", "second/checkpoint-60", "me/model", "not known"])
+    soon(lambda: "log has no attempts: its folder holds neither" in page.text_content("#notes"))
+    assert str(tmp_path) not in path.read_text()
+    assert "/secret" not in path.read_text()

@@ -100,6 +100,14 @@ def test_the_header_says_what_the_run_is_and_what_it_reached(opened, report):
     soon(lambda: page.evaluate("window.hacked") is None)
 
 
+def test_a_local_model_is_named_by_the_last_part_of_its_path(opened, tmp_path):
+    run = a_run(tmp_path, {**ABOUT, "model": "/secret/place/models/small"})
+    path = write_page(run, tmp_path / "report.html").path
+    page = opened(path)
+    soon(lambda: page.inner_text("#about summary").startswith("small · "))
+    assert "/secret" not in path.read_text()
+
+
 def test_the_first_prompt_is_shown_as_the_model_saw_it(opened, report):
     page = opened(report)
     summary, text = page.locator("#given summary"), page.locator("#given-text")
@@ -118,7 +126,7 @@ def test_a_long_first_prompt_scrolls_by_itself(opened, tmp_path):
     long = {**FIRST_PROMPT, "text": "\n".join(["line " * 300] * 200), "step": 7}
     page = opened(write_page(a_run(tmp_path, first_prompt=long), tmp_path / "report.html").path)
     summary, text = page.locator("#given summary"), page.locator("#given-text")
-    soon(lambda: "a prompt of step 7, the first that was kept, 1,047 tokens" in summary.inner_text())
+    soon(lambda: "a prompt of step 8, the first that was kept, 1,047 tokens" in summary.inner_text())
     summary.click()
     soon(lambda: text.evaluate("node => node.scrollHeight > node.clientHeight && node.clientHeight < innerHeight / 2"))
     soon(lambda: sideways(page) == 0)
@@ -161,6 +169,25 @@ def test_a_plot_tells_each_series_at_the_cursor_and_between_logged_points(opened
     soon(lambda: values(curve(page, "verdicts")) == ["alive –", "all good –"])
 
 
+def axis(page, title):
+    return curve(page, title).locator("> svg text[text-anchor=end]").all_text_contents()
+
+
+def test_an_axis_has_the_digits_that_tell_its_ends_apart_or_one_value(opened, tmp_path):
+    values = {"kl": (5.63, 5.63), "entropy": (5.6312, 5.6344)}
+    values |= {"loss": (123456.1, 123987.2), "grad_norm": (0.1 + 0.2, 0.3)}
+    rows = [synthetic_traces.group([1.0, 0.0], length=1, step=step) for step in (0, 1)]
+    metrics = [{"step": n + 1, **{name: value[n] for name, value in values.items()}} for n in (0, 1)]
+    run = synthetic_traces.write_traces(tmp_path, rows, metrics=metrics)
+    page = opened(write_page(run, tmp_path / "report.html").path, f"{FIRST}&metric=loss&metric=grad_norm")
+    soon(lambda: axis(page, "KL") == ["5.63"])
+    soon(lambda: axis(page, "entropy") == ["5.631", "5.634"])
+    soon(lambda: axis(page, "loss") == ["123,460", "123,990"])
+    soon(lambda: axis(page, "grad_norm") == ["0.3"])
+    soon(lambda: curve(page, "KL").locator("> svg").get_attribute("aria-label") == "KL; train: 5.63 throughout")
+    soon(lambda: "5.631 to 5.634, at last" in curve(page, "entropy").locator("> svg").get_attribute("aria-label"))
+
+
 LOOK = "node => [getComputedStyle(node).stroke, getComputedStyle(node).strokeDasharray]"
 
 
@@ -186,11 +213,11 @@ def test_alarms_are_marked_on_the_curves_and_a_mark_leads_there(opened, report):
     page = opened(report, FIRST)
     soon(lambda: [page.locator(".curve").nth(i).locator(".mark").count() for i in range(3)] == [2, 2, 0])
     marks = curve(page, "verdicts").locator(".mark")
-    soon(lambda: marks.nth(1).locator("title").text_content() == f"dead groups at step 38: {HOSTILE}")
+    soon(lambda: marks.nth(1).locator("title").text_content() == f"dead groups at step 39: {HOSTILE}")
     marks.nth(1).locator("path").click()
     shows(page, 38, group=1)
     marks.nth(0).locator("path").click()
-    settled(page, "Step 5: it loops It names no group.")
+    settled(page, "Step 6: it loops It names no group.")
 
 
 def test_every_metric_can_be_found_and_drawn(opened, report):
@@ -207,13 +234,13 @@ def test_every_metric_can_be_found_and_drawn(opened, report):
     soon(
         lambda: (
             page.locator("#metric-names legend").all_inner_texts()[2:]
-            == ["eval_easy/", "eval_hard/", "groups/", "rewards/"]
+            == ["eval_easy/", "eval_easy/rewards/", "eval_hard/", "eval_hard/rewards/", "groups/", "rewards/"]
         )
     )
     page.fill("#metric-query", "EASY acc")
     shown = page.locator("#metric-names label").filter(visible=True)
-    soon(lambda: shown.all_inner_texts() == [" rewards/accuracy/mean"])
-    soon(lambda: page.locator("#metric-names legend").filter(visible=True).all_inner_texts() == ["eval_easy/"])
+    soon(lambda: shown.all_inner_texts() == [" accuracy/mean"])
+    soon(lambda: page.locator("#metric-names h2").filter(visible=True).all_inner_texts() == ["eval_easy/rewards/"])
     shown.locator("input").check()
     page.fill("#metric-query", "grad")
     shown.locator("input").check()

@@ -10,8 +10,8 @@ import pytest
 import synthetic_traces
 from browser_pages import DRAWN, FIRST, attempts, body, in_scheme, settled, shows, sideways, soon, until
 
+from trl_grpo_plus.view import Rescored, Tried, panel, write_page
 from trl_grpo_plus.view import page as view
-from trl_grpo_plus.view import panel, write_page
 from trl_grpo_plus.view.group_data import detail, entry
 from trl_grpo_plus.view.template import LIBRARIES, library, template
 from trl_grpo_plus.view.tool_calls import calls
@@ -79,8 +79,8 @@ ALL = "#split=train&step=0&scope=all"
 def numbered(page):
     """The list's groups as step.group."""
     titles_ = [" ".join(text.split()) for text in page.locator(".row-title").all_inner_texts()]
-    names = {"step 0 again": "0.0", "step 1 Solve $x^2$.": "1.0", "step 1 tools": "1.1", "step 2 again": "2.0"}
-    names |= {"step 2 dead": "2.1"}
+    names = {"step 1 again": "0.0", "step 2 Solve $x^2$.": "1.0", "step 2 tools": "1.1", "step 3 again": "2.0"}
+    names |= {"step 3 dead": "2.1"}
     return [names.get(title, "0.1") for title in titles_]
 
 
@@ -132,11 +132,12 @@ def test_a_sorted_list_is_searched_and_walked_by_steps(opened, reading):
         ("mean", "1.5", "1.6", ["1.0", "2.0"]),
         ("spread", "0.5", "1", ["1.0", "1.1", "2.0"]),
         ("tokens", "", "40", ["1.0", "1.1"]),
-        ("first", "1", "", ["1.0", "1.1", "2.1"]),
+        ("first", "2", "", ["1.0", "1.1", "2.1"]),
     ],
 )
 def test_the_list_is_filtered_by_the_same(opened, reading, measure, low, high, found):
     page = opened(reading, ALL)
+    page.click("#more-filters summary")
     page.select_option("#measure", measure)
     page.fill("#reward-min", low)
     page.fill("#reward-max", high)
@@ -179,6 +180,7 @@ def test_equal_attempts_are_one_column_until_asked(opened, reading):
     soon(lambda: page.locator(".times").count() == 0)
     page.click("#pin-2")
     until(page, "document.querySelectorAll('.attempt.pinned').length === 1")
+    page.click("#more-tools summary")
     page.click("#apart")
     until(page, "document.querySelectorAll('.attempt').length === 3")
     soon(
@@ -423,6 +425,7 @@ def test_copies_are_exact_and_say_so(opened, reading):
     text = detail([synthetic_traces.row(completion=CALLED)])["attempts"][0]["text"]
     assert copied("#copy-0") == text
     soon(lambda: "Copy the text of attempt 0: copied" in page.locator("#told").text_content())
+    page.click("#more-tools summary")
     assert copied("#copy-prompt") == "tools"
     soon(lambda: copied("#copy-link") == page.url)
     group = json.loads(copied("#copy-group"))
@@ -430,6 +433,25 @@ def test_copies_are_exact_and_say_so(opened, reading):
     assert [one["text"] for one in group["attempts"]] == ["none", text]
     assert group["attempts"][1]["messages"][1] == {"role": "tool", "content": "1"}
     assert group["attempts"][0]["rewards"] == {"accuracy": 0.5, "format": 1.0}
+
+
+def test_a_copied_attempt_has_the_scores_of_a_reward_that_was_tried(opened, tmp_path):
+    rows = synthetic_traces.group([1.0, 0.0], length=3)
+    scores = [[["mine", "accuracy", 1.0, 0.5, "lower", "half"]], [["mine", None, None, 0.0, None, ""]]]
+    tried = Rescored("train", "told", [("mine", "lower")], lambda group: Tried(scores, []))
+    run = synthetic_traces.write_traces(tmp_path, [rows])
+    page = opened(write_page(run, tmp_path / "rescore.html", rescored=tried).path)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.click("#more-tools summary")
+    page.click("#copy-group")
+    until(page, "document.querySelector('#copy-group').textContent === 'Copied'")
+    attempts_ = json.loads(page.evaluate("navigator.clipboard.readText()"))["attempts"]
+    score = {"reward": "mine", "recorded_as": "accuracy", "recorded": 1.0, "now": 0.5}
+    none = {"recorded_as": None, "recorded": None, "disagreement": None}
+    assert [one["rescored"] for one in attempts_] == [
+        [{**score, "disagreement": "lower", "message": "half"}],
+        [{**score, **none, "now": 0.0, "message": ""}],
+    ]
 
 
 def test_without_a_clipboard_a_selection_is_copied_and_a_failure_is_told(opened, reading):
@@ -461,6 +483,7 @@ def test_an_address_brings_a_whole_view_back(opened, reading):
     page = opened(reading, FIRST)
     page.check("input[value=all]")
     page.select_option("#verdict", "alive")
+    page.click("#more-filters summary")
     page.select_option("#measure", "tokens")
     page.fill("#reward-min", "12")
     page.select_option("#sort", "best")

@@ -477,7 +477,6 @@ def test_curves_come_from_what_was_logged(tmp_path):
     ]
     made = by_title(metrics, Tally())
     assert set(made) == {"reward", "verdicts", "KL", "entropy"}
-    assert made["reward"]["offset"] == 1
     assert points(made["reward"]) == [("train", [[1, 0.5]]), ("eval_easy", [[1, 0.25]]), ("eval_hard", [[1, 0.0]])]
     assert [name for name, _ in points(made["verdicts"])] == ["alive", "all_bad"]
 
@@ -489,10 +488,11 @@ def test_curves_without_metrics_come_from_the_rows():
     tally.see(synthetic_traces.group([0.0, 0.0], step=3, split="eval"))
     made = by_title([], tally)
     assert set(made) == {"reward", "verdicts", "tokens"}
-    assert made["reward"]["offset"] == 0
-    assert points(made["reward"]) == [("train", [[3, 1.75]]), ("eval", [[3, 1.0]])]
+    assert points(made["reward"]) == [("train", [[4, 1.75]]), ("eval", [[3, 1.0]])]
     shares = dict(points(made["verdicts"]))
-    assert (shares["alive"], shares["all_good"], shares["tied"]) == ([[3, 0.5]], [[3, 0.5]], [[3, 0.0]])
+    assert (shares["alive"], shares["all_good"], shares["tied"]) == ([[4, 0.5]], [[4, 0.5]], [[4, 0.0]])
+    made = by_title([], tally, 0)  # of stock TRL, whose files hold the logged step
+    assert points(made["reward"]) == [("train", [[3, 1.75]]), ("eval", [[3, 1.0]])]
 
 
 def test_thinning_keeps_the_ends():

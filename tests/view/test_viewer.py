@@ -90,7 +90,7 @@ def test_the_slider_knows_only_steps_with_traces_and_a_split_has_its_own(opened,
     soon(lambda: (slider.get_attribute("min"), slider.get_attribute("max")) == ("0", "2"))
     slider.fill("2")
     shows(page, 5)
-    soon(lambda: slider.get_attribute("aria-valuetext") == "step 5")
+    soon(lambda: slider.get_attribute("aria-valuetext") == "step 6")
     soon(lambda: titles(page)[0] == "alive at 5")
     page.click("#step-back")
     shows(page, 1)
@@ -161,6 +161,7 @@ def test_a_row_that_the_list_draws_again_while_it_is_pressed_is_clicked(opened, 
 )
 def test_filters_by_choice(opened, report, control, value, here, everywhere):
     page = opened(report, FIRST)
+    page.click("#more-filters summary")
     page.select_option(control, value)
     soon(lambda: titles(page) == here)
     soon(lambda: page.locator(".attempt, .empty").count() > 0)
@@ -171,8 +172,20 @@ def test_filters_by_choice(opened, report, control, value, here, everywhere):
     settled(page, "9 groups over all steps.")
 
 
+def test_folded_filters_tell_how_many_are_in_use(opened, report):
+    page = opened(report, f"{FIRST}&kept=zero_variance&max=1.5")
+    soon(lambda: titles(page) == ["bad at 0"])
+    soon(lambda: page.inner_text("#more-filters summary") == "More filters (2 in use)")
+    soon(lambda: page.locator("#kept").is_hidden())
+    page.click("#more-filters summary")
+    soon(lambda: (page.input_value("#kept"), page.input_value("#reward-max")) == ("zero_variance", "1.5"))
+    page.click("#clear")
+    soon(lambda: page.inner_text("#more-filters summary") == "More filters")
+
+
 def test_filter_by_reward(opened, report):
     page = opened(report, FIRST)
+    page.click("#more-filters summary")
     page.fill("#reward-max", "1.5")
     soon(lambda: titles(page) == ["alive at 0", "bad at 0"])
     page.fill("#reward-min", "1.25")
@@ -195,13 +208,39 @@ SEARCHES = [  # each finds another number than the one before
 def test_search_through_all_steps(opened, report):
     page = opened(report, FIRST)
     page.set_viewport_size({"width": 1280, "height": 1000})  # all rows are in sight
-    page.check("input[value=all]")
     for query, regex, matches in SEARCHES:
         page.set_checked("#regex", regex)
         page.fill("#query", query)
         settled(page, f"{len(matches)} group{'s' * (len(matches) != 1)} over all steps.")
         page.locator("#cancel").wait_for(state="hidden")
         soon(lambda matches=matches: titles(page) == matches, query)
+
+
+def test_a_search_covers_all_steps_until_it_ends_or_a_scope_is_chosen(opened, report):
+    page = opened(report, FIRST)
+    settled(page, "3 groups here.")
+    page.fill("#query", "alive at 5")
+    settled(page, "1 group over all steps.")
+    shows(page, 5)
+    soon(lambda: page.is_checked("input[value=all]"))
+    page.fill("#query", "")
+    settled(page, "3 groups here.")
+    shows(page, 5)
+    page.fill("#query", "alive")
+    settled(page, "3 groups over all steps.")
+    soon(lambda: "scope=" not in page.evaluate("location.hash"))
+    again = opened(report, page.evaluate("location.hash"))
+    settled(again, "3 groups over all steps.")
+    again.keyboard.press("Escape")
+    settled(again, "3 groups here.")
+    page.check("input[value=step]")
+    settled(page, "1 group here.")
+    soon(lambda: "scope=step" in page.evaluate("location.hash"))
+    again = opened(report, page.evaluate("location.hash"))
+    settled(again, "1 group here.")
+    page.check("input[value=all]")
+    page.fill("#query", "")
+    settled(page, "9 groups over all steps.")
 
 
 def test_a_search_keeps_the_group_in_view_if_it_matches(opened, report):
@@ -235,10 +274,10 @@ def test_an_invalid_pattern_says_so(browser, opened, report):
     page.check("#regex")
     page.fill("#query", "(")
     why = {"chromium": "Unterminated group", "firefox": "unterminated parenthetical"}[browser.browser_type.name]
-    settled(page, f"3 groups here. Not a regular expression: {why}.")
+    settled(page, f"9 groups over all steps. Not a regular expression: {why}.")
     soon(lambda: page.locator("#query").get_attribute("aria-invalid") == "true")
     page.fill("#query", "()alive")
-    settled(page, "1 group here.")
+    settled(page, "3 groups over all steps.")
     soon(lambda: page.locator("#query").get_attribute("aria-invalid") is None)
 
 
@@ -282,6 +321,34 @@ def test_attempts_stand_best_first(opened, report):
     soon(lambda: "50 tokens" in first.inner_text())
     soon(lambda: "monitor" in first.inner_text())
     soon(lambda: page.locator("#task").inner_text().split() == ["prompt", "alive", "at", "0", "answer", "42"])
+
+
+def test_what_is_switched_has_a_box_that_is_filled_while_it_is_on(opened, report):
+    page = opened(report, FIRST)
+    box = "node => getComputedStyle(node, '::before').backgroundImage !== 'none'"
+    width = "node => getComputedStyle(node, '::before').width"
+    for name in ("diff", "unfold", "follow-on", "pin-1"):
+        soon(lambda name=name: page.locator(f"#{name}").evaluate(width) == "10px", name)
+    soon(lambda: page.locator("#clear").evaluate(width) == "auto", "it acts once")
+    soon(lambda: not page.locator("#diff").evaluate(box))
+    page.click("#diff")
+    soon(lambda: page.locator("#diff").evaluate(box))
+    page.click("#pin-1")
+    soon(lambda: page.locator("#pin-1").evaluate(box))
+    soon(lambda: page.inner_text("#pin-1") == "Pin")
+
+
+def test_attempts_out_of_sight_are_counted(opened_panel):
+    page = opened_panel([synthetic_traces.group([float(n % 2) for n in range(16)], length=3)])
+    page.set_viewport_size({"width": 1400, "height": 800})
+    page.keyboard.press("e")  # equal ones stay one column else
+    soon(lambda: page.locator(".attempt").count() == 16)
+    soon(lambda: re.fullmatch(r"1[12] more to the right", page.inner_text("#more-right")))
+    before = int(page.inner_text("#more-right").split()[0])
+    page.click("#more-right")
+    soon(lambda: 0 < int(page.inner_text("#more-right").split()[0]) < before)
+    page.locator("#columns").evaluate("node => { node.scrollLeft = node.scrollWidth; }")
+    soon(lambda: page.locator("#more-right").is_hidden())
 
 
 def test_an_attempt_says_how_it_ended(opened, report):
@@ -531,7 +598,7 @@ def test_keys_search_pin_and_help(opened, report):
     page.keyboard.press("/")
     page.keyboard.type("jd")
     soon(lambda: page.input_value("#query") == "jd")
-    settled(page, "0 groups here.")
+    settled(page, "0 groups over all steps.")
     page.keyboard.press("Escape")
     settled(page, "3 groups here.")
     page.wait_for_selector(".attempt")
@@ -572,7 +639,8 @@ def test_a_reload_comes_back(opened, report):
 def test_a_link_leads_to_its_group(opened, report, hash, group):
     page = opened(report, hash)
     shows(page, **group)
-    soon(lambda: page.locator("#step").get_attribute("aria-valuetext") == f"step {group['step']}")
+    logged = group["step"] + (group.get("split", "train") == "train")
+    soon(lambda: page.locator("#step").get_attribute("aria-valuetext") == f"step {logged}")
     soon(lambda: page.locator(".row[aria-selected=true]").count() == 1)
 
 
@@ -633,7 +701,7 @@ def test_calibration_opens_by_key_and_draws_the_last_steps_or_all(opened, believ
     for (x, y), (mean, earned, _) in zip(places, cells, strict=True):
         diagonal = ends[1] + (x - ends[0]) / (ends[2] - ends[0]) * (ends[3] - ends[1])
         assert (y < diagonal) == (float(earned) > float(mean))
-    page.select_option("#calibration-steps", "last, 6 – 7")
+    page.select_option("#calibration-steps", "last, 7 – 8")
     soon(lambda: page.inner_text("#calibration summary").endswith("over 3 groups"))
     soon(lambda: page.locator("#tenths circle").count() == page.locator("#tenths tbody tr").count() == 3)
 
@@ -652,11 +720,11 @@ def test_an_alarm_leads_to_its_group(opened, report):
     soon(lambda: page.locator(".alarm b").all_inner_texts() == ["repetition", "dead groups"])
     page.click(".alarm:has-text('repetition') button")
     shows(page, 5, group=2, round=1)
-    settled(page, "Step 5: it loops")
+    settled(page, "Step 6: it loops")
     soon(lambda: page.locator(".row[aria-selected=true] .alarm-mark").inner_text() == "repetition")
     page.click(".alarm:has-text('dead groups') button")
     shows(page, 1)
-    settled(page, "Step 1: most are dead It names no group.")
+    settled(page, "Step 2: most are dead It names no group.")
 
 
 def test_curves_tell_values_and_lead_to_steps(opened, report):

@@ -238,9 +238,9 @@ class Batch:
         marks = [] if tokenizer is None else self._marked(scoring, tokenizer.decode)
         counts = scoring.counts()
         numbers = [*chain(*counts), len(scoring.failures), sum(attempt.num_tokens for attempt in attempts)]
-        numbers += [int(attempt.trainable(masked)) for attempt in attempts]
+        trainable = [int(attempt.trainable(masked)) for attempt in attempts]
         # One gather for all of it: its time is that of a message, not of its bytes.
-        everyones = accelerator.gather(torch.tensor([numbers], device=accelerator.device)).cpu()
+        everyones = accelerator.gather(torch.tensor([numbers + trainable], device=accelerator.device)).cpu()
         *summed, failures, tokens = everyones[:, : len(numbers)].sum(dim=0).tolist()
         if failures:
             raise RewardError(gather_object(scoring.failures)[0]) from scoring.cause

@@ -1,19 +1,19 @@
 """The page that shows a run's attempts side by side, and the trackers.
 
 page            one HTML file from a run's traces
-run_source      a run, and what its page says of it as a whole
-group_data      a group as the page shows it
-tool_calls      tool calls, at their places in a text
-token_credit    advantages of tokens and rewards of steps, at their places in a text
-overview        the group that the page opens on, evaluations before and after, every metric
-prompt_history  how each prompt went over the steps, and the lists of them
-calibration     what was believed of prompts, against what they earned
-rescored        a reward that was tried on the run, beside what was recorded
-size_budget     which groups fit into a page
+run_source      a run's traces, and the page data about the run as a whole
+group_data      the page data of a group
+tool_calls      tool calls, with their positions in a text
+token_credit    token advantages and step rewards, with their positions in a text
+overview        the group that the page opens on, first and last evaluations, every metric
+prompt_history  the course of each prompt over the steps, and the lists of prompts
+calibration     believed mean rewards of prompts, against earned ones
+rescored        a reward that was tried on the run, beside the recorded scores
+size_budget     the choice of the groups that fit into a page
 compare         one HTML file from several runs
-run_summary     a run as the comparison shows it
-server          serves the page of a run that goes on, on this machine
-live_feed       reads a run while it is written
+run_summary     a run's data for the comparison page
+server          a local server for the page of a run that is still going
+live_feed       a reader for a run that is still being written
 file_index      groups in a file that still grows
 template        a page with its scripts, styles and data in one file
 trackers        whole groups for wandb and trackio
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Trackers", "failed_in"):  # of training: they import torch
+    if name in ("Trackers", "failed_in"):  # imported late: they import torch
         from . import trackers
 
         return getattr(trackers, name)

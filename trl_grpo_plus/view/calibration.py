@@ -1,4 +1,4 @@
-"""What was believed of prompts before they were sampled, against what their groups earned then."""
+"""Calibration of the beliefs about prompts: the believed mean reward against the mean that the group then earned."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,12 +10,15 @@ from ..utils.validation import finite_or_none
 Pair = tuple[int, float, float]  # step, mean believed, mean earned
 
 BINS = 10
-_LAST = 4  # the last steps are a quarter of them
+_LAST = 4  # the last span is one fourth of the steps
 
 
 def believed(rows: Sequence[Row]) -> list[Any] | None:
-    """Mean, std and attempts believed of a group's prompt, and the mean that the group earned of the same reward; with
-    that reward's name where it is not the total. `None` where nothing was believed.
+    """Return the belief about a group's prompt and the mean reward that the group earned.
+
+    Returns:
+        `list`: the believed mean, std and attempts, then the earned mean of the same reward, then that reward's name
+        if it is not the total. `None` if there was no belief.
 
     Example:
         >>> belief = {"mean": 0.4, "std": 0.49, "attempts": 3.5}
@@ -36,11 +39,12 @@ def believed(rows: Sequence[Row]) -> list[Any] | None:
 
 
 def calibration(pairs: Sequence[Pair]) -> dict[str, Any] | None:
-    """Return groups by tenths of what was believed, over all steps and, where there are enough, over the last quarter.
+    """Return the pairs binned by tenths of the believed mean, over all steps and over the last quarter of them.
 
     Returns:
-        `dict`: `range`, [0, 1] and as far beyond as values go; `spans`, each with its first and last step and, of each
-        tenth that has any, [groups, mean believed, mean earned]. `None` without pairs.
+        `dict`: `range`, [0, 1] widened to hold all values; `spans`, each with `steps`, its first and last step, and
+        `tenths`, `[groups, mean believed, mean earned]` of each bin that is not empty. The span of the last quarter is
+        left out if there are fewer than four steps. `None` without pairs.
     """
     if not pairs:
         return None

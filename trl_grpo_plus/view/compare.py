@@ -1,6 +1,7 @@
-"""One page of several runs: curves over each other, what they differ in, and the same prompt's attempts side by side.
+"""One page for several runs: their curves in one plot, their different options, and each shared prompt's attempts.
 
-The groups of all runs pass through a file, since which prompts they share is known when all have been read.
+The groups of all runs are first written to a temporary file. The shared prompts are known only once all groups have
+been read.
 """
 
 import json
@@ -22,17 +23,17 @@ from .template import TAGS, array, block, chunks, deflate, dumped, pack, packed_
 
 
 SCRIPTS = (
-    *("base", "unseen", "text", "search", "listbox", "plot", "turns"),
+    *("base", "unseen", "text", "search", "listbox", "plot", "credit", "turns"),
     *("compare_curves", "compare_tables", "compare_prompts", "compare_address", "compare"),
 )
-# What is drawn first, of what any run has: metrics of the training, after the rewards of the evaluations.
+# Training metrics that are drawn first, after the rewards of the evaluations.
 _FIRST = ("groups/alive", "completions/mean_length", "kl", "entropy")
 _PAGE = "compare.html"
 
 
 @dataclass(frozen=True)
 class Compared:
-    """What [`write_comparison`] wrote: prompts that two runs or more sampled, and how many of them found room."""
+    """The result of [`write_comparison`]: the file, and counts of the prompts that two or more runs sampled."""
 
     path: Path
     bytes: int
@@ -42,22 +43,23 @@ class Compared:
 
 
 def write_comparison(runs: Sequence[str | Path], output: str | Path | None = None, max_mb: float = 100) -> Compared:
-    """Write the page of two runs or more.
+    """Write the page that compares two or more runs.
 
-    Of each prompt that at least two of them sampled there is the first and the last group of each run, and where there
-    is room those between. Prompts whose last mean rewards lie furthest apart come first; the page says how many found
-    no room.
+    The page shows the prompts that at least two runs sampled. For each prompt it holds the first and the last group of
+    each run, and the groups between if there is room. Prompts whose last mean rewards lie furthest apart come first.
+    The page says how many prompts did not fit.
 
     Args:
-        runs (`Sequence`): the runs' `output_dir`s. Those of stock TRL are read as far as they go.
-        output (`str` or `Path`, *optional*): the HTML file. Default: `compare.html` in the folder that they share.
-        max_mb (`float`, *optional*, defaults to `100`): most that the file may take, in 10^6 bytes.
+        runs (`Sequence`): the runs' `output_dir`s. Runs of stock TRL are accepted, and hold fewer columns.
+        output (`str` or `Path`, *optional*): the HTML file. Default: `compare.html` in the innermost folder that
+            holds all runs.
+        max_mb (`float`, *optional*, defaults to `100`): maximum size of the file, in 10^6 bytes.
 
     Returns:
-        `Compared`: what was written.
+        `Compared`: the path, the size, the runs' names, and the counts of prompts.
 
     Raises:
-        ValueError: one is no run, two are the same, `max_mb` leaves no room, or `output` is a folder.
+        ValueError: a folder is no run, two are the same, `max_mb` leaves no room, or `output` is a folder.
     """
     opened = open_runs(runs)
     path = Path(output) if output else shared_folder([run.folder for run in opened]) / _PAGE
@@ -81,7 +83,7 @@ def write_comparison(runs: Sequence[str | Path], output: str | Path | None = Non
 
 
 class Kept(NamedTuple):
-    """Where a group lies in the file, whose it is, and what it earned."""
+    """A group's position in the temporary file, its run and prompt, and its mean reward."""
 
     run: int
     prompt: int
@@ -90,17 +92,17 @@ class Kept(NamedTuple):
     at: int
     line: int  # bytes of its line in the list
     packed: int  # bytes of its texts, packed
-    raw: int  # and as JSON
+    raw: int  # bytes of its texts as JSON
 
     @property
     def cost(self) -> int:
-        """Bytes in the page, at most."""
+        """Maximum number of bytes that the group takes in the page."""
         return self.packed * 4 // 3 + self.line + TAGS
 
 
 def _store(runs: Sequence[Run], tallies: Sequence[Tally], spool: IO[bytes]) -> Iterator[Kept]:
     prompts: dict[tuple[str, str], int] = {}
-    # TRL's own files lack the other columns: then prompts alone tell.
+    # TRL's own files have no references, so only the prompts can match.
     bare = any(run.of_stock_trl for run in runs)
     at = 0
     for number, run in enumerate(runs):
@@ -124,13 +126,13 @@ def _mean(rows: Sequence[Row]) -> float | None:
 
 @dataclass(frozen=True)
 class Shared:
-    """A prompt, and the groups of each run that sampled it, in order."""
+    """A prompt, with the groups of each run that sampled the prompt, in order."""
 
     by_run: dict[int, list[Kept]]
 
     @property
     def gap(self) -> float:
-        """How far the last means of the runs lie apart; below all others where fewer than two are known."""
+        """Difference between the highest and the lowest last mean of the runs; -1 if fewer than two are known."""
         means = [groups[-1].mean for groups in self.by_run.values() if groups[-1].mean is not None]
         return max(means) - min(means) if len(means) > 1 else -1.0
 
@@ -141,12 +143,12 @@ class Shared:
 
     @property
     def between(self) -> list[Kept]:
-        """The others."""
+        """All other groups of each run."""
         return [group for groups in self.by_run.values() for group in groups[1:-1]]
 
 
 def _prompts(groups: Iterable[Kept]) -> list[Shared]:
-    """By prompt, those whose last means lie furthest apart first; of equals those that more runs sampled."""
+    """Collect the groups by prompt, sorted by descending gap and then by descending number of runs."""
     found: dict[int, dict[int, list[Kept]]] = defaultdict(lambda: defaultdict(list))
     for group in groups:
         found[group.prompt][group.run].append(group)
@@ -155,8 +157,9 @@ def _prompts(groups: Iterable[Kept]) -> list[Shared]:
 
 
 def choose(prompts: Sequence[Shared], room: int) -> list[tuple[Shared, list[Kept]]]:
-    """Return what fits into `room` bytes: prompts with their first and last groups, in order, then the groups
-    between.
+    """Return the prompts and groups that fit into `room` bytes.
+
+    First and last groups are chosen first, prompt by prompt in order. The groups between take the room that remains.
     """
     chosen = []
     for prompt in prompts:
@@ -176,8 +179,8 @@ def choose(prompts: Sequence[Shared], room: int) -> list[tuple[Shared, list[Kept
 
 
 def _head(runs: Sequence[Run], tallies: Sequence[Tally], shared: int) -> tuple[dict[str, Any], list[Any]]:
-    """Return what the page says of the runs, and the values of each metric: of each run, `None` where it lacks it."""
-    logged = [run.series or _traced(tally) for run, tally in zip(runs, tallies, strict=True)]
+    """Return the page's head, and the points of each metric for each run; `None` if a run lacks the metric."""
+    logged = [run.series or _traced(tally, run.step_shift) for run, tally in zip(runs, tallies, strict=True)]
     names = list(dict.fromkeys(name for series in logged for name in sorted(series)))
     settings: dict[str, list[int]] = defaultdict(list)
     for number, run in enumerate(runs):
@@ -185,14 +188,14 @@ def _head(runs: Sequence[Run], tallies: Sequence[Tally], shared: int) -> tuple[d
     together = list(settings.values())
     head = {
         "title": " · ".join(run.name for run in runs),
-        "runs": [{"name": run.name, "folder": str(run.folder), **run.outcome} for run in runs],
+        "runs": [{"name": run.name, "step_shift": run.step_shift, **run.outcome} for run in runs],
         "settings": together,
         "options": differing([[runs[number] for number in numbers] for numbers in together]),
         "axes": {axis: [_points(run.axes.get(axis)) for run in runs] for axis in AXES},
         "metrics": names,
         "first": _first(names, logged),
         "weights": next((run.about["rewards"] for run in runs if run.about.get("rewards")), {}),
-        "note": "",  # of a single run's page
+        "note": "",  # used by a single run's page only
         "notes": _notes(runs),
         "shared": shared,
     }
@@ -203,10 +206,12 @@ def _points(points: Points | None) -> Points | None:
     return sampled(points) if points else None
 
 
-def _traced(tally: Tally) -> dict[str, Points]:
-    """Means over the attempts where nothing was logged; after the step, as the trainer would have logged them."""
+def _traced(tally: Tally, step_shift: int) -> dict[str, Points]:
+    """Return curves of means over the traced attempts over the logged steps, for a run without a log."""
     keys = {"reward": "reward", "kl": "kl", "completions/mean_length": "tokens"}
-    train = {name: [[step + 1, mean] for step, mean in tally.means("train", key)] for name, key in keys.items()}
+    train = {
+        name: [[step + step_shift, mean] for step, mean in tally.means("train", key)] for name, key in keys.items()
+    }
     rewards = {f"{split}/reward": tally.means(split, "reward") for split in tally.evaluations}
     return {name: points for name, points in {**train, **rewards}.items() if points}
 
@@ -224,7 +229,7 @@ def _notes(runs: Sequence[Run]) -> list[str]:
         if not run.series:
             notes.append(f"{run.name} has no log: its curves are means over the attempts that it kept.")
         if not (run.traced or run.of_stock_trl):
-            notes.append(f"{run.name} has no attempts: {run.folder} holds neither rollouts nor TRL's completions.")
+            notes.append(f"{run.name} has no attempts: its folder holds neither rollouts nor TRL's completions.")
     if any(run.of_stock_trl for run in runs):
         names = ", ".join(run.name for run in runs if run.of_stock_trl)
         same = "Prompts are the same where their texts are, whatever the reference."
@@ -251,7 +256,7 @@ def _pieces(
     index = columns(json.loads(read(group, texts=False)) for group in groups)
     index["groups"]["run"] = [group.run for group in groups]
     index["chunks"] = [len(part) for part in parts]
-    # Of each prompt its groups in this page, and of each run all that it sampled.
+    # For each prompt, `prompts` counts the groups in this page and `times` counts all groups of each run.
     index["prompts"] = [len(kept) for _, kept in chosen]
     index["times"] = [[len(prompt.by_run.get(n, ())) for n in range(len(head["runs"]))] for prompt, _ in chosen]
     before, after = _template()

@@ -1,4 +1,4 @@
-"""Groups in a file that still grows: read from an offset on, and later again from their places."""
+"""Groups in a file that still grows: they are read from an offset on, and read again later from their places."""
 
 import os
 import zlib
@@ -15,24 +15,24 @@ _BLOCK = 1 << 20
 
 
 class Place(NamedTuple):
-    """Where a group's lines are."""
+    """The place of a group's lines on disk."""
 
     path: Path
     inode: int
-    at: int  # in the file; of one of gzip: where its member begins
-    skip: int  # within the member
+    at: int  # offset in the file; in a gzip file, the offset of the member
+    skip: int  # offset within the unpacked member; 0 in a plain file
     bytes: int
 
 
 class Moved(Exception):
-    """The file is gone, or another one bears its name."""
+    """Error: the file is gone, or another file has its name."""
 
 
 def groups(path: Path, inode: int, start: int) -> Iterator[tuple[list[Row], Place, int]]:
-    """Each whole group from an offset on: its attempts, its place, and where to read on after it.
+    """Yield each whole group from an offset on: its attempts, its place, and the offset at which to read on.
 
-    One that is not whole yet is left for the next time, one that a kill cut off is left out. Of a gzip file whole
-    members are read, which hold whole groups.
+    A group that is not whole yet is left for the next call. A group that a kill cut off is left out. A gzip file is
+    read by whole members, which hold whole groups.
 
     Raises:
         ValueError: a line is no attempt.
@@ -50,7 +50,7 @@ def read(place: Place) -> list[Row]:
     """Return the attempts of a group.
 
     Raises:
-        Moved: they are no longer there.
+        Moved: the attempts are no longer there.
     """
     path, inode, at, skip, size = place
     try:
@@ -64,7 +64,7 @@ def read(place: Place) -> list[Row]:
     return [parse(line, path) for line in data.splitlines()]
 
 
-@lru_cache(maxsize=1)  # the next group asked for is mostly in the same one
+@lru_cache(maxsize=1)  # the next group requested is mostly in the same member
 def _member_at(path: Path, inode: int, at: int) -> bytes:
     with _opened(path, inode, at) as file:
         return _member(file, b"")[0]
@@ -90,7 +90,7 @@ def lines(path: Path, start: int) -> Iterator[bytes]:
 
 
 def _whole(lines: Iterable[bytes], path: Path) -> Iterator[tuple[list[Row], int, int]]:
-    """Each whole group, and the offsets from the first line at which it begins and ends."""
+    """Yield each whole group, with the offsets from the first line at which the group begins and ends."""
     rows: list[Row] = []
     first = after = 0
     for line in lines:
@@ -105,7 +105,7 @@ def _whole(lines: Iterable[bytes], path: Path) -> Iterator[tuple[list[Row], int,
 
 
 def _members(path: Path, start: int) -> Iterator[tuple[int, bytes, int]]:
-    """Offset, content and end of each whole member of gzip from an offset on."""
+    """Yield offset, content and end of each whole gzip member from an offset on."""
     with open_within(path, path.parent) as file:
         file.seek(start)
         rest = b""
@@ -122,7 +122,7 @@ def _members(path: Path, start: int) -> Iterator[tuple[int, bytes, int]]:
 
 
 def _member(file: IO[bytes], before: bytes) -> tuple[bytes, bytes]:
-    """Return what a member of gzip holds that begins with these bytes, and what was read beyond it."""
+    """Unpack the gzip member that begins with the bytes `before`; return its content and the bytes read beyond it."""
     unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
     parts = [unpacker.decompress(before)]
     while not unpacker.eof:

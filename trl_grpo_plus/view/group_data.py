@@ -1,6 +1,6 @@
-"""What a page shows of a run: each group's line in the list and its texts, the curves, the alarms.
+"""A page's data about a run: each group's line in the list, each group's texts, the curves, and the alarms.
 
-All of it plain data for `viewer/*.js`. Positions in texts are in UTF-16 units, as JavaScript counts.
+All of it is plain data for `viewer/*.js`. Positions in texts are in UTF-16 units, as JavaScript counts.
 """
 
 import hashlib
@@ -22,18 +22,18 @@ from .token_credit import credit, utf16
 from .tool_calls import calls, roles
 
 
-# title -> the metric that the trainer logs, and the key of a row to average where it was not logged
+# title -> the metric that the trainer logs, and the row key to average if the metric was not logged
 _CURVES = {
     "reward": ("reward", "reward"),
     "KL": ("kl", "kl"),
     "entropy": ("entropy", None),
     "tokens": ("completions/mean_length", "tokens"),
 }
-_found_answer = lru_cache(maxsize=256)(find_answer)  # a group's line and its texts ask for the same
+_found_answer = lru_cache(maxsize=256)(find_answer)  # a group's line and its texts search the same text
 
 
 def best_first(rows: Sequence[Row]) -> list[Row]:
-    """Return a group's attempts by advantage, then by reward, the best first; those without one come last.
+    """Sort a group's attempts by advantage, then by reward, the best first; attempts without a value come last.
 
     Example:
         >>> [row["attempt"] for row in best_first([{"attempt": 0, "reward": None}, {"attempt": 1, "reward": 0.5}])]
@@ -51,8 +51,8 @@ def entry(rows: Sequence[Row], named: Iterable[str] = ()) -> dict[str, Any]:
     """Return a group's line in the list.
 
     Args:
-        rows (`Sequence[dict]`): its attempts.
-        named (`Iterable[str]`, *optional*): alarms that name it, besides those its rows hold.
+        rows (`Sequence[dict]`): the group's attempts.
+        named (`Iterable[str]`, *optional*): alarms that name the group, besides the alarms that its rows hold.
     """
     first = rows[0]
     return {
@@ -71,8 +71,9 @@ def entry(rows: Sequence[Row], named: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def detail(rows: Sequence[Row], folder: Path | None = None) -> dict[str, Any]:
-    """Return a group's texts: the prompt and the reference once, and its attempts, the best first. With the `folder`
-    of the traces also the thumbnails of the pictures that they name, as addresses.
+    """Return a group's texts: the prompt and the reference once, and the attempts, the best first.
+
+    With the `folder` of the traces, also return the thumbnails of the pictures that the texts name, as data URLs.
     """
     prompt, attempts = _messages(rows[0]["prompt"]), [_attempt(row) for row in best_first(rows)]
     named = named_in(folder, [_told(prompt), *(attempt["text"] for attempt in attempts)])
@@ -109,8 +110,10 @@ def _attempt(row: Row) -> dict[str, Any]:
 def columns(
     entries: Iterable[dict[str, Any]], words: dict[str, int] | None = None, prompts: dict[str, int] | None = None
 ) -> dict[str, Any]:
-    """Lines of the list turned into columns; words that recur (splits, verdicts, alarms) become numbers,
-    and so do prompts. Those that have numbers already, from lines before, may be given; new ones are added.
+    """Turn the lines of the list into columns.
+
+    Words that recur (splits, verdicts, reasons, alarms) become numbers, and so do prompts. `words` and `prompts` may
+    hold numbers given to earlier lines; new words and prompts are added to them.
     """
     words = {} if words is None else words
     prompts = {} if prompts is None else prompts
@@ -126,7 +129,7 @@ def columns(
         for name in names:
             table[name].append(code(line[name]) if name in coded else line[name])
         table["prompt"].append(prompts.setdefault(line["prompt"], len(prompts)))
-        for name in ("differs", "turned"):  # of a reward that was tried
+        for name in ("differs", "turned"):  # only in the lines of rescored groups
             if name in line:
                 table.setdefault(name, []).append(line[name])
         table["size"].append(len(line["rewards"]))
@@ -139,7 +142,7 @@ def columns(
 
 
 class Tally:
-    """Sums of what the curves need, by split and step."""
+    """The sums that the curves need, by split and step."""
 
     def __init__(self) -> None:
         self._sums: dict[tuple[str, int, str], list[float]] = defaultdict(lambda: [0.0, 0])
@@ -147,7 +150,7 @@ class Tally:
         self.beliefs: list[calibration.Pair] = []
 
     def see(self, rows: Sequence[Row]) -> None:
-        """Count a group."""
+        """Add a group to the sums."""
         split, step = rows[0]["split"], rows[0]["step"]
         for row in rows:
             for key in ("reward", "kl", "tokens"):
@@ -161,35 +164,39 @@ class Tally:
             self.beliefs.append((step, belief[0], belief[3]))
 
     def means(self, split: str, key: str) -> list[list[float]]:
-        """[step, mean] of a key of the rows."""
+        """Return [step, mean] of a row key for each step of a split."""
         return [[step, total / n] for (s, step, k), (total, n) in sorted(self._sums.items()) if (s, k) == (split, key)]
 
     def shares(self, verdict: str) -> list[list[float]]:
-        """[step, share of the groups with that verdict]."""
+        """Return [step, share of the groups with the verdict] for each training step."""
         return [[step, counts[verdict] / counts.total()] for step, counts in sorted(self._verdicts.items())]
 
     @property
     def evaluations(self) -> list[str]:
-        """Splits other than "train"."""
+        """The splits other than "train"."""
         return sorted({split for split, _, _ in self._sums} - {"train"})
 
 
-def curves(metrics: Sequence[dict[str, Any]], tally: Tally) -> list[dict[str, Any]]:
-    """Return what to draw over the steps: logged metrics, or means over the traced attempts where nothing was logged.
+def curves(metrics: Sequence[dict[str, Any]], tally: Tally, step_shift: int = 1) -> list[dict[str, Any]]:
+    """Return the curves over the logged steps: logged metrics, or means over the traced attempts if none were logged.
 
-    `offset` is 1 where a point at step n is about attempts of step n - 1: the trainer logs after the step.
+    `step_shift` is added to the step of a training batch's trace, which gives the step at which the batch is logged.
     """
-    drawn = [_curve(title, metric, key, metrics, tally) for title, (metric, key) in _CURVES.items()]
+    drawn = [_curve(title, metric, key, metrics, tally, step_shift) for title, (metric, key) in _CURVES.items()]
     drawn[0]["series"] += _evaluations(metrics, tally)
-    drawn.insert(1, _shares(metrics, tally))
+    drawn.insert(1, _shares(metrics, tally, step_shift))
     return [curve for curve in drawn if curve["series"]]
 
 
-def _curve(title: str, metric: str, key: str | None, metrics: Sequence[Row], tally: Tally) -> dict[str, Any]:
-    points = _logged(metrics, metric)
-    offset = int(bool(points))
-    points = points or (tally.means("train", key) if key else [])
-    return {"title": title, "offset": offset, "series": [{"name": "train", "points": thin(points)}] if points else []}
+def _curve(
+    title: str, metric: str, key: str | None, metrics: Sequence[Row], tally: Tally, step_shift: int
+) -> dict[str, Any]:
+    points = _logged(metrics, metric) or (_shifted(tally.means("train", key), step_shift) if key else [])
+    return {"title": title, "series": [{"name": "train", "points": thin(points)}] if points else []}
+
+
+def _shifted(points: list[list[float]], step_shift: int) -> list[list[float]]:
+    return [[step + step_shift, value] for step, value in points]
 
 
 def _evaluations(metrics: Sequence[Row], tally: Tally) -> list[dict[str, Any]]:
@@ -202,12 +209,12 @@ def _evaluations(metrics: Sequence[Row], tally: Tally) -> list[dict[str, Any]]:
     return [{"name": name, "points": thin(points)} for name, points in series.items() if points]
 
 
-def _shares(metrics: Sequence[Row], tally: Tally) -> dict[str, Any]:
+def _shares(metrics: Sequence[Row], tally: Tally, step_shift: int) -> dict[str, Any]:
     logged = {verdict: _logged(metrics, f"groups/{verdict}") for verdict in VERDICTS}
-    offset = int(any(logged.values()))
-    series = logged if offset else {verdict: tally.shares(verdict) for verdict in VERDICTS}
+    traced = {verdict: _shifted(tally.shares(verdict), step_shift) for verdict in VERDICTS}
+    series = logged if any(logged.values()) else traced
     filled = [{"name": name, "points": thin(points)} for name, points in series.items() if points]
-    return {"title": "verdicts", "offset": offset, "stacked": True, "series": filled}
+    return {"title": "verdicts", "stacked": True, "series": filled}
 
 
 def _logged(metrics: Sequence[Row], name: str) -> list[list[float]]:
@@ -215,14 +222,14 @@ def _logged(metrics: Sequence[Row], name: str) -> list[list[float]]:
 
 
 def thin(items: Sequence[Any], most: int = 1500) -> list[Any]:
-    """At most so many of `items`, evenly spread, the first and the last among them."""
+    """Return at most `most` of the items, evenly spread, the first and the last included."""
     if len(items) <= most:
         return list(items)
     return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
 
 
 def by_name(alarms: Sequence[Row], most: int = 200) -> list[dict[str, Any]]:
-    """Alarms of one name together, in the order in which each first came on."""
+    """Collect the alarms by name, in the order in which each name first came on; keep at most `most` times each."""
     names = dict.fromkeys(alarm["name"] for alarm in alarms)
     together = {name: [alarm for alarm in alarms if alarm["name"] == name] for name in names}
     return [
@@ -239,7 +246,7 @@ def by_name(alarms: Sequence[Row], most: int = 200) -> list[dict[str, Any]]:
 
 
 def names_by_group(alarms: Sequence[Row]) -> dict[tuple[int, ...], set[str]]:
-    """(step, batch, round, group) of the training -> alarms that name it."""
+    """Map each training group's (step, batch, round, group) to the names of the alarms that name the group."""
     named: dict[tuple[int, ...], set[str]] = defaultdict(set)
     for alarm in alarms:
         for group in alarm.get("groups") or ():
@@ -251,13 +258,15 @@ def names_by_group(alarms: Sequence[Row]) -> dict[tuple[int, ...], set[str]]:
 
 
 def _trained_on(rows: Sequence[Row]) -> int | None:
-    """1 or 0, `None` where that is not known."""
+    """Return 1 if any attempt was kept for training, 0 if none was, `None` if this is not known."""
     return int(any(row["kept"] for row in rows)) if rows[0].get("kept") is not None else None
 
 
 def _entropy_of_answers(rows: Sequence[Row]) -> float | None:
-    """In bits: 0 where all attempts give one answer, 1 where two are given as often, log2 of the attempts where each
-    gives its own. A text in which no answer is found is its own answer; of one attempt alone there is none.
+    """Return the entropy of the attempts' answers, in bits; `None` for fewer than two attempts.
+
+    The entropy is 0 if all attempts give the same answer, 1 if two answers are given equally often, and log2 of the
+    number of attempts if all answers differ. If no answer is found in a text, the whole text is the answer.
     """
     if len(rows) < 2:
         return None
@@ -283,7 +292,7 @@ def _text(messages: Any) -> str:
 
 
 def _messages(value: Any) -> list[list[Any]]:
-    """[role or null, text] of each message; joined by newlines they are `as_text` of all."""
+    """Return `[role or None, text]` of each message. The texts joined by newlines equal `as_text` of all messages."""
     if not isinstance(value, list) or not all(isinstance(message, dict) for message in value):
         return [[None, _text(value)]]
     return [[role if isinstance(role := message.get("role"), str) else None, _text([message])] for message in value]
@@ -294,14 +303,14 @@ def _told(messages: Sequence[Sequence[Any]]) -> str:
 
 
 def _title(prompt: Any) -> str:
-    """First line that says something, of the last message of the user."""
+    """Return the first non-blank line of the user's last message, cut to 160 characters."""
     messages = _messages(prompt)
     text = next((text for role, text in reversed(messages) if role == "user"), messages[-1][1] if messages else "")
     return next((line.strip() for line in text.splitlines() if line.strip()), "")[:160]
 
 
 def _identity(row: Row) -> str:
-    """Return the same for groups of one row of the dataset."""
+    """Return a hash of a row's prompt and reference, equal for all groups of one dataset row."""
     text = json.dumps([row["prompt"], row.get("reference")], default=str)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 

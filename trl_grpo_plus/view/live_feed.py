@@ -1,7 +1,8 @@
-"""A run that is read while it is written: each look takes in what its files have more than at the last one.
+"""A reader for a run that is still being written: each look reads the bytes added to its files since the last look.
 
-In memory are each group's line of the list and where its attempts lie on disk, from where texts are read when they are
-asked for. A file that is gone, shorter or another one (a resumed run makes its steps again) starts all anew.
+Memory holds each group's line of the list and the place of its attempts on disk. Texts are read from disk when a page
+asks for them. If a file is gone, shorter, or replaced by another file, everything is read anew. A resumed run
+replaces files, because it repeats steps.
 """
 
 import json
@@ -29,7 +30,7 @@ AT_MOST_EVERY = 0.5  # s between two looks, however many ask
 
 
 class Held(NamedTuple):
-    """A group: where it lies, its number of attempts, and its line of the list."""
+    """A group: its place on disk, its number of attempts, and its line of the list."""
 
     place: Place
     size: int
@@ -38,13 +39,13 @@ class Held(NamedTuple):
 
 class _Seen(NamedTuple):
     inode: int
-    bytes: int  # that the file had
-    read: int  # up to where whole groups were taken in
+    bytes: int  # size of the file at the last look
+    read: int  # offset up to which whole groups were read
 
 
 @dataclass
 class _Read:
-    """All that was read since the run began to be read."""
+    """All data that was read since the start of the epoch."""
 
     files: dict[Path, _Seen] = field(default_factory=dict)
     groups: list[Held] = field(default_factory=list)
@@ -59,10 +60,10 @@ class _Read:
 
 
 class Feed:
-    """What is known of a run so far. For any number of threads.
+    """The data read from a run so far. Safe for any number of threads.
 
     Args:
-        run (`str` or `Path`): its `output_dir` or `rollouts`, which need not be there yet.
+        run (`str` or `Path`): the run's `output_dir` or `rollouts` folder, which need not exist yet.
     """
 
     def __init__(self, run: str | Path):
@@ -73,16 +74,18 @@ class Feed:
         self._all = _Read()
 
     def news(self, epoch: int = -1, groups: int = 0, version: int = -1) -> dict[str, Any]:
-        """Return what is new to someone who knows so many groups of an epoch.
+        """Return the data that is new to a reader who knows `groups` groups of an epoch.
 
         Args:
-            epoch (`int`, *optional*): how often all was read anew; of another than now's everything is new.
-            groups (`int`, *optional*): that are known.
-            version (`int`, *optional*): of what was told last.
+            epoch (`int`, *optional*): the reader's epoch. An epoch ends when everything is read anew. If it is not the
+                current epoch, all groups are new.
+            groups (`int`, *optional*): number of groups that the reader knows.
+            version (`int`, *optional*): version of the data that the reader got last.
 
         Returns:
-            `dict`: `live`, what to ask with next, and how the run is; where anything is new also the page's `head`,
-            and as `index` the lines of the new groups, whose words and prompts are numbered on.
+            `dict`: `live`, the arguments of the next call and the state of the run. If anything is new, also `head`,
+            the page's head, and `index`, the lines of the new groups. Their words and prompts continue the numbering
+            of the earlier lines.
         """
         with self._lock:
             self._look()
@@ -93,24 +96,27 @@ class Feed:
             return {"live": live, "head": self._head(), "index": self._index(known)}
 
     def metrics(self) -> dict[str, Any]:
-        """Every metric that was logged, as [`~trl_grpo_plus.view.overview.metrics_table`]."""
+        """Return every logged metric, as [`~trl_grpo_plus.view.overview.metrics_table`]."""
         with self._lock:
             journal = list(self._all.journals["metrics"])
         return metrics_table(journal)
 
     def lists(self) -> dict[str, Any]:
-        """Return how each prompt went so far: what [`~trl_grpo_plus.view.prompt_history.Prompts`] tells, and as
-        `listed` the number of each line's prompt, -1 where its groups were not told yet.
+        """Return the course of each prompt so far.
+
+        Returns:
+            `dict`: the columns of [`~trl_grpo_plus.view.prompt_history.Prompts.told`], and `listed`, the number of
+            each line's prompt, or -1 if no reader has got its groups yet.
         """
         with self._lock:
             told, identities = self._all.lists.told(self._all.about.get("solved_reward"))
             return {**told, "listed": [self._all.prompts.get(identity, -1) for identity in identities]}
 
     def texts(self, epoch: int, start: int, stop: int) -> Iterator[dict[str, Any]]:
-        """Prompt, reference and attempts of some groups, read from disk one after another.
+        """Yield prompt, reference and attempts of the groups from `start` to `stop`, read from disk one by one.
 
         Raises:
-            Moved: they are no longer where they were.
+            Moved: the groups are no longer at their places.
         """
         with self._lock:
             wanted = self._all.groups[max(start, 0) : stop]
@@ -119,7 +125,7 @@ class Feed:
         for group in wanted:
             yield detail(file_index.read(group.place), group.place.path.parent)
 
-    # -- what is told
+    # -- answers
 
     def _live(self) -> dict[str, Any]:
         read = self._all
@@ -146,7 +152,7 @@ class Feed:
         return head | {"live": self._live(), "max_steps": about.get("max_steps"), "opening": self._opening()}
 
     def _opening(self) -> dict[str, Any] | None:
-        """Return where the page opens: the last step."""
+        """Return the place where the page opens: the last training step; `None` if there is none."""
         step = self._all.newest.get("train")
         return None if step is None else {"split": "train", "step": step}
 
@@ -155,7 +161,7 @@ class Feed:
         index = columns((json.loads(group.line) for group in new), self._all.words, self._all.prompts)
         return {**index, "chunks": in_chunks(group.place.bytes for group in new)}
 
-    # -- what is read
+    # -- reading
 
     def _look(self) -> None:
         if time.monotonic() - self._looked < AT_MOST_EVERY:
@@ -168,7 +174,7 @@ class Feed:
         self._looked = time.monotonic()
 
     def _take(self) -> bool:
-        """Take in what is new; `False` where what was read before is no longer so."""
+        """Read the new data; return `False` if data that was read before has changed."""
         self._all.problems.pop(self._run, None)
         try:
             folder, attempts = traces.find(self._run), traces.files(self._run)
@@ -191,7 +197,7 @@ class Feed:
         for step, split, path in attempts:
             if path not in found or not self._grown(path, found):
                 continue
-            if step < self._all.newest.get(split, 0):  # the list is by steps
+            if step < self._all.newest.get(split, 0):  # the list is sorted by step
                 return False
             self._all.newest[split] = step
             self._read(path, found[path], step, split, named)
@@ -201,7 +207,7 @@ class Feed:
         return path not in self._all.files or self._all.files[path].bytes < found[path][1]
 
     def _follow(self, path: Path, found: dict[Path, tuple[int, int]], lines: list[Row]) -> None:
-        """Take in a journal's new lines."""
+        """Read a journal's new lines."""
         if path in found and self._grown(path, found):
             end = self._start(path)
             with self._telling_of(path):
@@ -213,7 +219,7 @@ class Feed:
     def _read(
         self, path: Path, found: tuple[int, int], step: int, split: str, named: dict[tuple[int, ...], set[str]]
     ) -> None:
-        """Take in the groups that are whole. A plain file is read on from the first one that is not."""
+        """Read the whole groups of a file; the next look at a plain file starts at its first incomplete group."""
         start = end = self._start(path)
         with self._telling_of(path):
             for attempts, place, after in file_index.groups(path, found[0], start):
@@ -236,13 +242,13 @@ class Feed:
 
     @contextmanager
     def _telling_of(self, path: Path) -> Iterator[None]:
-        """Keep what is wrong with a file: the others are read all the same."""
+        """Store an error about a file as a problem, so that the other files are still read."""
         self._all.problems.pop(path, None)
         try:
             yield
         except (ValueError, OSError) as error:
             self._all.problems[path] = str(error)
-        except Exception as error:  # of what is in the file: the others are read all the same
+        except Exception as error:  # a malformed attempt must not stop the reading of other files
             self._all.problems[path] = f"{path} has an attempt that is none ({type(error).__name__}: {error})."
 
 

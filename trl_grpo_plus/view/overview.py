@@ -1,4 +1,4 @@
-"""What a page shows first: the group that it opens on, each evaluation before and after, and every logged metric."""
+"""The data that a page shows first: the opening group, each split's first and last evaluation, and every metric."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -9,19 +9,22 @@ from ..utils.validation import finite_or_none
 from .group_data import Tally, thin
 
 
-MOST = 1500  # points of a metric
-_DIGITS = 5  # of a metric: a plot tells four
-_LAST = 0.1  # of the steps of the training, where the group to open on is looked for
+MOST = 1500  # maximum number of points of a metric
+_DIGITS = 5  # significant digits of a metric: a plot shows four
+_LAST = 0.1  # share of the training steps, from the end, in which the opening group is searched
 _NO_METRICS = {"step", "epoch", "total_flos"}
 
-Telling = tuple[float, float, int]  # how much a group tells: see `telling`
+Telling = tuple[float, float, int]  # sort key for how informative a group is: see `telling`
 Place = tuple[str, int, tuple[int, ...]]  # split, step, (batch, round, group)
 
 
 def telling(rows: Sequence[Row]) -> Telling | None:
-    """Return how much a group tells of what is learned: the spread of its rewards, how near its mean is to the middle
-    of them (0 at best, else below), how many texts differ. `None` where nothing is learned: it is of an evaluation,
-    was not trained on, is dead, or all rewards are equal.
+    """Return a sort key for how informative a group is about learning; the highest key is the most informative.
+
+    Returns:
+        `tuple`, *optional*: the spread of the group's rewards; minus the distance of the mean from the middle of the
+        range, as a share of the spread (0 at best); the number of different completions. `None` if nothing is learned
+        from the group: it belongs to an evaluation, was not trained on, is dead, or all its rewards are equal.
 
     Example:
         >>> row = {"split": "train", "kept": True, "verdict": "alive", "completion": "a"}
@@ -39,15 +42,17 @@ def telling(rows: Sequence[Row]) -> Telling | None:
 
 
 def opening(groups: Iterable[tuple[Place, Telling | None]]) -> dict[str, Any] | None:
-    """Return where to open a page: of the last tenth of the steps of the training, the group that tells most, the
-    latest of equals. Where none there tells anything, the latest that does; else the last of the training, else the
-    last.
+    """Return the group that a page opens on.
+
+    This is the most informative group of the last tenth of the training steps, and the latest of equals. If no group
+    there is informative, it is the latest informative group. If there is none, it is the last training group, or else
+    the last group.
 
     Args:
-        groups: each one's place and what [`telling`] makes of it, in order.
+        groups: place and [`telling`] of each group, in order.
 
     Returns:
-        `dict`: `split`, `step` and `group`, "batch.round.group", as in the page's address; `None` without groups.
+        `dict`: `split`, `step` and `group`, "batch.round.group", as in the page's address. `None` without groups.
     """
     known = list(groups)
     if not known:
@@ -65,7 +70,7 @@ def opening(groups: Iterable[tuple[Place, Telling | None]]) -> dict[str, Any] | 
 
 
 def place(rows: Sequence[Row]) -> Place:
-    """Of a group."""
+    """Return a group's place: split, step, and (batch, round, group)."""
     return rows[0]["split"], rows[0]["step"], group_key(rows[0])
 
 
@@ -73,11 +78,12 @@ def place(rows: Sequence[Row]) -> Place:
 
 
 def before_after(metrics: Sequence[Row], tally: Tally) -> list[dict[str, Any]]:
-    """Return the first and the last evaluation of each split, as logged, or else as traced.
+    """Return the first and the last evaluation of each split, from the log, or else from the traces.
 
     Returns:
-        `list[dict]`: `split`; `steps`, [first, last] or one; `rewards`, [name, first, last] of the total, named
-        "reward", and then of each reward that was logged at either; `None` where it was not.
+        `list[dict]`: `split`; `steps`, [first, last], or one step if there was one evaluation; `rewards`, [name,
+        first, last] of the total, named "reward", and then of each reward that was logged at either evaluation. A
+        value is `None` if it was not logged.
     """
     of_split: dict[str, list[Row]] = {}
     for line in metrics:
@@ -90,7 +96,7 @@ def before_after(metrics: Sequence[Row], tally: Tally) -> list[dict[str, Any]]:
 
 
 def _named(line: Row) -> Row:
-    """Step, and each reward's mean by its name."""
+    """Return an evaluation's step, and as `of` the mean of each reward by name."""
     found = {key: re.fullmatch(r"eval_rewards/(.+)/mean", key) for key in line}
     return {"step": line["step"], "of": {name[1]: finite_or_none(line[key]) for key, name in found.items() if name}}
 
@@ -107,12 +113,12 @@ def _ends(split: str, lines: Sequence[Row]) -> dict[str, Any]:
 
 
 def metrics_table(metrics: Sequence[Row], most: int = MOST) -> dict[str, Any]:
-    """All that was logged, as columns: at most `most` points of each metric, to 5 digits.
+    """Return all logged metrics as columns: at most `most` points of each metric, to 5 significant digits.
 
-    What an evaluation logs as eval_NAME is called SPLIT/NAME.
+    A metric that an evaluation logs as eval_NAME is called SPLIT/NAME.
 
     Returns:
-        `dict`: `steps`, lists of steps; `metrics`, of each metric's name [which of the lists, values].
+        `dict`: `steps`, lists of steps; `metrics`, metric name -> [index of its list of steps, values].
     """
     points: dict[str, list[list[Any]]] = {}
     for line in metrics:

@@ -1,7 +1,7 @@
 """One HTML page from a run's traces: each prompt's attempts side by side, in a file that loads nothing.
 
-The head is JSON in it; the list, and the texts of some groups at a time, are packed, and unpacked as they are looked
-at.
+The file holds the head as JSON. The list of groups is compressed. The texts are compressed in chunks of some groups.
+The page unpacks a chunk when a reader looks at one of its groups.
 """
 
 import json
@@ -29,13 +29,13 @@ SCRIPTS = (
     *("credit", "rendered", "copy", "turns", "equals", "rescored", "group", "follow", "prompts"),
     *("main", "moves", "switches", "address", "keys", "header", "given", "start"),
 )
-LIVE = (*SCRIPTS[:-1], "live", SCRIPTS[-1])  # of the page that a server gives out: a page from disk asks for nothing
+LIVE = (*SCRIPTS[:-1], "live", SCRIPTS[-1])  # for a served page: a page from disk sends no requests
 STYLES = ("style", "reading", "follow", "narrow")
 
 
 @dataclass(frozen=True)
 class Page:
-    """What [`write_page`] wrote, and how much of the run found room in it."""
+    """The result of [`write_page`]: the file, and how much of the run fitted into it."""
 
     path: Path
     bytes: int
@@ -48,22 +48,22 @@ class Page:
 def write_page(run: str | Path, output: str | Path, max_mb: float = 100, rescored: Rescored | None = None) -> Page:
     """Write the page of a run.
 
-    Where not everything fits, whole groups are left out: first those that taught nothing, then live ones, and at last
-    those that an alarm names; each time evenly over the steps. The page says how many.
+    If not everything fits, whole groups are left out, evenly over the steps. Dead groups are left out first, then live
+    groups, and last the groups that an alarm names. The page says how many groups are left out.
 
     Args:
-        run (`str` or `Path`): a run's `output_dir`, or its `rollouts` folder. Where there are no traces, TRL's own
-            `completions/*.parquet` are read as far as they go.
-        output (`str` or `Path`): the HTML file; replaced once the new one is complete.
-        max_mb (`float`, *optional*, defaults to `100`): most that the file may take, in 10^6 bytes.
-        rescored ([`Rescored`], *optional*): what came of rewards that were tried. The page then shows what was scored,
-            opens on the disagreements, and leaves them out last.
+        run (`str` or `Path`): a run's `output_dir`, or its `rollouts` folder. If there are no traces, TRL's own
+            `completions/*.parquet` are read, which hold fewer columns.
+        output (`str` or `Path`): the HTML file. An existing file is replaced once the new file is complete.
+        max_mb (`float`, *optional*, defaults to `100`): maximum size of the file, in 10^6 bytes.
+        rescored ([`Rescored`], *optional*): results of rewards that were tried. The page then shows only the groups
+            that were scored, opens on the disagreements, and leaves the disagreements out last.
 
     Returns:
-        `Page`: what was written and left out.
+        `Page`: the path, the size, and the counts of groups and attempts, in total and written.
 
     Raises:
-        ValueError: there are no traces, `max_mb` leaves no room for any, or `output` is a folder.
+        ValueError: there are no traces, `max_mb` leaves no room for any group, or `output` is a folder.
 
     Example:
         >>> write_page("output/my-run", "report.html").groups_written  # doctest: +SKIP
@@ -104,14 +104,15 @@ def panel(
     title: str = "Attempts side by side",
     weights: dict[str, float] | None = None,
 ) -> str:
-    """Return the same page for a few groups, without curves, as one text.
+    """Return the page of a few groups, without curves, as one string.
 
-    For wandb: `wandb.Html(panel(groups), inject=False, data_is_not_path=True)`; what it would inject is blocked.
+    For wandb: `wandb.Html(panel(groups), inject=False, data_is_not_path=True)`. The page's policy blocks everything
+    that wandb would inject.
 
     Args:
         groups (`Sequence[Sequence[dict]]`): whole groups of trace rows.
         title (`str`, *optional*): heading of the page.
-        weights (`dict[str, float]`, *optional*): of the rewards; 0 is shown as a monitor.
+        weights (`dict[str, float]`, *optional*): weight of each reward. A reward of weight 0 is shown as a monitor.
     """
     source = Source(title, groups, [], [], {"rewards": weights})
     head = head_of(source, [len(rows) for rows in groups], Tally(), panel=True)
@@ -127,17 +128,19 @@ def panel(
 
 
 def served(news: dict[str, Any]) -> tuple[bytes, str]:
-    """Return the page that a server gives out, which asks it for texts and for what is new; and its policy.
+    """Return the page that a server gives out, and the page's content security policy.
+
+    The page asks the server for texts and for new data.
 
     Args:
-        news (`dict`): of [`~trl_grpo_plus.view.live_feed.Feed`], as it stands.
+        news (`dict`): current result of [`~trl_grpo_plus.view.live_feed.Feed.news`].
     """
     before, after = _template(LIVE, "connect-src 'self'; ")
     policy = before.partition('Policy" content="')[2].partition('"')[0]
     return f"{before}{block('head', news['head'])}{block('index', news['index'])}{after}".encode(), policy
 
 
-# -- what is in it
+# -- contents of the page
 
 
 def _store(
@@ -149,7 +152,7 @@ def _store(
     rescored: Rescored | None = None,
     folder: Path | None = None,
 ) -> Iterator[Stored]:
-    """Put each group into the spool file: a run's texts need not fit into memory."""
+    """Write each group to the spool file and yield its place: a run's texts need not fit into memory."""
     at = 0
     for rows in groups:
         tally.see(rows)
@@ -174,18 +177,19 @@ def _store(
 
 class _Lists(NamedTuple):
     packed: bytes
-    prompts: list[str]  # identity of each line's
+    prompts: list[str]  # identity of the prompt of each line
 
 
 def _lists(prompts: Prompts, about: Row, room: int, least: int) -> tuple[_Lists, int]:
-    """Return the lists of prompts, with fewer lines where they took more than a tenth of the room or left less than
-    `least`; and the room that they leave.
+    """Return the lists of prompts, and the bytes of room that remain.
+
+    The lists are shortened until they take at most a tenth of the room and leave at least `least` bytes.
     """
     most = MOST_PROMPTS
     while True:
         told, identities = prompts.told(about.get("solved_reward"), most)
         packed = pack(told)
-        # A link in the index is a number of up to 7 digits.
+        # The index links each line to its prompt by a number of up to 7 digits.
         cost = len(packed) * 4 // 3 + 10 * len(identities) + TAGS
         if not identities or cost <= min(room // 10, room - least):
             return _Lists(packed, identities), room - cost
@@ -193,7 +197,7 @@ def _lists(prompts: Prompts, about: Row, room: int, least: int) -> tuple[_Lists,
 
 
 def _metrics_block(metrics: Sequence[Row], room: int) -> str:
-    """Every metric, thinned until all fit into so many bytes; "" where there are none, or none fit."""
+    """Return the block of all metrics, thinned until it fits into `room` bytes; "" if there are none or none fit."""
     for most in (MOST, MOST // 5, MOST // 25):
         text = packed_block("metrics", pack(metrics_table(metrics, most)))
         if metrics and len(text) <= room:
@@ -225,7 +229,8 @@ def _pieces(
 
 
 def _template(scripts: Sequence[str] = SCRIPTS, more: str = "") -> tuple[str, str]:
-    """Return the page before the data and after it; `more` is what its policy allows beyond that of a page from
-    disk.
+    """Return the parts of the page before and after the data.
+
+    `more` holds policy directives that a page from disk does not have.
     """
     return template("page", STYLES, scripts, more, rendering=True)

@@ -1,9 +1,9 @@
-"""How each prompt went over a run: newly solved, lost, never or always solved, or tried often and not learnt.
+"""The course of each prompt over a run, and the curve of its mean reward.
 
-And the curve of its mean reward.
+A prompt is newly solved, lost, never solved, always solved, or unsettled: tried often and not learnt.
 
-Fed with the lines of the list while a run's groups stream by, whether they find room in a page or not. It keeps a few
-numbers of each group, 8 bytes of each attempt, and texts only of prompts that came twice.
+The input is the lines of the list, read one by one, including groups that do not fit into a page. The memory holds a
+few numbers for each group, 8 bytes for each attempt, and texts only of prompts that were sampled at least twice.
 """
 
 import math
@@ -18,44 +18,45 @@ from .group_data import thin
 
 LISTS = ("newly", "lost", "never", "always", "unsettled")
 MOST = 5000  # prompts with a line of their own
-POINTS = 200  # of a prompt's curve
-_ALL_POINTS, _FEWEST = 200_000, 40  # of all curves; of each, where that is too few for all
+POINTS = 200  # maximum points of a prompt's curve
+_ALL_POINTS, _FEWEST = 200_000, 40  # points of all curves together, but no fewer than 40 for each
 _MOSTLY, _HALF, _FEW = 0.75, 0.5, 0.25
 _OFTEN = 8  # groups
-_ATTEMPTS = 8  # that tell how a prompt stands
+_ATTEMPTS = 8  # attempts that are enough to judge a prompt by
 _EPSILON = 1e-6  # rewards are sums of floats
 
-Group = tuple[int, Sequence[float]]  # step; the rewards of its attempts, NaN where nobody scored one
+Group = tuple[int, Sequence[float]]  # step; the rewards of its attempts, NaN for an unscored attempt
 
 
 def window(groups: int, size: float) -> int:
-    """Return how many of a prompt's first groups are early, and of its last ones late: as many as make eight
-    attempts, a third of its groups at most, one at least.
+    """Return the number of a prompt's first groups that count as early, and of its last groups that count as late.
+
+    The window holds at least eight attempts, but at most a third of the groups, and at least one group.
 
     Args:
-        groups (`int`): it has.
-        size (`float`): attempts in each.
+        groups (`int`): number of the prompt's groups.
+        size (`float`): number of attempts in each group.
     """
     return max(1, min(groups // 3, math.ceil(_ATTEMPTS / size)))
 
 
 def judged(shares: Sequence[float], some: int) -> str | None:
-    """Return which list a prompt is in.
+    """Return the list that a prompt belongs to.
 
     | list | |
     |---|---|
     | always | every attempt of every group solved it |
     | never | no attempt did |
     | newly | at most 1/2 of the early attempts solved it, at least 3/4 of the late ones, and all of the last group |
-    | lost | at most 1/4 of the late attempts solved it; of as many groups in a row before 3/4, and one wholly |
+    | lost | at most 1/4 of the late attempts solved it; in an earlier window at least 3/4 did, and all of one group |
     | unsettled | eight groups or more; between 1/4 and 3/4 of the early attempts solved it, and of the late ones too |
 
     Args:
-        shares (`Sequence[float]`): of each of its groups, by step, the share of attempts that solved it.
-        some (`int`): groups that are early, and that are late: [`window`].
+        shares (`Sequence[float]`): share of the attempts that solved the prompt, for each of its groups, by step.
+        some (`int`): number of early groups, and of late groups: [`window`].
 
     Returns:
-        `str`, *optional*: `None` for another, and where there are fewer than two groups.
+        `str`, *optional*: the name of the list. `None` if no list fits, or if there are fewer than two groups.
 
     Example:
         >>> [judged(shares, 1) for shares in ([0, 0.5, 1], [0, 1, 0], [0, 0.5, 0], [1, 1], [0, 0], [1])]
@@ -85,7 +86,7 @@ def _had_it(shares: Sequence[float], some: int) -> bool:
 
 
 def share(rewards: Sequence[float], bar: float) -> float | None:
-    """Share of a group's scored attempts with a reward of `bar` or more; `None` where none is scored."""
+    """Return the share of a group's scored attempts with a reward of `bar` or more; `None` if none is scored."""
     scored = [reward for reward in rewards if not math.isnan(reward)]
     return sum(reward >= bar - _EPSILON for reward in scored) / len(scored) if scored else None
 
@@ -96,12 +97,12 @@ def share(rewards: Sequence[float], bar: float) -> float | None:
 class _Went(NamedTuple):
     prompt: int  # number
     list: str | None
-    change: float  # from early to late, of the share that solved it
+    change: float  # from early to late, in the share of attempts that solved the prompt
     groups: int
 
 
 class Prompts:
-    """What is known of the prompts of a run. Each is followed in its own split.
+    """The history of a run's prompts. A prompt is followed separately in each split.
 
     Example:
         >>> prompts = Prompts()
@@ -116,14 +117,14 @@ class Prompts:
     def __init__(self) -> None:
         self._numbers: dict[tuple[str, str], int] = {}  # split and identity
         self._titles: dict[int, str] = {}
-        # Of each group: whose it is, its step, and the number of rewards up to its end.
+        # For each group: the number of its prompt, its step, and the end of its rewards in `_rewards`.
         self._whose, self._steps, self._ends = array("L"), array("q"), array("Q")
         self._rewards = array("d")
-        self._good = math.inf  # the least reward in any group whose verdict is all good
+        self._good = math.inf  # the lowest reward in any group with the verdict all_good
         self._judged = False
 
     def see(self, line: dict[str, Any]) -> None:
-        """Count a group by its line of the list, of [`~trl_grpo_plus.view.group_data.entry`]. Steps ascend."""
+        """Add a group by its line of the list, from [`~trl_grpo_plus.view.group_data.entry`]. Steps must ascend."""
         before = len(self._numbers)
         number = self._numbers.setdefault((line["split"], line["prompt"]), before)
         if number < before:
@@ -137,9 +138,11 @@ class Prompts:
             self._good = min([self._good, *(reward for reward in line["rewards"] if reward is not None)])
 
     def bar(self, solved_reward: float | None) -> tuple[float, str]:
-        """Return the reward with which an attempt solves its prompt, and whose it is: `solved_reward` where the run
-        tells it; else the least in any group that was judged all good; without verdicts the best of the run. It is
-        NaN where nothing was scored or judged so.
+        """Return the reward from which on an attempt solves its prompt, and the name of the reward's source.
+
+        The source is "solved_reward" if the run has one. Otherwise it is "all_good", the lowest reward in any group
+        with the verdict all_good. Without verdicts it is "best", the highest reward of the run. The reward is NaN if
+        no group is all_good, or if nothing was scored.
         """
         if solved_reward is not None:
             return solved_reward, "solved_reward"
@@ -148,18 +151,18 @@ class Prompts:
         return max((reward for reward in self._rewards if not math.isnan(reward)), default=math.nan), "best"
 
     def told(self, solved_reward: float | None = None, most: int = MOST) -> tuple[dict[str, Any], list[str]]:
-        """Return what a page tells of them.
+        """Return the page's data about the prompts.
 
         Args:
-            solved_reward (`float`, *optional*): of the run's run.json.
-            most (`int`, *optional*, defaults to `5000`): prompts that have a line. A prompt that was sampled once has
-                none; of the others the lists keep their most telling ones in turn.
+            solved_reward (`float`, *optional*): `solved_reward` from the run's run.json.
+            most (`int`, *optional*, defaults to `5000`): maximum number of prompts with a line. A prompt that was
+                sampled once has no line. Of the other prompts, each list in turn keeps its most telling ones.
 
         Returns:
-            `tuple[dict, list[str]]`: columns of the lines, those first that changed most and then those that were
-            sampled most, and the identity of each line's prompt. `solved` is the first step at which all attempts
-            solved it, `failed` the last at which none did; `early` and `late` are mean rewards, `steps` and `means`
-            its curve. `counts` are, by split, of all prompts.
+            `tuple[dict, list[str]]`: the columns of the lines, and the identity of each line's prompt. Lines are
+            sorted by the size of the change, then by the number of groups. `solved` is the first step at which all
+            attempts solved the prompt, and `failed` the last step at which none did. `early` and `late` are mean
+            rewards. `steps` and `means` are the prompt's curve. `counts` counts all prompts, by split.
         """
         bar, by = self.bar(solved_reward)
         keys = list(self._numbers)
@@ -228,7 +231,7 @@ def _most_telling(went: Sequence[_Went], most: int, splits: Sequence[str]) -> li
 
 
 def _course(groups: Sequence[Group], bar: float, points: int) -> dict[str, Any]:
-    """Return what a line says of its prompt's groups."""
+    """Return a line's data about its prompt's groups."""
     shares = [(step, one) for step, rewards in groups if (one := share(rewards, bar)) is not None]
     means = list(_means(groups))
     curve, some = thin(means, points), window(len(means), sum(len(rewards) for _, rewards in groups) / len(groups))

@@ -1,4 +1,4 @@
-"""What a page says of a reward that was tried on a run: both scores of each attempt, and how groups disagree."""
+"""A page's data about a reward that was tried on a run: both scores of each attempt, and the groups' disagreements."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -10,14 +10,14 @@ ANY, TURNED = "any disagreement", "another verdict"
 
 
 class Rescored(NamedTuple):
-    """Rewards tried on what a run sampled.
+    """The results of rewards that were tried on a run's attempts.
 
     Args:
-        split (`str`): of whose groups these are.
-        told (`str`): of all of it, in a sentence or two.
-        kinds (`list[tuple[str, str]]`): label and kind of each way to disagree that occurs.
-        of (`Callable`): the attempts of a group -> a [`Tried`], or `None` for a group that was not scored, which is
-            left out.
+        split (`str`): the split of the scored groups.
+        told (`str`): a summary of the results, in a sentence or two.
+        kinds (`list[tuple[str, str]]`): label and kind of each disagreement that occurs.
+        of (`Callable`): function from a group's attempts to a [`Tried`], or to `None` for a group that was not scored.
+            The page leaves such a group out.
     """
 
     split: str
@@ -27,13 +27,13 @@ class Rescored(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """A group of G attempts.
+    """The results for one group of G attempts.
 
     Args:
-        scores (`list[list]`): of each attempt, by its place in the trace, a list of `[label, recorded as, recorded,
-            new, kind or None, message]` of each reward; "recorded as" is `None` where nothing was recorded that it is
-            compared with.
-        verdicts (`list[list[str]]`): `[label, new verdict]` of the rewards that would change it.
+        scores (`list[list]`): for each attempt, by its number in the trace, a list of `[label, recorded as, recorded,
+            new, kind or None, message]`, one for each reward. "recorded as" is `None` if the reward is compared with
+            no recorded reward.
+        verdicts (`list[list[str]]`): `[label, new verdict]` of each reward that would change the group's verdict.
     """
 
     scores: list[list[list[Any]]]
@@ -41,8 +41,9 @@ class Tried(NamedTuple):
 
 
 def words(rescored: Rescored) -> list[str]:
-    """Return what a filter offers: [`ANY`], each kind, and [`TURNED`]; with the reward's name where there are
-    several.
+    """Return the choices of the page's filter: [`ANY`], each kind, and [`TURNED`].
+
+    If there are several rewards, each kind begins with the reward's label.
     """
     labels = list(dict.fromkeys(label for label, _ in rescored.kinds))
     kinds = [kind if len(labels) == 1 else f"{label}: {kind}" for label, kind in rescored.kinds]
@@ -50,7 +51,7 @@ def words(rescored: Rescored) -> list[str]:
 
 
 def marked(line: dict[str, Any], texts: dict[str, Any], tried: Tried, rescored: Rescored) -> None:
-    """Add to a group's line of the list and to its texts what is known of it."""
+    """Add a group's results to its line of the list and to its texts."""
     found = {(score[0], score[4]) for of_attempt in tried.scores for score in of_attempt if score[4] is not None}
     differs = [number for number, kind in enumerate(rescored.kinds, 1) if kind in found]
     turned = [len(rescored.kinds) + 1] if tried.verdicts else []

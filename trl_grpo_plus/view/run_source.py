@@ -1,5 +1,6 @@
-"""What there is to show of a run, and what its page says of it as a whole."""
+"""A run's traces and logs, and the page's data about the run as a whole."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,12 @@ from .group_data import Tally, by_name, curves
 from .overview import before_after
 
 
+_LOCAL = re.compile(r"[/~]|\.\.?/|(?!output_dir/)[\w.-]+(/[\w.-]+){2,}/?$")  # a name on the Hub has one "/" at most
+
+
 @dataclass(frozen=True)
 class Source:
-    """What there is to show: of a run, or of some groups alone."""
+    """The data that a page is made from: a whole run, or only some groups."""
 
     title: str
     groups: Iterable[Sequence[Row]]
@@ -22,15 +26,16 @@ class Source:
     alarms: list[Row]
     about: Row
     note: str = ""
-    folder: Path | None = None  # where thumbnails are beside the attempts
-    first_prompt: Row | None = None  # as the model was given it
+    folder: Path | None = None  # folder of the traces, which also holds the thumbnails
+    first_prompt: Row | None = None  # as the model was given the prompt
+    step_shift: int = 1  # the step at which a training batch is logged, minus the step of its trace
 
 
 def source_of(run: str | Path) -> Source:
-    """Return a run's traces, or what TRL itself wrote about it.
+    """Return a run's traces, or else the completions that TRL itself wrote.
 
     Raises:
-        ValueError: there is neither.
+        ValueError: the run has neither.
     """
     path = Path(run).resolve()
     try:
@@ -39,7 +44,7 @@ def source_of(run: str | Path) -> Source:
         if not traces.trl_completions.files(run):
             raise
         title = path.parent.name if path.name == "completions" else path.name
-        return Source(title, traces.trl_completions.groups(run), [], [], {}, traces.trl_completions.NOTE)
+        return Source(title, traces.trl_completions.groups(run), [], [], {}, traces.trl_completions.NOTE, step_shift=0)
     title = path.parent.name if path.name == traces.FOLDER else path.name
     read = (traces.journal(folder, "metrics"), traces.journal(folder, "alarms"), traces.about(folder))
     first_prompt = next(iter(traces.journal(folder, traces.FIRST_PROMPT)), None)
@@ -47,22 +52,23 @@ def source_of(run: str | Path) -> Source:
 
 
 def head_of(source: Source, sizes: Sequence[int], tally: Tally, panel: bool = False) -> dict[str, Any]:
-    """Return what the page says of a run as a whole.
+    """Return the page's data about a run as a whole.
 
     Args:
         source ([`Source`]): the run.
-        sizes (`Sequence[int]`): attempts of each of its groups.
-        tally ([`Tally`]): that has seen them.
-        panel (`bool`, *optional*, defaults to `False`): of a page of some groups alone.
+        sizes (`Sequence[int]`): number of attempts of each of the run's groups.
+        tally ([`Tally`]): sums over these groups.
+        panel (`bool`, *optional*, defaults to `False`): the page shows only some groups.
     """
     return {
         "title": source.title,
         "weights": source.about.get("rewards") or {},
-        "about": {} if panel else source.about,
+        "about": {} if panel else _with_short_model(source.about),
         "first_prompt": source.first_prompt,
         "results": before_after(source.metrics, tally),
-        "opening": None,  # the first group
-        "curves": curves(source.metrics, tally),
+        "opening": None,  # the page then opens on the first group
+        "step_shift": source.step_shift,
+        "curves": curves(source.metrics, tally, source.step_shift),
         "calibration": calibration(tally.beliefs),
         "alarms": by_name(source.alarms),
         "note": source.note,
@@ -70,3 +76,26 @@ def head_of(source: Source, sizes: Sequence[int], tally: Tally, panel: bool = Fa
         **dict.fromkeys(("groups", "groups_total"), len(sizes)),
         **dict.fromkeys(("attempts", "attempts_total"), sum(sizes)),
     }
+
+
+def _with_short_model(about: Row) -> Row:
+    model = about.get("model")
+    return {**about, "model": short_paths([model])[model]} if isinstance(model, str) else about
+
+
+def short_paths(names: Iterable[str]) -> dict[str, str]:
+    """Map each name of a model or data set to the name that a page shows: of a local path only its last parts.
+
+    As few parts are left as tell the paths apart.
+
+    Example:
+        >>> list(short_paths(["/data/one/checkpoint-60", "/data/two/checkpoint-60", "me/model"]).values())
+        ['one/checkpoint-60', 'two/checkpoint-60', 'me/model']
+    """
+    shown = {name: name for name in names}
+    local = {name: name.rstrip("/").split("/") for name in shown if _LOCAL.match(name)}
+    for length in range(1, 1 + max(map(len, local.values()), default=0)):
+        short = {name: "/".join(parts[-length:]) for name, parts in local.items()}
+        if len(set(short.values())) == len({tuple(parts) for parts in local.values()}):
+            return shown | short
+    return shown

@@ -1,6 +1,6 @@
-"""A run as others are laid beside it: what it logged, what its steps had cost, its options, and what came of it.
+"""A run's data for the comparison page: its logged metrics, the cost of its steps, its options, and its outcome.
 
-All of it from files of plain data: journals, trainer_state.json, run.json, a race's settings. Nothing is unpickled.
+All data comes from text files: journals, trainer_state.json, run.json, and a race's settings. Nothing is unpickled.
 """
 
 import json
@@ -17,27 +17,29 @@ from ..traces import Row
 from ..utils.files import within
 from ..utils.validation import finite_or_none
 from .group_data import thin
+from .run_source import short_paths
 
 
-Points = list[list[float]]  # [x, y], by x
+Points = list[list[float]]  # [x, y], sorted by x
 
-# What two seeds of one setting may differ in.
+# Options that may differ between two seeds of one setting.
 OF_A_SEED = (
     *("seed", "data_seed", "output_dir", "run_name", "logging_dir", "hub_model_id"),
     *("project", "trackio_space_id", "started", "finished"),
 )
-AXES = ("rollouts", "tokens", "seconds")  # beside the steps
-_RUNS_OWN = ("step", "total_flos")  # keys of a log entry that are no metric
-RACE_SETTINGS = "race_settings.json"  # that trl-grpo-plus race leaves
+AXES = ("rollouts", "tokens", "seconds")  # besides the steps
+_RUNS_OWN = ("step", "total_flos")  # keys of a log entry that are no metrics
+_PATHS = ("model", "dataset.name")  # options that may be a local path
+RACE_SETTINGS = "race_settings.json"  # written by trl-grpo-plus race
 
 
 @dataclass(frozen=True)
 class Run:
-    """One of the runs.
+    """One of the compared runs.
 
     Args:
-        name (`str`): what it is called beside the others.
-        folder (`Path`): its output_dir.
+        name (`str`): the run's name on the page.
+        folder (`Path`): the run's output_dir.
     """
 
     name: str
@@ -45,7 +47,7 @@ class Run:
 
     @cached_property
     def rollouts(self) -> Path | None:
-        """Where its traces are, if it has any."""
+        """Folder of the run's traces; `None` if there are none."""
         try:
             return traces.find(self.folder)
         except ValueError:
@@ -53,31 +55,36 @@ class Run:
 
     @property
     def traced(self) -> bool:
-        """Whether it has traces."""
+        """True if the run has traces."""
         return self.rollouts is not None
 
     @cached_property
     def of_stock_trl(self) -> bool:
-        """Whether its attempts are in TRL's own files alone."""
+        """True if the run's attempts are in TRL's own files only."""
         return not self.traced and bool(traces.trl_completions.files(self.folder))
+
+    @property
+    def step_shift(self) -> int:
+        """The step at which a training batch is logged, minus the step of its trace; TRL's files hold the former."""
+        return 0 if self.of_stock_trl else 1
 
     @cached_property
     def log(self) -> list[Row]:
-        """What the trainer logged, in order: of the journal, else of the trainer_state.json that got furthest."""
+        """Log entries of the trainer, in order: of the journal, or else of the most advanced trainer_state.json."""
         journal = self._of_traces("metrics.jsonl")
         if journal.exists() and (entries := list(traces.read_lines(journal))):
             return entries
         return max((state.get("log_history") or [] for state in self._states()), key=_last_step, default=[])
 
     def groups(self) -> Iterator[list[Row]]:
-        """Its groups of attempts; none where it kept none."""
+        """Return the run's groups of attempts; empty if it kept none."""
         if self.traced:
             return traces.groups(self.folder)
         return traces.trl_completions.groups(self.folder) if self.of_stock_trl else iter(())
 
     @cached_property
     def series(self) -> dict[str, Points]:
-        """Metric -> its values over the steps done. One of an evaluation is called `<split>/<metric>`."""
+        """Points of each metric over the steps done. A metric of an evaluation is called `<split>/<metric>`."""
         found: dict[str, dict[int, float]] = defaultdict(dict)
         for entry in self.log:
             split = next((key.removesuffix("_runtime") for key in entry if _names_a_split(key)), None)
@@ -89,10 +96,10 @@ class Run:
 
     @cached_property
     def axes(self) -> dict[str, Points]:
-        """Of each axis that is known: what had been spent after each step logged.
+        """Points of each known axis: the amount spent after each logged step.
 
-        `seconds` are the run's `step_time`, summed: sampling, scoring and training, without evaluations, checkpoints
-        and the start. `tokens` are `num_tokens`, which TRL counts: prompts and completions of what was trained on.
+        `seconds` is the sum of the run's `step_time`: sampling, scoring and training, without evaluations, checkpoints
+        and the start. `tokens` is TRL's `num_tokens`: prompt and completion tokens that were trained on.
         """
         rate = self.race.get("rollouts")
         spent = {"rollouts": self.series.get("rollouts", []), "tokens": self.series.get("num_tokens", [])}
@@ -108,17 +115,17 @@ class Run:
 
     @cached_property
     def about(self) -> Row:
-        """Its run.json; empty where there is none."""
+        """Content of the run's run.json; empty if there is none."""
         return traces.shown_about(traces.read_object(self._of_traces("run.json")))
 
     @cached_property
     def race(self) -> Row:
-        """What a race noted of it."""
+        """Settings that a race recorded for the run; empty if there are none."""
         return traces.shown_about(traces.read_object(self.folder / RACE_SETTINGS))
 
     @cached_property
     def options(self) -> dict[str, Any]:
-        """Each option that is known of it, from run.json, a race's settings and trainer_state.json."""
+        """All known options of the run, from run.json, a race's settings and trainer_state.json."""
         told = {key: value for key, value in self.about.items() if key != "rewards"}
         weights = {f"weight of {name}": value for name, value in (self.about.get("rewards") or {}).items()}
         raced = {key: value for key, value in self.race.items() if key not in ("prompts", "splits", "rollouts")}
@@ -128,27 +135,32 @@ class Run:
         return {key: self._at_home(value) for key, value in known.items()}
 
     def _at_home(self, value: Any) -> Any:
-        """Return a path within the run's own folder, such as that of a warm start, without what comes before."""
+        """Rewrite a path within the run's own folder, such as a warm start's, to begin with `output_dir/`."""
         _, within, rest = value.partition(f"{self.folder.name}/") if isinstance(value, str) else ("", "", "")
         return f"output_dir/{rest}" if within else value
 
     @property
     def tells_all(self) -> bool:
-        """Whether all its options are known: else nobody can say that it differs from another in the seed alone."""
+        """True if all options of the run are known.
+
+        Otherwise nobody can say that the run differs from another run in the seed only.
+        """
         options = self.about.get("options")
         return isinstance(options, dict) and not traces.hides(options)
 
     @property
     def setting(self) -> str:
-        """The same for two runs that differ in the seed alone."""
+        """Key of the run's setting, equal for two runs that differ in the seed only."""
         if not self.tells_all:
             return str(self.folder)
         return json.dumps({key: v for key, v in self.options.items() if key not in OF_A_SEED}, sort_keys=True)
 
     @property
     def outcome(self) -> dict[str, Any]:
-        """Steps; `splits`, each split's first and last evaluation as [[step, reward], [step, reward]]; what was spent;
-        how often each alarm came on, `None` where nobody watched.
+        """Outcome of the run.
+
+        The keys are `steps`; `splits`, each split's first and last evaluation as [[step, reward], [step, reward]]; the
+        total of each known axis; and `alarms`, how often each alarm came on, or `None` if the run has no traces.
         """
         rewards = {name.removesuffix("/reward"): points for name, points in self.series.items() if _is_reward(name)}
         path = self._of_traces("alarms.jsonl")
@@ -164,17 +176,17 @@ class Run:
         return within(self.folder / traces.FOLDER, self.folder) / name
 
     def _states(self) -> Iterator[Row]:
-        """Each trainer_state.json, the furthest first. A checkpoint that is a link is not looked into."""
+        """Yield each trainer_state.json, the most advanced first. A checkpoint that is a symbolic link is skipped."""
         found = self.folder.glob("checkpoint-[0-9]*/trainer_state.json")
         paths = [*(path for path in found if not path.parent.is_symlink()), self.folder / "trainer_state.json"]
         yield from sorted(map(traces.read_object, paths), key=lambda state: -(state.get("global_step") or 0))
 
 
 def open_runs(paths: Sequence[str | Path]) -> list[Run]:
-    """Return the runs in these folders, each called by as much of its path as tells it from the others.
+    """Return the runs in these folders, each named by a part of its path that tells it from the others.
 
     Raises:
-        ValueError: one is no run, or two are the same.
+        ValueError: a folder is no run, or two are the same.
     """
     folders = [_output_dir(path) for path in paths]
     for number, (path, folder) in enumerate(zip(paths, folders, strict=True)):
@@ -192,38 +204,41 @@ def open_runs(paths: Sequence[str | Path]) -> list[Run]:
 
 
 def shared_folder(folders: Sequence[Path]) -> Path:
-    """Return the innermost folder that holds all of these and is none of them."""
+    """Return the innermost folder that holds all these folders and is none of them."""
     common = Path(os.path.commonpath(folders))
-    # What lies in a run's own folder may be uploaded with its model.
+    # Not a run's own folder: its files may be uploaded with the model.
     return common.parent if common in folders else common
 
 
 def differing(settings: Sequence[Sequence[Run]]) -> list[list[Any]]:
-    """[option, its value in each setting as text] of each option that is not the same in all of them.
+    """Return `[option, value in each setting as text]` for each option that differs between the settings.
 
-    A value is `None` where it is not known. What a setting's own runs differ in, the seeds, stands with commas.
+    A value is `None` if it is not known. If the runs of one setting have several values, such as seeds, the values are
+    joined with commas.
     """
     names = sorted({name for runs in settings for run in runs for name in run.options})
     rows = []
     for name in names:
         cells = [_cell(name, runs) for runs in settings]
-        if len(set(cells)) > 1:
-            rows.append([name, *cells])
+        if len({tuple(cell) for cell in cells}) > 1:
+            shown = short_paths(text for cell in cells for text in cell) if name in _PATHS else {}
+            rows.append([name, *(", ".join(shown.get(text, text) for text in cell) or None for cell in cells)])
     return rows
 
 
-def _cell(name: str, runs: Sequence[Run]) -> str | None:
-    # run.json has the options that are not at their defaults.
+def _cell(name: str, runs: Sequence[Run]) -> list[str]:
+    """Return the values of an option in the runs of one setting, as texts; empty if none is known."""
+    # run.json leaves out the options that are at their defaults.
     unsaid = "default" if runs[0].tells_all else None
     values = [run.options.get(name, unsaid) for run in runs]
     texts = dict.fromkeys(
         value if isinstance(value, str) else json.dumps(value) for value in values if value is not None
     )
-    return ", ".join(texts) if texts else None
+    return list(texts)
 
 
 def sampled(points: Points) -> Points:
-    """So many of a metric's points as a plot shows."""
+    """Thin a metric's points to the 1000 that a plot shows."""
     return thin(points, 1000)
 
 
@@ -243,7 +258,7 @@ def _names(folders: Sequence[Path]) -> list[str]:
 
 
 def _flat(values: Row) -> Row:
-    """Options in a dict of their own beside the others; other dicts as `name.key`."""
+    """Flatten nested dicts: keys of an `options` dict stay as they are, keys of other dicts become `name.key`."""
     flat: Row = {}
     for key, value in values.items():
         if isinstance(value, dict):
@@ -262,7 +277,10 @@ def _names_a_split(key: str) -> bool:
 
 
 def _named(key: str, split: str | None) -> str:
-    """Return a metric's name; TRL begins those of an evaluation with `eval_` whatever its split is called."""
+    """Return a metric's name on the page.
+
+    TRL lets some names of an evaluation begin with `eval_`, whatever its split is called.
+    """
     if split is None:
         return key
     rest = key.removeprefix(f"{split}_") if key.startswith(f"{split}_") else key.removeprefix("eval_")

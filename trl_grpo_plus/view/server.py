@@ -1,8 +1,9 @@
-"""A run's page while the run goes on: a server for this machine alone, whose page asks it for what is new.
+"""A server for this machine only, whose page shows a run that is still going and asks the server for new data.
 
-It listens on 127.0.0.1, and answers who knows the token in its address: `/TOKEN/` is the page, `/TOKEN/data` what is
-new since a look, `/TOKEN/metrics` every metric, `/TOKEN/lists` how each prompt went, `/TOKEN/texts` the attempts of
-some groups. Nothing else is there; no path of a request becomes one of a file.
+The server listens on 127.0.0.1. It answers only requests that hold the token of its address. `/TOKEN/` is the page,
+`/TOKEN/data` the data that is new since a look, `/TOKEN/metrics` every metric, `/TOKEN/lists` the course of each
+prompt, and `/TOKEN/texts` the attempts of some groups. There are no other paths. No request's path becomes the path of
+a file.
 """
 
 import gzip
@@ -24,7 +25,7 @@ from .page import served
 
 
 HOST = "127.0.0.1"
-# A name that someone else lets point here (DNS rebinding) is not among them. Tunnels change the port.
+# Other names are refused, because a foreign name may point here (DNS rebinding). Any port goes: tunnels change it.
 HOSTS = {"127.0.0.1", "localhost"}
 SECURE = {
     "Cache-Control": "no-store",
@@ -42,12 +43,12 @@ def serve_run(run: str | Path, port: int = 0, ready: Callable[[str], Any] = prin
     """Serve the page of a run, which need not have begun, until Ctrl-C.
 
     Args:
-        run (`str` or `Path`): a run's `output_dir`, or its `rollouts` folder. Runs of this package's trainer alone.
-        port (`int`, *optional*, defaults to `0`): of this machine to listen at; 0 is any free one.
-        ready (`Callable`, *optional*): is told the page's address once it can be opened.
+        run (`str` or `Path`): `output_dir` or `rollouts` folder of a run. Only runs of this package's trainer work.
+        port (`int`, *optional*, defaults to `0`): port of this machine to listen at. 0 takes any free port.
+        ready (`Callable`, *optional*): called with the page's address once the page can be opened.
 
     Raises:
-        ValueError: the port is taken or no port, or the run is one of stock TRL.
+        ValueError: the port is taken or is no port, or the run is a run of stock TRL.
     """
     with suppress(KeyboardInterrupt), open_server(run, port) as server:
         ready(server.address)
@@ -55,7 +56,7 @@ def serve_run(run: str | Path, port: int = 0, ready: Callable[[str], Any] = prin
 
 
 def open_server(run: str | Path, port: int = 0) -> "Server":
-    """Return a server that has read what there is of a run, and answers from `serve_forever` on."""
+    """Return a server that has read the run so far, and that answers once `serve_forever` is called."""
     if not 0 <= port <= 65535:
         raise ValueError(f"--port={port} is no port. Give one from 1024 to 65535, or none for a free one.")
     feed = Feed(run)
@@ -70,13 +71,13 @@ def open_server(run: str | Path, port: int = 0) -> "Server":
 
 
 class Server(ThreadingHTTPServer):
-    """Answers about one run.
+    """An HTTP server for the page and the data of one run.
 
     Attributes:
-        address (`str`): of its page, with the token.
+        address (`str`): address of the page, with the token.
     """
 
-    daemon_threads = True  # one that still sends does not hold up Ctrl-C
+    daemon_threads = True  # a thread that is still sending must not hold up Ctrl-C
 
     def __init__(self, feed: Feed, port: int = 0):
         self.feed = feed
@@ -85,17 +86,17 @@ class Server(ThreadingHTTPServer):
         self.address = f"http://{HOST}:{self.server_port}/{self.token}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Tell what kept an answer back. A reader that hung up is nothing to tell."""
+        """Report an error in an answer, but not one of a connection that the reader closed."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: Server
-    timeout = 30  # s that a connection may say or take nothing
+    timeout = 30  # s that a connection may be idle
 
     def parse_request(self) -> bool:
-        """Refuse whatever is not asked from this machine, with the token, by GET."""
+        """Refuse a request that does not name this machine as host, lacks the token, or is not a GET."""
         if not super().parse_request():
             return False
         name = urlsplit(f"//{self.headers.get('Host', '')}").hostname
@@ -113,7 +114,7 @@ class _Handler(BaseHTTPRequestHandler):
         return path if path.startswith("/") else f"/{path}"
 
     def do_GET(self) -> None:
-        """Answer."""
+        """Answer a GET request."""
         answers = {"": self._page, "data": self._data, "metrics": self._metrics, "lists": self._lists}
         answers["texts"] = self._texts
         answer = answers.get(self._what[0]) if self._what else None
@@ -150,11 +151,11 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             for group in texts:
                 self.wfile.write(b"," + _json(group))
-        except Moved:  # without its end the answer is none
+        except Moved:  # without its closing bracket the answer is not JSON, so the page discards it
             return
         self.wfile.write(b"]")
 
-    # -- how it is sent
+    # -- sending
 
     def _send(self, body: bytes, kind: str, more: dict[str, str] | None = None) -> None:
         more = {**(more or {})}
@@ -171,7 +172,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """As bare text, with the headers of all answers."""
+        """Send an error as plain text, with the headers of all answers."""
         body = f"{code} {self.responses.get(code, ('',))[0]}\n".encode()
         allow = {"Allow": "GET"} if code == 405 else {}
         self._begin("text/plain; charset=utf-8", {**allow, "Content-Length": str(len(body))}, code)
@@ -179,11 +180,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def version_string(self) -> str:
-        """Return an empty "Server" header."""
+        """Return the "Server" header, without versions."""
         return "trl-grpo-plus"
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing is told of requests, which hold the token."""
+        """Log nothing: requests hold the token."""
 
 
 def _json(value: Any) -> bytes:

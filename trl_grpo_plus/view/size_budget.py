@@ -1,4 +1,4 @@
-"""Which groups find room in a page."""
+"""The choice of the groups that fit into a page."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from .template import TAGS
 
 
 class Stored(NamedTuple):
-    """Where a group lies in the spool file, and how much it matters."""
+    """A group's position in the spool file, its sizes, and its rank."""
 
     when: tuple[str, int]  # split, step
     rank: int  # 0 named by an alarm, 1 alive or without a verdict, 2 dead
@@ -17,19 +17,24 @@ class Stored(NamedTuple):
     at: int
     line: int  # bytes of its line in the list
     packed: int  # bytes of its texts, packed
-    raw: int  # and as JSON
+    raw: int  # bytes of its texts as JSON
     place: Place = ("", 0, ())
     told: Telling | None = None
 
     @property
     def cost(self) -> int:
-        """Bytes in the page, at most: the texts grow by a third in base64, the line shrinks."""
+        """Maximum number of bytes that the group takes in the page.
+
+        The texts grow by a third in base64, and the line shrinks.
+        """
         return self.packed * 4 // 3 + self.line + TAGS
 
 
 def choose(stored: Sequence[Stored], room: int) -> list[Stored]:
-    """Return the groups that fit into `room` bytes, in order: the first of each step by rank, then the second, and so
-    on.
+    """Return the groups that fit into `room` bytes, in their given order.
+
+    Groups of the lowest rank are chosen first. Within a rank, the first group of each step is chosen, then the second,
+    and so on.
     """
     whens = list(dict.fromkeys(group.when for group in stored))
     turn = {when: _scattered(i) for i, when in enumerate(whens)}
@@ -47,5 +52,5 @@ def choose(stored: Sequence[Stored], room: int) -> list[Stored]:
 
 
 def _scattered(i: int) -> float:
-    """0, 1/2, 1/4, 3/4, 1/8...: wherever one stops, the numbers so far are spread evenly."""
+    """Return term `i` of 0, 1/2, 1/4, 3/4, 1/8, ...: the first terms are spread evenly, however many are taken."""
     return int(f"{i:032b}"[::-1], 2) / 2**32

@@ -1,9 +1,10 @@
-"""One HTML file that loads nothing: a page of `viewer/` with its styles and scripts written into it, and its data.
+"""One HTML file that loads nothing: a page of `viewer/` with its styles, its scripts and its data written into it.
 
-The data is in script elements that are not run: JSON without "<", or raw deflate in base64, which the page unpacks as
-it is looked at. Only the scripts and styles of the page itself are let run, by their hashes.
+The data is in script elements that are not run: JSON without "<", or raw deflate in base64. The page unpacks the
+deflated data when a reader looks at it. The page's policy allows only its own scripts and styles, by their hashes.
 
-What models write is not to be trusted. Here it only ever becomes JSON without "<"; there it only ever becomes text.
+The text that models write is not trusted. This module turns it into JSON without "<". The page's scripts turn it into
+text, never into markup.
 """
 
 import base64
@@ -17,9 +18,9 @@ from importlib.resources import files
 from typing import Any, TypeVar
 
 
-CHUNK = 256 * 1024  # bytes of JSON, before they are packed
-LIBRARIES = ("markdown-it", "temml")  # render Markdown and mathematics
-TAGS = 120  # bytes of markup about a chunk, at most
+CHUNK = 256 * 1024  # bytes of JSON, before packing
+LIBRARIES = ("markdown-it", "temml")  # they render Markdown and mathematics
+TAGS = 120  # maximum bytes of markup around a chunk
 
 Sized = TypeVar("Sized")
 
@@ -27,13 +28,13 @@ Sized = TypeVar("Sized")
 def template(
     page: str, styles: Sequence[str], scripts: Sequence[str], more: str = "", rendering: bool = False
 ) -> tuple[str, str]:
-    """Return a page before its data and after it.
+    """Return the parts of a page before its data and after its data.
 
     Args:
-        page (`str`): its name in `viewer/`; %POLICY%, %STYLE%, %DATA% and %SCRIPT% stand for what is filled in.
-        styles (`Sequence[str]`), scripts (`Sequence[str]`): names of its files there, in order.
-        more (`str`, *optional*): what its policy allows beyond that.
-        rendering (`bool`, *optional*, defaults to `False`): carries the libraries that render Markdown.
+        page (`str`): the page's name in `viewer/`. %POLICY%, %STYLE%, %DATA% and %SCRIPT% in it are filled in.
+        styles (`Sequence[str]`), scripts (`Sequence[str]`): names of the page's files in `viewer/`, in order.
+        more (`str`, *optional*): additional directives of the page's policy.
+        rendering (`bool`, *optional*, defaults to `False`): include the libraries that render Markdown.
     """
     style = "".join(_read(f"{name}.css") for name in styles)
     parts = "\n".join(_read(f"{name}.js") for name in scripts)
@@ -50,41 +51,45 @@ def template(
 
 
 def block(name: str, value: Any) -> str:
-    """Write data as an element of the page, by its id."""
-    # Without "<" nothing in it can end the element or open a comment.
+    """Return data as a script element of the page with the id `name`."""
+    # Without "<" the data can neither end the element nor open a comment.
     return f'<script type="application/json" id="{name}">{dumped(value).replace("<", chr(92) + "u003c")}</script>\n'
 
 
 def packed_block(name: str, data: bytes) -> str:
-    """Return the same of data that is packed already."""
+    """Return packed data as a script element of the page with the id `name`."""
     return f'<script type="application/deflate" id="{name}">{base64.b64encode(data).decode()}</script>\n'
 
 
 def pack(value: Any) -> bytes:
-    """JSON as one whole raw deflate stream."""
+    """Return a value's JSON as one whole raw deflate stream."""
     return deflate(dumped(value).encode(), zlib.Z_FINISH)
 
 
 def array(packed: Iterable[bytes]) -> bytes:
-    """Return a stream of a JSON array whose elements, each ended by a comma, [`deflate`] packed; a null comes last."""
+    """Join packed elements into the deflate stream of a JSON array, with a final null.
+
+    Each element is JSON that ends with a comma, packed by [`deflate`].
+    """
     return b"".join([deflate(b"["), *packed, deflate(b"null]", zlib.Z_FINISH)])
 
 
 def deflate(data: bytes, end: int = zlib.Z_SYNC_FLUSH) -> bytes:
-    """Return a piece of a raw deflate stream that ends on a byte and refers to nothing before it: pieces can be
-    joined.
+    """Return data as a piece of a raw deflate stream.
+
+    A piece ends on a byte and refers to no data before it, so that pieces can be joined.
     """
     packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
     return packer.compress(data) + packer.flush(end)
 
 
 def dumped(value: Any) -> str:
-    """JSON in ASCII: lone surrogates, NUL and line separators are escapes in it."""
+    """Return a value's JSON in ASCII, with escapes for lone surrogates, NUL and line separators."""
     return json.dumps(value, allow_nan=False, separators=(",", ":"))
 
 
 def chunks(items: Sequence[Sized]) -> Iterator[list[Sized]]:
-    """Items together until their JSON, of `raw` bytes each, comes to [`CHUNK`]."""
+    """Yield lists of items whose JSON, of `raw` bytes each, adds up to [`CHUNK`] or more; the last may be smaller."""
     chunk: list[Sized] = []
     size = 0
     for item in items:
@@ -98,7 +103,7 @@ def chunks(items: Sequence[Sized]) -> Iterator[list[Sized]]:
 
 
 def in_chunks(sizes: Iterable[int]) -> list[int]:
-    """Return how many groups make a chunk each, by the bytes of their texts."""
+    """Return the number of groups in each chunk, by the bytes of their texts."""
     chunks, size = [0], 0
     for of_group in sizes:
         chunks[-1] += 1
@@ -119,14 +124,14 @@ def _hash(text: str) -> str:
 
 @functools.cache
 def library(name: str) -> str:
-    """Return a library as it is run: without the name of its source map, which a page could not load."""
+    """Return a library's source without the name of its source map, which a page could not load."""
     path = files(__package__) / "viewer" / "vendor" / f"{name}.min.js"
     return re.sub(r"\n//# sourceMappingURL=.*\s*$", "\n", path.read_text(encoding="utf-8"))
 
 
 @functools.cache
 def library_sources() -> str:
-    """JavaScript that says the names of [`LIBRARIES`] and their sources, each as raw deflate in base64."""
+    """Return JavaScript that maps the names of [`LIBRARIES`] to their sources, as raw deflate in base64."""
     return f"const LIBRARIES = {json.dumps({name: _packed(library(name)) for name in LIBRARIES})};\n"
 
 

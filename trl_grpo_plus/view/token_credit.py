@@ -1,6 +1,6 @@
-"""Credit within an attempt: advantages of tokens and rewards of steps, at places in the text that a page shows.
+"""Credit within an attempt: token advantages and step rewards, with positions in the text that a page shows.
 
-Traces count characters of what the policy wrote last; a page shows all messages as one text, in UTF-16 units.
+Traces count characters of the policy's last message. A page shows all messages as one text, and counts UTF-16 units.
 """
 
 from collections.abc import Sequence
@@ -13,15 +13,15 @@ from ..utils.validation import finite_or_none
 
 
 def utf16(text: str) -> int:
-    """Length of a text in JavaScript."""
+    """Return the length of a text in UTF-16 units, as JavaScript counts."""
     return len(text) + sum(char > "\uffff" for char in text) if not text.isascii() else len(text)
 
 
 def credit(row: Row) -> dict[str, Any]:
-    """Return what an attempt's detail says of its tokens and steps; nothing where it has neither.
+    """Return an attempt's token advantages and step rewards for the page; an empty dict if there are neither.
 
     Returns:
-        `dict`: `heat`, `[[from, to, advantage], ...]`; `steps`, `[[end, reward, name], ...]`, by end.
+        `dict`: `heat`, `[[from, to, advantage], ...]`; `steps`, `[[end, reward, name], ...]`, sorted by end.
 
     Example:
         >>> credit({"completion": "a b", "advantages": [[1, 0.5], [3, -0.5]], "steps": {"r": [[3, 1.0]]}})
@@ -47,7 +47,7 @@ def credit(row: Row) -> dict[str, Any]:
 
 
 def _written_last(completion: Any) -> tuple[int, str]:
-    """Return where in the text of all messages the policy's last one begins, in UTF-16 units; and what it says."""
+    """Return the offset of the policy's last message in the text of all messages, in UTF-16 units, and its content."""
     if isinstance(completion, str):
         return 0, completion
     at = max((i for i, message in enumerate(completion) if message.get("role") == "assistant"), default=0)
@@ -55,7 +55,7 @@ def _written_last(completion: Any) -> tuple[int, str]:
 
 
 def places(text: str, ends: Sequence[int], start: int = 0) -> list[int]:
-    """`start` and so many UTF-16 units, for each of some ascending offsets in characters."""
+    """Convert ascending offsets in characters into offsets in UTF-16 units, counted from `start`."""
     if text.isascii():
         return [start + end for end in ends]
     found, before = [], 0

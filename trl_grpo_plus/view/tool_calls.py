@@ -1,4 +1,4 @@
-"""Turns within an attempt: who wrote each, and each tool call's place in the text, its name and its arguments."""
+"""Turns within an attempt: the role of each message, and the position, name and arguments of each tool call."""
 
 import contextlib
 import json
@@ -9,14 +9,14 @@ from ..utils.text import as_text
 from .token_credit import places, utf16
 
 
-# As models write a call that nobody has parsed out of their text.
+# The tags around a call that nobody has parsed out of the model's text.
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 
 Call = list[Any]
 
 
 def roles(completion: Sequence[dict[str, Any]], messages: Sequence[Sequence[Any]]) -> list[list[Any]]:
-    """Role and length in UTF-16 units of each message, and its name (a tool's) where it has one."""
+    """Return each message's role, its length in UTF-16 units, and its name (a tool's) if it has one."""
     found = []
     for message, (role, text) in zip(completion, messages, strict=True):
         name = message.get("name")
@@ -25,7 +25,9 @@ def roles(completion: Sequence[dict[str, Any]], messages: Sequence[Sequence[Any]
 
 
 def calls(completion: Any) -> list[Call]:
-    """Each call of a completion, in order: `[from, to, name, [[argument, value], ...]]`, in UTF-16 units of its text.
+    """Return each tool call of a completion, in order, as `[from, to, name, [[argument, value], ...]]`.
+
+    `from` and `to` are offsets in the completion's text, in UTF-16 units.
 
     Example:
         >>> add = {"function": {"name": "add", "arguments": {"a": 1}}}
@@ -51,7 +53,7 @@ def _of_message(message: dict[str, Any], start: int) -> Iterator[Call]:
         yield from _in_text(content, start)
     start += utf16(content) + 1 if content else 0
     for call in message.get("tool_calls") or ():
-        called = call.get("function", call)  # as utils.text writes it
+        called = call.get("function", call)  # the same text as utils.text writes
         end = start + utf16(str(called))
         yield [start, end, *_told(called if isinstance(called, dict) else {"name": called})]
         start = end + 1
@@ -78,7 +80,7 @@ def _in_text(text: str, start: int) -> Iterator[Call]:
 
 
 def _told(called: dict[str, Any]) -> tuple[str, list[list[str]]]:
-    """Return name and arguments, which may be JSON in a text."""
+    """Return a call's name and arguments. The arguments may be given as a JSON string."""
     given = called.get("arguments")
     if isinstance(given, str):
         with contextlib.suppress(ValueError, RecursionError):

@@ -1,7 +1,7 @@
 """Whole groups of attempts in wandb and trackio: a table that grows, a page to read, and two histograms.
 
-All of it is made and sent in a thread of its own, and what goes wrong there is said once. The record of a run is its
-files under `output_dir/rollouts`; this is the sample that is looked at while it goes on.
+A separate thread makes and sends each log. Each kind of error is reported once. The full record of a run is its files
+under `output_dir/rollouts`. The trackers get only a sample, to look at while the run goes on.
 """
 
 import contextvars
@@ -29,12 +29,12 @@ logger = get_logger(__name__)
 
 # wandb's interface shows the last 100 increments of a table.
 MOST_LOGS = 100
-# What is logged through, and the run that is open there.
+# tracker -> function from its module to the run that is open in it
 OPEN_RUN: dict[str, Callable[[Any], Any]] = {
     "wandb": lambda wandb: wandb.run,
     "trackio": lambda trackio: trackio.context_vars.current_run.get(),
 }
-# Of a text in a table. wandb keeps all rows of a growing table in memory.
+# Maximum length of a text in a table: wandb keeps all rows of a growing table in memory.
 MOST_CHARACTERS = 20_000
 
 BEFORE_REWARDS = ("step", "split", "round", "group", "attempt", "verdict", "kept", "reason", "reward", "advantage")
@@ -42,20 +42,21 @@ AFTER_REWARDS = ("outcome", "tokens", "truncated", "prompt", "completion", "refe
 
 
 class Trackers:
-    """Logs some whole groups of a batch to the trackers of a run: at the first batch, and at about 100 batches in all.
+    """A logger of some whole groups to a run's trackers: at the first batch, and at about 100 batches in all.
 
     Each log is one row of history with `train/global_step` and
-    - `traces/attempts`: a table with one row an attempt, groups together, the highest advantage of each first. wandb
-      shows the rows of all logs in one table, trackio a table for each;
+    - `traces/attempts`: a table with one row for each attempt. Groups stay together, with the highest advantage first.
+      wandb shows the rows of all logs in one table, trackio shows a table for each log;
     - `traces/panel`: the same groups as a page;
     - `traces/reward` and `traces/spread`: histograms of the rewards, and of max - min within groups, over all groups.
 
-    Nothing here raises or waits: a thread makes and sends each log, one more may wait for it, and the next is skipped.
+    Logging neither raises nor waits. A thread makes and sends each log. One more log may wait for that thread, and
+    further logs are skipped.
 
     Args:
-        report_to (`list[str]`): as in [`~transformers.TrainingArguments`]. Others than wandb and trackio are ignored.
+        report_to (`list[str]`): as in [`~transformers.TrainingArguments`]. Only wandb and trackio are used.
         max_steps (`int`): optimizer steps of the whole run.
-        groups (`int`, *optional*, defaults to `4`): most groups in a log; 0 logs nothing.
+        groups (`int`, *optional*, defaults to `4`): maximum number of groups in a log; 0 logs nothing.
 
     Example:
 
@@ -67,32 +68,31 @@ class Trackers:
     ```
     """
 
-    # wandb's run, and the table that grows in it: of the class, so that it goes on where one run is trained in twice.
+    # wandb's run and its growing table. A class attribute, so that a second training in one run continues the table.
     _growing: tuple[Any, Any] = (None, None)
 
     def __init__(self, report_to: list[str], max_steps: int, groups: int = 4):
         self.names = [name for name in OPEN_RUN if name in report_to]
         self.groups = groups
         self.every = max(1, math.ceil(max_steps / MOST_LOGS))
-        self._last: int | None = None  # which span of `every` steps was logged last
+        self._last: int | None = None  # the last logged span of `every` steps
         self._offered = self._skipped = 0
         self._sending: list[threading.Thread] = []  # each waits for the one before it
         self._warned: set[tuple[str, str]] = set()
         self._reward_names: list[str] = []
 
     def due(self, step: int) -> bool:
-        """Return whether a batch generated after `step` optimizer steps is to be logged: the first one seen in each
-        span.
-        """
+        """Return `True` if the batch generated after `step` optimizer steps is due: the first in its span of steps."""
         return bool(self.names) and self.groups > 0 and step // self.every != self._last
 
     def log(self, step: int, groups: list[list[Row]], totals: Any) -> None:
-        """Log a batch if it is due. Returns at once.
+        """Log a batch if it is due, and return at once.
 
         Args:
             step (`int`): optimizer steps done.
             groups (`list[list[dict]]`): rows of whole groups, to choose from. They must not be changed afterwards.
-            totals (`Tensor` or nested `list`): `(P, G)`, total rewards of all groups sampled; NaN or `None`: unscored.
+            totals (`Tensor` or nested `list`): `(P, G)`, total rewards of all sampled groups. NaN or `None` means that
+                an attempt is unscored.
         """
         if not self.due(step):
             return
@@ -116,7 +116,7 @@ class Trackers:
             self._warn("thread", "refused", f"Groups cannot be logged: {error}.")
 
     def close(self, timeout: float = 30.0) -> None:
-        """Wait up to `timeout` seconds for what is being sent. To be called before the trackers' runs are finished."""
+        """Wait up to `timeout` seconds for the logs being sent. Call this before the trackers' runs are finished."""
         for thread in self._sending[-1:]:
             thread.join(timeout)
         if any(thread.is_alive() for thread in self._sending):
@@ -138,17 +138,17 @@ class Trackers:
                     continue
                 if not html:
                     picked = pick(groups, self.groups)
-                    html = valid(page.panel(picked, f"Step {step}"))
-                # Before the table, which would keep rows of a log that failed.
+                    html = valid(page.panel(picked, f"Step {step + 1}"))  # at which the batch is logged
+                # Made before the table: if they fail, the table must not have grown.
                 values = {"traces/panel": module.Html(html, inject=False), **_histograms(module, totals)}
                 values["traces/attempts"] = self._grown(name, module, run, picked)
                 run.log({**values, "train/global_step": step})
-            except BaseException as error:  # this thread's own: there is nothing above it to stop
+            except BaseException as error:  # the thread has no caller that could handle it
                 self._warn(name, "failed", _failure(name, error))
 
     def _grown(self, name: str, module: Any, run: Any, groups: list[list[Row]]) -> Any:
-        """Return the table to log: for wandb the run's one table, which sends what is new in it."""
-        # Fixed, since the columns of a growing table are.
+        """Return the table to log: for wandb the run's one growing table, which sends only its new rows."""
+        # Kept from the first log: the columns of a growing table cannot change.
         self._reward_names = self._reward_names or list(groups[0][0]["rewards"])
         names, rows = columns(self._reward_names), table(groups, self._reward_names)
         if name == "trackio":
@@ -189,19 +189,19 @@ def _failure(name: str, error: BaseException) -> str:
 
 
 def failed_in(error: BaseException) -> str | None:
-    """Return the tracker whose code an error came through, `None` where it came through none."""
+    """Return the tracker whose code an error came through; `None` if there is none."""
     modules = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
     return next((name for module in modules if (name := module.partition(".")[0]) in OPEN_RUN), None)
 
 
-# -- which groups, and as which rows of a table
+# -- choice of the groups, and their rows in a table
 
 
 def pick(groups: list[list[Row]], count: int) -> list[list[Row]]:
-    """At most `count` groups to look at, in the order given.
+    """Pick at most `count` groups to look at, and return them in the given order.
 
-    Up to half are groups that alarms name, most alarms first; one is the group with the highest reward; then verdicts
-    take turns, the rarest among those picked first.
+    Up to half are groups that alarms name, those with the most alarms first. One is the group with the highest reward.
+    Each of the rest has the verdict that is rarest among the groups picked so far.
     """
     verdicts = [group[0]["verdict"] for group in groups]
     alarmed = [i for i, group in enumerate(groups) if _alarms(group)]
@@ -218,18 +218,18 @@ def pick(groups: list[list[Row]], count: int) -> list[list[Row]]:
 
 
 def columns(rewards: list[str]) -> list[str]:
-    """Return names of the columns of [`table`]. A reward named like another column is told from it by `rewards/`."""
+    """Return the column names of [`table`]. A reward named like another column gets the prefix `rewards/`."""
     taken = {*BEFORE_REWARDS, *AFTER_REWARDS}
     return [*BEFORE_REWARDS, *(f"rewards/{name}" if name in taken else name for name in rewards), *AFTER_REWARDS]
 
 
 def table(groups: list[list[Row]], rewards: list[str]) -> list[list[Any]]:
-    """One row an attempt, groups together, in each the best first."""
+    """Return one row for each attempt. Groups stay together, each with its best attempt first."""
     return [_row(row, rewards) for group in groups for row in best_first(group)]
 
 
 def shown(text: str, most: int = MOST_CHARACTERS) -> str:
-    r"""`text` as a tracker can store it, without its middle where it is longer than `most` characters.
+    r"""Return `text` as a tracker can store it; cut out the middle of a text longer than `most` characters.
 
     Example:
         >>> shown("abcdefgh", most=4)
@@ -263,13 +263,14 @@ def _highest(group: list[Row]) -> float:
 
 
 def valid(text: str) -> str:
-    """Lone surrogates, which cannot be written as UTF-8, as escapes."""
+    """Return `text` with lone surrogates, which cannot be written as UTF-8, as escapes."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def inert(value: Any) -> Any:
-    """Text that is no Markdown or HTML, and looks the same: trackio documents a table's text as Markdown.
+    """Return text that looks the same but holds no Markdown or HTML: trackio documents a table's text as Markdown.
 
-    A zero-width space after each `<` and `]` leaves no tag, link, image or reference.
+    A zero-width space after each `<` and `]` leaves no tag, link, image or reference. Other values are returned as
+    they are.
     """
     return value.replace("<", "<\u200b").replace("]", "]\u200b") if isinstance(value, str) else value

@@ -30,7 +30,7 @@ const VIEW = {
   view: [() => state.view, (text) => ["follow", "prompts"].includes(text) && (state.view = text)],
 };
 
-const usualScope = () => (data.head.panel || data.head.rescored ? "all" : "step");
+const usualScope = () => (data.head.panel || data.head.rescored || $("query").value ? "all" : "step");
 
 function recallDiffers(text) {
   const [, set] = option("differs");
@@ -44,22 +44,38 @@ function recallSort(text) {
   showSort();
 }
 
-function remember() {
-  const place = new URLSearchParams({ split: state.split, step: state.step });
-  if (state.group >= 0) place.set("group", keyOf(state.group));
+let followsNewest = () => false; // live.js puts another in its place
+
+// While the newest step is followed the address names no step: opened again, it is again the newest.
+const remember = () => setAddress(placeOfView(!followsNewest()));
+
+function placeOfView(withStep) {
+  const place = new URLSearchParams({ split: state.split });
+  if (withStep) place.set("step", state.step);
+  if (withStep && state.group >= 0) place.set("group", keyOf(state.group));
   for (const [key, [value]] of Object.entries(VIEW)) if (value()) place.set(key, value());
-  if (state.pins.length) place.set("pins", state.pins.join("."));
+  if (withStep && state.pins.length) place.set("pins", state.pins.join("."));
   for (const name of picked.keys()) place.append("metric", name);
-  setAddress(place);
+  return place;
+}
+
+// A link to a search names its scope only if it does not cover all steps.
+function recallScope(place) {
+  state.searching = Boolean($("query").value);
+  if (!state.searching || place.has("scope")) return;
+  const { scope } = state;
+  setScope("all");
+  state.scopeBefore = scope;
 }
 
 function recall() {
   const place = new URLSearchParams(location.hash.slice(1) || data.head.opening || "");
   pickOnly(place.getAll("metric"));
   const split = data.splits.includes(place.get("split")) ? place.get("split") : data.splits[0];
-  const step = place.has("step") ? Number(place.get("step")) : data.steps[split][0];
+  const step = place.has("step") ? Number(place.get("step")) : data.steps[split].at($("follow-last")?.checked ? -1 : 0);
   state.view = "";
   for (const [key, [, set]] of Object.entries(VIEW)) if (place.has(key)) set(place.get(key));
+  recallScope(place);
   state.rendered &&= canRender();
   const pins = /^\d{1,6}(\.\d{1,6})?$/.test(place.get("pins") || "") ? place.get("pins").split(".").map(Number) : [];
   state.linked = { g: findGroup(split, step, place.get("group")), pins };

@@ -27,12 +27,17 @@ function number(value, digits = 4) {
   if (value === null || value === undefined) return "–";
   if (Number.isInteger(value)) return value.toLocaleString("en-US");
   const size = Math.abs(value);
-  return size >= 1e5 || size < 1e-4 ? value.toExponential(2) : String(Number(value.toPrecision(digits)));
+  return size >= 1e5 || size < 1e-4 ? value.toExponential(Math.max(2, digits - 2)) : String(Number(value.toPrecision(digits)));
 }
 
 const signed = (value) => (value > 0 ? `+${number(value)}` : number(value));
 const count = (n, what) => `${number(n)} ${what}${n === 1 ? "" : "s"}`;
 const words = (name) => name.replaceAll("_", " ");
+
+// The step at which a batch is logged: the number of steps done once it was trained on. Only this is shown. Traces, and
+// with them `data` and the address, hold the number of steps done when it was sampled.
+const loggedStep = (step, split) => step + (split === "train" ? data.head.step_shift : 0);
+const loggedStepOf = (g) => loggedStep(data.step[g], data.split[g]);
 
 // A button; `key` does the same, and `pressed` is null where nothing stays pressed.
 function tool(id, name, key, pressed, act) {

@@ -24,7 +24,7 @@ function fillCalibration() {
     $("calibration-plot").replaceChildren(calibrationPlot(tenths, range));
     $("calibration-table").replaceChildren(...calibrationTable(tenths));
   };
-  const name = ([first, last], i) => `${i ? "last, " : "all, "}${number(first)} – ${number(last)}`;
+  const name = (steps, i) => `${i ? "last, " : "all, "}${steps.map((step) => number(loggedStep(step, "train"))).join(" – ")}`;
   const chosen = Math.max($("calibration-steps").selectedIndex, 0);
   $("calibration-steps").replaceChildren(...spans.map(({ steps }, i) => el("option", {}, name(steps, i))));
   $("calibration-steps").selectedIndex = Math.min(chosen, spans.length - 1);

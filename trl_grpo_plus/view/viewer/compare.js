@@ -6,6 +6,7 @@ const KEYS = {
   "/": () => $("query").focus(),
   d: () => toggle("diff"),
   t: () => toggle("unfold"),
+  c: () => toggle("credit"),
 };
 
 function onKey(event) {

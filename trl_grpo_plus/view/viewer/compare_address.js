@@ -18,6 +18,7 @@ const VIEW = {
   regex: tickedAt("regex", false),
   diff: held("diff", true),
   thinking: held("unfold", false),
+  credit: held("credit", true),
 };
 
 function hideRuns(text) {

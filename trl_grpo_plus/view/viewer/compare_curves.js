@@ -7,7 +7,8 @@ const GRID = 200; // points of a mean where runs were logged at different places
 const curves = { names: [], hidden: new Set(), drawing: 0 };
 
 const runName = (r) => data.head.runs[r].name;
-const styleOfRun = (r) => `s${r % 8}`;
+// Eight colours and four kinds of dashes: 32 looks, of which the first eight differ in colour.
+const styleOfRun = (r) => (r < 8 ? `s${r}` : `s${r % 8} d${(r + Math.floor(r / 8)) % 4}`);
 const runKey = (r) => lineKey({ style: styleOfRun(r) }, r);
 const settingName = (runs) => `mean of ${runs.map(runName).join(", ")}`;
 const seeded = () => data.head.settings.filter((runs) => runs.length > 1);

@@ -3,7 +3,7 @@
 const HIGH = 52; // px of a row, as in compare.css
 
 const prompts = { all: [], rows: [], chosen: null, source: "", timer: 0, drawing: 0 };
-const state = { diff: true, unfold: false, at: {} }; // at: of each run, which of its groups is shown
+const state = { diff: true, unfold: false, credit: true, at: {} }; // at: of each run, which of its groups is shown
 
 // Of each prompt: of each run that sampled it, its groups in this page by step.
 function loadPrompts({ prompts: sizes, times }) {
@@ -110,20 +110,26 @@ async function drawAttempts() {
   if (turn !== prompts.drawing) return;
   const marked = spans.map((lists) => lists.map((list) => list.map(([from, to]) => [from, to, "hit"])));
   const base = loaded[0].attempts[0];
-  const columns = shown.map(([r, g], i) => runColumn(prompt, r, g, loaded[i], marked[i], base));
+  const every = loaded.flatMap((group) => group.attempts);
+  const [most, names] = [hottest(every), stepNames(every)];
+  const credit = (attempt) => (state.credit ? creditRanges(attempt, most, names) : []);
+  const columns = shown.map(([r, g], i) => runColumn(prompt, r, g, loaded[i], marked[i], { base, credit }));
   const focused = document.activeElement.id;
   const node = el("div", { id: "columns", className: "runs" }, ...columns);
-  $("group").replaceChildren(promptHead(prompt), task(loaded[0], marked[0]), node);
+  $("group").replaceChildren(promptHead(prompt, every), task(loaded[0], marked[0]), node);
   if (focused && $(focused) !== document.activeElement) $(focused)?.focus({ preventScroll: true });
 }
 
-function promptHead(prompt) {
+function promptHead(prompt, attempts) {
   const head = el("div", { id: "group-head" }, el("h3", {}, words(prompt.split)));
   const absent = data.head.runs.flatMap((run, r) => (prompt.runs.has(r) ? [] : [run.name]));
   if (absent.length) head.append(el("span", { className: "muted" }, "Never sampled in ", el("bdi", {}, absent.join(", "))));
+  const credited = hasCredit(attempts);
+  if (credited && state.credit) head.append(creditLegend(attempts));
   head.append(el("span", { className: "grow" }));
   head.append(tool("diff", "Differences", "d", state.diff, () => toggle("diff")));
   head.append(tool("unfold", "Thinking", "t", state.unfold, () => toggle("unfold")));
+  if (credited) head.append(tool("credit", "Credit", "c", state.credit, () => toggle("credit")));
   return head;
 }
 
@@ -132,14 +138,16 @@ function toggle(id) {
   drawAttempts();
 }
 
-function runColumn(prompt, r, g, group, marked, base) {
+function runColumn(prompt, r, g, group, marked, marks) {
   const rewards = rewardsOf(g);
   const mean = meanReward(g);
   const head = el("div", { className: "run-head" }, el("h3", {}, runKey(r), el("bdi", {}, runName(r))), el("div", { className: "row-line" }, el("span", { className: "dots" }, ...rewards.map((reward) => dot(reward))), el("span", { className: "end" }, `mean ${number(mean, 3)}`)), whenNode(prompt, r, g));
   const before = group.prompt.length + group.reference.length;
-  const attempts = group.attempts.map((attempt, i) => attemptNode(attempt, marked[before + i], base));
+  const attempts = group.attempts.map((attempt, i) => attemptNode(attempt, marked[before + i], marks));
   return el("article", { className: "of-run", "aria-label": runName(r) }, head, ...attempts);
 }
+
+const stepOfRun = (r, g) => data.step[g] + (data.split[g] === "train" ? data.head.runs[r].step_shift : 0);
 
 // Which step is shown, and the others.
 function whenNode(prompt, r, g) {
@@ -147,15 +155,15 @@ function whenNode(prompt, r, g) {
   const times = prompt.times[r];
   const left = times - groups.length;
   const told = `${count(times, "time")} sampled${left ? `, ${number(groups.length)} of them here` : ""}`;
-  const line = el("div", { className: "when" }, el("span", {}, `step ${number(data.step[g])}`), el("span", { className: "muted" }, told));
+  const line = el("div", { className: "when" }, el("span", {}, `step ${number(stepOfRun(r, g))}`), el("span", { className: "muted" }, told));
   if (groups.length < 2) return line;
   const go = (i) => [(state.at[r] = i), drawAttempts()];
   const button = (id, name, i) => {
-    const node = el("button", { type: "button", id: `${id}-${r}`, "aria-pressed": state.at[r] === i }, name);
+    const node = el("button", { type: "button", className: "choice", id: `${id}-${r}`, "aria-pressed": state.at[r] === i }, name);
     node.addEventListener("click", () => go(i));
     return node;
   };
-  const range = { type: "range", id: `when-${r}`, min: 0, max: groups.length - 1, step: 1, "aria-label": `Step of ${runName(r)}`, "aria-valuetext": `step ${data.step[g]}` };
+  const range = { type: "range", id: `when-${r}`, min: 0, max: groups.length - 1, step: 1, "aria-label": `Step of ${runName(r)}`, "aria-valuetext": `step ${stepOfRun(r, g)}` };
   const slider = groups.length > 2 ? el("input", range) : null;
   if (slider) {
     slider.value = state.at[r];
@@ -165,9 +173,10 @@ function whenNode(prompt, r, g) {
   return line;
 }
 
-function attemptNode(attempt, found, base) {
+// `base` is the attempt whose words the others' are compared with; credit(attempt) are ranges, as of paint().
+function attemptNode(attempt, found, { base, credit }) {
   const diff = state.diff && base.text !== attempt.text ? difference(base.text, attempt.text) : null;
-  const ranges = [...found, ...(diff ? diff.ranges : [])];
+  const ranges = [...credit(attempt), ...found, ...(diff ? diff.ranges : [])];
   if (attempt.answer) ranges.push([...attempt.answer, "answer"]);
   const head = el("div", { className: "total" }, dot(attempt.reward), el("b", {}, number(attempt.reward)), el("span", { className: "muted" }, `#${attempt.attempt}`));
   if (attempt === base) head.append(el("span", { className: "tag" }, "the others' differences are from this"));

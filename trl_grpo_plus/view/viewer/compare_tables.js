@@ -20,7 +20,7 @@ function runCell(run, r) {
   });
   const siblings = data.head.settings.find((runs) => runs.includes(r)).filter((other) => other !== r);
   const told = siblings.length ? el("span", { className: "muted" }, ` same setting as ${siblings.map(runName).join(", ")}`) : null;
-  return el("th", { scope: "row", title: run.folder }, el("label", {}, box, " ", runKey(r), el("bdi", {}, run.name)), told);
+  return el("th", { scope: "row" }, el("label", {}, box, " ", runKey(r), el("bdi", {}, run.name)), told);
 }
 
 function splitCell(ends) {

@@ -42,11 +42,12 @@ const plainText = (parts) => parts.map(([, text]) => text).join("\n");
 // A group as data, in the words of its traces.
 function groupData(g, { prompt, reference, attempts }) {
   const place = Object.fromEntries(["split", "step", "batch", "round", "group", "verdict", "reason", "alarms"].map((name) => [name, data[name][g]]));
-  const plain = attempts.map(({ attempt, text, reward, advantage, tokens, kl, truncated, parts, extra, roles }) => ({
+  const plain = attempts.map(({ attempt, text, reward, advantage, tokens, kl, truncated, parts, extra, roles, rescored }) => ({
     ...{ attempt, reward, advantage, tokens, kl, truncated },
     rewards: Object.fromEntries(parts.map(([name, score]) => [name, score])),
     outcomes: Object.fromEntries(parts.map(([name, , outcome]) => [name, outcome])),
     extra: Object.fromEntries(extra),
+    ...(rescored ? { rescored: rescored.map(rescoredData) } : {}),
     ...(roles.length ? { messages: turns({ text, roles }).map(([role, from, to]) => ({ role, content: text.slice(from, to) })) } : {}),
     text,
   }));
@@ -59,11 +60,15 @@ function groupData(g, { prompt, reference, attempts }) {
   };
 }
 
+function rescoredData([reward, recorded_as, recorded, now, disagreement, message]) {
+  return { reward, recorded_as, recorded, now, disagreement, message };
+}
+
 function copyTools(g, group) {
   return [
     el("span", { className: "muted" }, "Copy"),
     copyButton("copy-prompt", "Prompt", "Copy the prompt", () => plainText(group.prompt)),
-    copyButton("copy-link", "Link", "Copy a link to this view", () => location.href),
+    copyButton("copy-link", "Link", "Copy a link to this view", () => `${location.href.split("#")[0]}#${placeOfView(true)}`),
     copyButton("copy-group", "JSON", "Copy the group as JSON", () => JSON.stringify(groupData(g, group), null, 1)),
   ];
 }

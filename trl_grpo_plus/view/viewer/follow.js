@@ -44,7 +44,7 @@ async function drawFollow(g, turn) {
   const plot = promptPlot(g, groups, line);
   const view = el("div", { id: "follow" }, promptFacts(groups, line, lists.bar), plot.node);
   $("group").replaceChildren(followHead(g), view, task(found[0], [...found[0].prompt, ...found[0].reference].map(() => [])), pair);
-  plot.rest(data.step[g]);
+  plot.rest(loggedStepOf(g));
 }
 
 function followHead(g) {
@@ -63,8 +63,9 @@ function promptFacts(groups, line, bar) {
   const whole = line || pageFacts(groups, bar);
   const told = [`Sampled ${count(whole.groups, "time")}, ${count(whole.attempts, "attempt")}`];
   if (bar !== null && whole.groups) {
-    told.push(whole.solved === null ? "no group all solved" : `first solved by all attempts at step ${number(whole.solved)}`);
-    told.push(whole.failed === null ? "never failed by all" : `last failed by all at step ${number(whole.failed)}`);
+    const at = (step) => `at step ${number(loggedStep(step, data.split[groups[0]]))}`;
+    told.push(whole.solved === null ? "no group all solved" : `first solved by all attempts ${at(whole.solved)}`);
+    told.push(whole.failed === null ? "never failed by all" : `last failed by all ${at(whole.failed)}`);
   }
   if (groups.length < whole.groups) told.push(`${number(groups.length)} of its groups in this page`);
   const list = whole.list ? el("span", { className: "tag" }, LISTS[whole.list].name.toLowerCase()) : null;
@@ -90,21 +91,21 @@ function pageFacts(groups, bar) {
 function promptPlot(g, groups, line) {
   const of = data.belief[g]?.[4]; // one reward, of which something is believed
   const earned = (other) => (of ? data.belief[other]?.[3] ?? null : meanReward(other));
-  const here = groups.map((other) => [data.step[other], earned(other)]).filter(([, mean]) => mean !== null);
-  const missing = !of && line && line.groups > groups.length ? line.steps.map((step, i) => [step, line.means[i]]) : [];
+  const here = groups.map((other) => [loggedStepOf(other), earned(other)]).filter(([, mean]) => mean !== null);
+  const missing = !of && line && line.groups > groups.length ? line.steps.map((step, i) => [loggedStep(step, data.split[g]), line.means[i]]) : [];
   const believed = groups.filter((other) => data.belief[other] && data.belief[other][0] !== null);
-  const means = believed.map((other) => [data.step[other], data.belief[other][0]]);
+  const means = believed.map((other) => [loggedStepOf(other), data.belief[other][0]]);
   const range = extremes([...(of ? [0, 1] : data.range), ...[...here, ...missing, ...means].map(([, y]) => y)]);
   const within = (y) => Math.max(range[0], Math.min(range[1], y));
   const band = believed.map((other) => {
     const [mean, std] = data.belief[other];
-    return [data.step[other], within(mean - (std || 0)), within(mean + (std || 0))];
+    return [loggedStepOf(other), within(mean - (std || 0)), within(mean + (std || 0))];
   });
   const series = [{ name: "mean reward", label: of ? `mean ${of}` : "mean reward", style: "s0", points: byStep(missing.length ? missing : here) }];
   if (means.length) series.push({ name: "believed", style: "s1", points: means, band });
   const dots = thinned(groups, SPOTS).filter((other) => earned(other) !== null).map((other) => spotOf(other, earned(other)));
-  const pick = (x) => leaveFor(groups.reduce((best, other) => (Math.abs(data.step[other] - x) < Math.abs(data.step[best] - x) ? other : best)));
-  const xs = extremes(data.steps[data.split[g]]);
+  const pick = (x) => leaveFor(groups.reduce((best, other) => (Math.abs(loggedStepOf(other) - x) < Math.abs(loggedStepOf(best) - x) ? other : best)));
+  const xs = extremes(data.steps[data.split[g]].map((step) => loggedStep(step, data.split[g])));
   const plot = newPlot({ title: of ? `mean ${of}` : "mean reward", series, range, dots }, { xs, pick, go: (dot) => leaveFor(dot.g) });
   plot.node.id = "follow-plot";
   return plot;
@@ -114,8 +115,8 @@ function spotOf(g, y) {
   const round = data.round[g] ? `, round ${data.round[g]}` : "";
   const verdict = data.verdict[g];
   const chosen = following.sides.some((side) => side.g === g) ? "chosen" : "";
-  const title = `step ${data.step[g]}${round}: ${number(y, 3)}${verdict ? `, ${words(verdict)}` : ""}`;
-  return { x: data.step[g], y, g, title, style: `${verdict || ""} ${chosen}`.trim() };
+  const title = `step ${loggedStepOf(g)}${round}: ${number(y, 3)}${verdict ? `, ${words(verdict)}` : ""}`;
+  return { x: loggedStepOf(g), y, g, title, style: `${verdict || ""} ${chosen}`.trim() };
 }
 
 // Points at the same step as one, by step.
@@ -145,7 +146,7 @@ function chosenOf(attempts, which) {
 function sideNode(groups, i, attempt, both) {
   const side = following.sides[i];
   const some = [...new Set([...thinned(groups, 300), ...following.sides.map(({ g }) => g)])].sort((a, b) => a - b);
-  const named = (g) => `step ${data.step[g]}${data.round[g] ? `, round ${data.round[g]}` : ""}: ${number(meanReward(g), 3)}`;
+  const named = (g) => `step ${loggedStepOf(g)}${data.round[g] ? `, round ${data.round[g]}` : ""}: ${number(meanReward(g), 3)}`;
   const group = el("select", { id: `side-group-${i}` }, ...some.map((g) => el("option", { value: g, selected: g === side.g }, named(g))));
   const which = el("select", { id: `side-which-${i}` }, ...["best", "worst"].map((name) => el("option", { selected: name === side.which }, name)));
   for (const select of [group, which]) {
@@ -159,6 +160,7 @@ function sideNode(groups, i, attempt, both) {
   const node = column(attempt, both, true, []);
   node.classList.remove("pinned");
   node.querySelector("[id^='pin-']")?.remove(); // pins are of one group
+  node.querySelector(".body").setAttribute("aria-label", `Text of attempt ${attempt.attempt} on the ${i ? "right" : "left"}`);
   return el("section", { className: "side" }, el("div", { className: "row-line" }, group, which, badge(data.verdict[side.g]), open), node);
 }
 

@@ -6,7 +6,7 @@ function fillGiven() {
   // While a run goes on this is asked again and again, and somebody may be reading it.
   if (!prompt || $("given-text").textContent === prompt.text) return;
   // A run that an earlier version began has one of the step from which it went on.
-  const of = prompt.step ? `a prompt of step ${number(prompt.step)}, the first that was kept` : "the first prompt of the run";
+  const of = prompt.step ? `a prompt of step ${number(loggedStep(prompt.step, "train"))}, the first that was kept` : "the first prompt of the run";
   const summary = [el("b", {}, "As the model saw it"), el("span", { className: "muted" }, `${of}, ${count(prompt.tokens, "token")}`)];
   summary.push(...prompt.flags.map((flag) => el("bdi", {}, ...seen(flag))));
   $("given").querySelector("summary").replaceChildren(...dotted(summary));

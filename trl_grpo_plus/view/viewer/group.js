@@ -25,6 +25,7 @@ async function drawGroup() {
   const pinned = attempts.filter((attempt) => state.pins.includes(attempt.attempt));
   const cols = columns(pinned.length === 2 ? pinned : attempts, pinned, attempts);
   $("group").replaceChildren(groupHead(g, group, attempts, pinned), task(group, marked), cols);
+  tellMore(cols);
   for (const body of cols.querySelectorAll(".body")) showHit(body);
 }
 
@@ -41,7 +42,7 @@ function stands(attempts) {
 }
 
 function groupHead(g, group, attempts, pinned) {
-  const where = `${data.split[g]}, step ${data.step[g]}, batch ${data.batch[g]}, round ${data.round[g]}, group ${data.group[g]}`;
+  const where = `${data.split[g]}, step ${loggedStepOf(g)}, batch ${data.batch[g]}, round ${data.round[g]}, group ${data.group[g]}`;
   const head = el("div", { id: "group-head" }, el("h2", {}, where), badge(data.verdict[g]));
   if (data.kept[g] !== null) head.append(el("span", { className: "muted" }, treatment(g)));
   for (const name of data.alarms[g]) head.append(el("span", { className: "alarm-mark" }, words(name)));
@@ -50,16 +51,49 @@ function groupHead(g, group, attempts, pinned) {
   const credited = hasCredit(attempts);
   if (state.rendered) head.append(el("span", { className: "muted" }, "rendered: marks are in the text"));
   else if (credited && state.credit) head.append(creditLegend(attempts));
-  head.append(el("span", { className: "grow" }), tool("follow-on", "Follow", "f", false, toggleFollow));
+  head.append(el("span", { className: "grow" }), moreToTheRight(), tool("follow-on", "Follow", "f", false, toggleFollow));
   if (pinned.length) head.append(tool("unpin", pinned.length === 2 ? `Show all ${group.attempts.length}` : "Unpin", "Esc", null, unpin));
   head.append(tool("diff", "Differences", "d", diffOn(), toggleDiff), tool("unfold", "Thinking", "t", state.unfold, toggleFold));
   if (credited) head.append(tool("credit", "Credit", "c", state.credit, toggleCredit));
-  const equal = new Set(group.attempts.map(equalKey)).size < group.attempts.length;
-  if (equal) head.append(tool("apart", "Equal apart", "e", state.apart, toggleApart));
-  if (canRender()) head.append(tool("rendered", "Rendered", "m", state.rendered, toggleRendered));
-  head.append(tool("worst-attempt", "Worst attempt", "W", null, goToWorstAttempt));
-  head.append(...copyTools(g, group));
+  head.append(moreTools(g, group));
   return head;
+}
+
+// Those that are seldom needed.
+function moreTools(g, group) {
+  const tools = [];
+  const equal = new Set(group.attempts.map(equalKey)).size < group.attempts.length;
+  if (equal) tools.push(tool("apart", "Equal apart", "e", state.apart, toggleApart));
+  if (canRender()) tools.push(tool("rendered", "Rendered", "m", state.rendered, toggleRendered));
+  tools.push(tool("worst-attempt", "Worst attempt", "W", null, goToWorstAttempt), ...copyTools(g, group));
+  const summary = el("summary", { id: "more-tools-summary" }, "More");
+  const node = el("details", { id: "more-tools", open: state.moreTools }, summary, el("div", { className: "bar" }, ...tools));
+  node.addEventListener("toggle", () => (state.moreTools = node.open));
+  return node;
+}
+
+// -- attempts that are out of sight
+
+function moreToTheRight() {
+  const button = el("button", { type: "button", id: "more-right", hidden: true });
+  button.addEventListener("click", () => ($("columns").scrollLeft += Math.max(260, $("columns").clientWidth - 60)));
+  return button;
+}
+
+// Those of which less than half is in sight.
+function tellMore(cols) {
+  const tell = () => {
+    const end = cols.getBoundingClientRect().right;
+    const hidden = [...cols.children].filter((node) => {
+      const { left, right } = node.getBoundingClientRect();
+      return (left + right) / 2 > end;
+    });
+    if (!$("more-right")) return;
+    $("more-right").hidden = !hidden.length;
+    $("more-right").textContent = `${number(hidden.length)} more to the right`;
+  };
+  cols.addEventListener("scroll", tell);
+  new ResizeObserver(tell).observe(cols);
 }
 
 function columns(attempts, pinned, group) {
@@ -100,7 +134,7 @@ function showHit(body) {
 // -- what is known of an attempt
 
 function scores(attempt, pinned) {
-  const pin = tool(`pin-${attempt.attempt}`, pinned ? "Unpin" : "Pin", "p", pinned, () => togglePin(attempt.attempt));
+  const pin = tool(`pin-${attempt.attempt}`, "Pin", "p", pinned, () => togglePin(attempt.attempt));
   const copy = copyButton(`copy-${attempt.attempt}`, "Copy", `Copy the text of attempt ${attempt.attempt}`, () => attempt.text);
   const title = el("h3", {}, ...equalsTitle(attempt), attempt.best ? el("span", { className: "tag" }, "best") : null);
   const top = el("div", { className: "row-line" }, title, el("span", { className: "grow" }), copy, pin);

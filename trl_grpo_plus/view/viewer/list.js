@@ -34,7 +34,7 @@ function drawRow(g) {
 }
 
 function rowTitle(g) {
-  const step = state.scope === "all" && data.steps[state.split].length > 1 ? el("span", { className: "muted" }, `step ${data.step[g]} `) : null;
+  const step = state.scope === "all" && data.steps[state.split].length > 1 ? el("span", { className: "muted" }, `step ${loggedStepOf(g)} `) : null;
   return el("div", { className: "row-title" }, step, titleNode(data.title[g]));
 }
 

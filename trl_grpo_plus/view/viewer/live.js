@@ -5,7 +5,7 @@ const GONE = "the server is gone";
 const live = { known: null, index: null, last: null, asking: false, came: "", failed: false };
 
 const clock = () => new Date().toLocaleTimeString();
-const lastStep = () => data.steps[state.split]?.at(-1);
+const lastStep = () => data.steps[state.split]?.at(-1) ?? null;
 
 const refusal = (told) => Object.assign(new Error(told), { told });
 
@@ -56,6 +56,7 @@ async function poll() {
     // A search that is going on numbers what there was: it is asked again after it.
     if ($("cancel").hidden) await take(answer);
     tellState(answer.live);
+    if (data.n) followLast();
     if (live.failed && state.group >= 0) drawGroup();
     live.failed = false;
   } catch (error) {
@@ -72,6 +73,7 @@ async function take({ live: now, head, index }) {
     live.known = now;
     return;
   }
+  const before = { ...data.head, scale: [data.scale, data.range] };
   const anew = now.epoch !== live.known.epoch;
   if (anew && !now.groups) return location.reload();
   const from = anew ? 0 : data.n;
@@ -81,8 +83,11 @@ async function take({ live: now, head, index }) {
   if (anew) chunks.clear();
   load(head, live.index);
   listsRead = null;
-  fillAgain();
-  if (anew) return recall();
+  fillAgain(before);
+  if (anew) {
+    live.last = null; // found again once it has moved
+    return recall();
+  }
   setSplit(state.split);
   showStep();
   await addRows(from);
@@ -94,23 +99,29 @@ function appended(old, more) {
   return { words: more.words, groups, rewards: old.rewards.concat(more.rewards), chunks: old.chunks.concat(more.chunks) };
 }
 
-function fillAgain() {
+// Only what differs from `before` is drawn again: somebody may be reading or pointing at the rest.
+function fillAgain(before) {
+  const differs = (name, now = data.head[name]) => JSON.stringify(before[name]) !== JSON.stringify(now);
   fillHead();
   fillGiven();
-  fillResults();
-  fillAlarms();
+  if (differs("results")) fillResults();
+  if (differs("alarms")) fillAlarms();
   fillControls();
-  drawLegend();
-  fillCalibration();
-  plots.length = 0;
-  $("curves").replaceChildren();
+  if (differs("scale", [data.scale, data.range])) drawLegend();
+  if (differs("calibration")) fillCalibration();
   drawCurves(data.head.curves);
-  const names = [...picked.keys()];
-  picked.clear();
-  $("picked").replaceChildren();
-  if (metrics.table && $("picker").open) names.push(""); // the list of names grows, too
+  fillPickedAgain().catch(() => {}); // poll() tells of a server that is gone
+}
+
+async function fillPickedAgain() {
+  const needed = picked.size || (metrics.table && $("picker").open); // the list of names grows, too
   metrics.table = null;
-  pickOnly(names).catch(() => {}); // poll() tells of a server that is gone
+  if (!needed) return;
+  await loadMetrics();
+  for (const [name, plot] of picked) {
+    if (Object.hasOwn(metrics.metrics, name)) plot.fill(metricSpec(name), curvesSpan());
+    else pick(name, false);
+  }
 }
 
 // The new groups that pass the filters and the search, behind the rows that are there. The group in view stays as it is.
@@ -137,14 +148,25 @@ async function searched(groups) {
   return found;
 }
 
-// -- the last step is followed until one moves off it, or to prompts
+// -- the last step is followed until one moves off it or to prompts, or begins to compare, to search or to read a text
+
+// Checked whenever the address is written, so that it names the step as soon as one has moved.
+followsNewest = () => {
+  const box = $("follow-last");
+  if (box.checked && live.last !== null && (state.view || state.step !== live.last)) box.checked = false;
+  return box.checked;
+};
+
+const reads = () => state.pins.length || state.source || document.activeElement.closest("#columns");
 
 function followLast() {
-  const before = live.last;
+  const follows = followsNewest();
   live.last = lastStep();
-  if (!$("follow-last").checked) return;
-  if (state.view || (before !== null && state.step !== before)) $("follow-last").checked = false;
-  else if (state.step !== live.last) goToStep(live.last);
+  if (!follows) return;
+  if (reads()) {
+    $("follow-last").checked = false;
+    remember();
+  } else if (state.step !== live.last) goToStep(live.last);
 }
 
 function followFrom() {
@@ -158,11 +180,10 @@ function followFrom() {
 // -- what is told
 
 function tellState({ ended, problem, there }) {
-  const waits = `Waiting for the first attempts of ${data.head.title}${there ? "" : ": its folder is not there yet"}.`;
+  const waits = `Waiting for the first batch of ${data.head.title}${there ? "" : ": its folder is not there yet"}.`;
   const over = "The run has ended. This page shows it for as long as its server runs; trl-grpo-plus view writes one that stays.";
   const told = [data.n ? "" : waits, ended ? over : "", problem];
   tell(ended ? "Ended" : data.n ? "Live" : "Waiting", told.filter(Boolean).join(" "), ended ? "ended" : "on");
-  if (data.n) followLast();
 }
 
 function tellGone(error) {
@@ -173,11 +194,11 @@ function tellGone(error) {
 
 function tell(name, note, kind) {
   if (kind !== "off") delete live.gone;
-  const at = data.n ? data.steps.train?.at(-1) : undefined;
+  const last = data.n ? data.steps.train?.at(-1) : undefined;
   const of = data.head.max_steps ? ` of ${data.head.max_steps}` : "";
   const came = live.came ? `, new at ${live.came}` : "";
   $("live").className = kind;
-  $("live").textContent = at === undefined ? name : `${name}: step ${at}${of}${came}`;
+  $("live").textContent = last === undefined ? name : `${name}: step ${loggedStep(last, "train")}${of}${came}`;
   if ($("live-note").textContent !== note) $("live-note").textContent = note;
   $("live-note").hidden = !note;
 }
@@ -188,9 +209,12 @@ function goLive(index) {
   Object.assign(live, { known: data.head.live, index });
   $("keys").before(el("span", { id: "live" }));
   $("note").after(el("p", { id: "live-note", role: "status", hidden: true }));
-  const box = el("input", { type: "checkbox", id: "follow-last" });
+  const followed = !new URLSearchParams(location.hash.slice(1)).has("step");
+  const box = el("input", { type: "checkbox", id: "follow-last", checked: followed });
+  document.body.classList.toggle("waiting", !data.n);
   box.addEventListener("input", followFrom);
   $("where").append(el("label", { hidden: !data.n }, box, " Follow the last step"));
+  live.last = lastStep();
   tellState(data.head.live);
   document.addEventListener("visibilitychange", poll);
   setTimeout(poll, EVERY);

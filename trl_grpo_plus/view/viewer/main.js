@@ -4,6 +4,8 @@ const state = {
   split: "train",
   step: 0,
   scope: "step",
+  scopeBefore: "", // of a search, which covers all steps
+  searching: false,
   group: -1,
   last: -1, // in view before a filter left nothing
   rows: [],
@@ -18,6 +20,7 @@ const state = {
   view: "", // "follow" or "prompts" in the place of the group
   rendered: false, // as Markdown and mathematics
   apart: false, // equal attempts
+  moreTools: false, // the rare ones are unfolded
   pins: [],
   linked: null, // group and pins of an address that is being opened
 };
@@ -29,12 +32,24 @@ const diffOn = () => (paired() ? state.pairDiff : state.diff);
 
 function refresh() {
   stopSearch();
+  scopeOfSearch();
   readFilters();
   const found = matching();
   const { source, problem } = searchedFor();
   state.source = source;
   if (!source) return setRows(found, problem);
   find(found);
+}
+
+// A search covers all steps until a scope is chosen for it. After it the scope is again what it was.
+function scopeOfSearch() {
+  const searching = Boolean($("query").value);
+  if (searching === state.searching) return;
+  const { scope, scopeBefore } = state;
+  state.searching = searching;
+  if (searching) setScope("all");
+  else if (scopeBefore) setScope(scopeBefore);
+  state.scopeBefore = searching ? scope : "";
 }
 
 function find(found) {
@@ -78,6 +93,14 @@ function readFilters() {
   const value = (id) => ($(id).value.trim() === "" ? null : Number($(id).value));
   const picked = Object.fromEntries(["verdict", "alarm", "differs", "kept", "measure"].map((id) => [id, $(id).value]));
   state.filters = { ...picked, low: value("reward-min"), high: value("reward-max") };
+  tellMoreFilters();
+}
+
+// How many of the folded filters are in use.
+function tellMoreFilters() {
+  const { alarm, kept, low, high } = state.filters;
+  const used = [alarm, kept, low !== null || high !== null].filter(Boolean).length;
+  $("more-filters").querySelector("summary").textContent = used ? `More filters (${used} in use)` : "More filters";
 }
 
 function emptyFilters() {

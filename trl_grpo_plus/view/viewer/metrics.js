@@ -1,6 +1,6 @@
 // -- every logged metric: a list of names to pick from, and a small plot of each that is picked
 
-const picked = new Map(); // name -> its entry of plots
+const picked = new Map(); // name -> its plot
 const metrics = {}; // the table, once it is unpacked: {steps, metrics}
 
 // live.js puts another in its place.
@@ -10,7 +10,9 @@ async function loadMetrics() {
   if (!readMetrics) return false;
   metrics.table ??= readMetrics().then((table) => {
     Object.assign(metrics, table);
-    fillNames(Object.keys(table.metrics));
+    const names = Object.keys(table.metrics);
+    if (names.join("\n") !== metrics.named) fillNames(names);
+    metrics.named = names.join("\n");
   });
   await metrics.table;
   return true;
@@ -24,15 +26,15 @@ function fillPicker() {
   $("metric-none").addEventListener("click", () => pickOnly([]));
 }
 
-// By what stands before the first "/"; those without one come first.
+// By what stands before the first "/", and of an evaluation before the second; those without one come first.
 function metricGroups(names) {
   const groups = new Map([["", []]]);
   for (const name of names) {
-    const group = name.includes("/") ? name.slice(0, name.indexOf("/") + 1) : "";
+    const [group] = /^(eval[^/]*\/([^/]*\/)?|[^/]*\/)?/.exec(name);
     if (!groups.has(group)) groups.set(group, []);
     groups.get(group).push(name);
   }
-  return [...groups].filter(([, those]) => those.length);
+  return [...groups].filter(([, those]) => those.length).sort(([a], [b]) => (a < b ? -1 : 1));
 }
 
 function fillNames(names) {
@@ -43,7 +45,7 @@ function fillNames(names) {
       box.addEventListener("change", () => pick(name, box.checked));
       return el("label", {}, box, " ", el("bdi", {}, name.slice(group.length)));
     });
-    return el("fieldset", {}, el("legend", {}, el("bdi", {}, group || "general")), ...boxes);
+    return el("fieldset", {}, el("legend", {}, el("h2", {}, el("bdi", {}, group || "general"))), ...boxes);
   })));
   findNames();
 }
@@ -74,27 +76,16 @@ async function pickOnly(names) {
 
 function pick(name, on) {
   if (on === picked.has(name)) return;
-  if (on) addPlot(name);
-  else dropPlot(name);
+  if (on) $("picked").append(addPlot(picked, name, metricSpec(name), curvesSpan()).node);
+  else dropPlot(picked, name);
+  if (on) markStep();
   boxes().find((box) => box.dataset.metric === name).checked = on;
   $("metric-none").hidden = $("picked").hidden = !picked.size;
   remember();
 }
 
-function dropPlot(name) {
-  const entry = picked.get(name);
-  picked.delete(name);
-  plots.splice(plots.indexOf(entry), 1);
-  entry.plot.node.remove();
-}
-
-function addPlot(name) {
+function metricSpec(name) {
   const [which, values] = metrics.metrics[name];
   const points = metrics.steps[which].map((step, i) => [step, values[i]]);
-  const curve = { title: name, offset: 1, series: [{ name, points, evaluation: name.startsWith("eval") }] };
-  const entry = newCurve(curve, curvesSpan());
-  picked.set(name, entry);
-  plots.push(entry);
-  $("picked").append(entry.plot.node);
-  markStep();
+  return curveSpec({ title: name, series: [{ name, points, evaluation: name.startsWith("eval") }] });
 }

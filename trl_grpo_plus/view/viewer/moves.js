@@ -40,15 +40,16 @@ function setSplit(split) {
 }
 
 function setScope(scope) {
-  state.scope = scope;
+  Object.assign(state, { scope, scopeBefore: "" });
   document.querySelector(`input[name=scope][value=${scope}]`).checked = true;
 }
 
 function showStep() {
   const steps = data.steps[state.split];
   $("step").value = steps.indexOf(state.step);
-  $("step").setAttribute("aria-valuetext", `step ${state.step}`);
-  $("step-shown").textContent = `${state.step} (${steps[0]} – ${steps[steps.length - 1]})`;
+  const [now, first, last] = [state.step, steps[0], steps[steps.length - 1]].map((step) => loggedStep(step, state.split));
+  $("step").setAttribute("aria-valuetext", `step ${now}`);
+  $("step-shown").textContent = `${now} (${first} – ${last})`;
   markStep();
 }
 
@@ -60,6 +61,9 @@ function goTo(split, step, key) {
   return g >= 0;
 }
 
+// An alarm's message begins with its name and step, which are shown beside it.
+const alarmTold = (message) => message.replace(/^\w+ at step \d+: /, "");
+
 function goToAlarm({ step, message, groups }) {
   leaveLists();
   emptyFilters();
@@ -67,7 +71,7 @@ function goToAlarm({ step, message, groups }) {
   const key = groups.map((group) => group.join(".")).find((place) => findGroup("train", step, place) >= 0);
   const found = goTo("train", step, key);
   const missing = found ? "" : groups.length ? " Its groups are not in this page." : " It names no group.";
-  $("status").textContent = `Step ${step}: ${message}${missing}`;
+  $("status").textContent = `Step ${loggedStep(step, "train")}: ${alarmTold(message)}${missing}`;
 }
 
 // Filters that would hide it give way.

@@ -1,6 +1,6 @@
 // -- a plot: series over x, drawn from plain data; it knows nothing of the page's state
 //
-// newPlot(spec, {xs, pick, go}) -> {node, rest(x)}: it draws itself, anew where its width changes
+// newPlot(spec, {xs, pick, go}) -> {node, rest(x), fill(spec, xs)}: it draws itself, anew where its width changes
 //   spec.title, spec.xName ("step")
 //   spec.series   [{name, points: [[x, y], ...] by x; style: a class that colours it, s0 to s7 in turn; marked: its points
 //                 are drawn; band: [[x, low, high], ...] around it; label: to be told for the name}]
@@ -8,6 +8,7 @@
 //   spec.marks    [{x, title}] at the upper edge
 //   spec.dots     [{x, y, style, title}] over the lines, for which go(dot) on a click
 //   xs            [first, last] x; pick(x) on a click or Enter; go(mark) on a click on a mark
+//   fill(spec, xs) draws other data into the same node, if it is other data; the cursor stays
 //   rest(x)       where the cursor stands while nobody points; null for nowhere: then the last values are told
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -22,19 +23,40 @@ function svg(name, attributes, ...children) {
 }
 
 function newPlot(spec, { xs, pick, go } = {}) {
-  const series = spec.series.filter(({ points }) => points.length);
-  const all = [...new Set(series.flatMap(({ points }) => points.map(([x]) => x)))].sort((a, b) => a - b);
-  const range = spec.range || (spec.stacked ? [0, 1] : extremes(series.flatMap(plotHeights)));
-  const plot = { spec, series, all, range, xs: xs || extremes(all), at: null, resting: null, go, pick };
+  const plot = { at: null, resting: null, go, pick };
   plot.where = svg("g", { class: "where" }, svg("rect", { height: 14, y: TALL - 14 }), svg("text", { y: TALL - 3 }));
-  plot.values = series.map(() => el("b", {}));
-  plot.picture = svg("svg", { role: "slider", tabindex: 0, "aria-label": plotTold(plot), "aria-valuemin": plot.xs[0], "aria-valuemax": plot.xs[1] });
-  const caption = el("figcaption", { className: series.length > 1 ? "many" : "" }, el("b", { className: "title", title: spec.title }, el("bdi", {}, spec.title)), plotKey(plot));
-  plot.node = el("figure", { className: spec.stacked ? "curve stacked" : "curve" }, caption, plot.picture);
-  plot.rest = (x) => showAt(plot, (plot.resting = x));
+  plot.picture = svg("svg", { role: "slider", tabindex: 0 });
+  plot.caption = el("figcaption", {});
+  plot.node = el("figure", { className: spec.stacked ? "curve stacked" : "curve" }, plot.caption, plot.picture);
+  plot.rest = (x) => restAt(plot, x);
+  plot.fill = (spec, xs) => fillPlot(plot, spec, xs);
+  plot.fill(spec, xs);
   listenTo(plot);
   new ResizeObserver(() => drawPlot(plot)).observe(plot.picture);
   return plot;
+}
+
+function fillPlot(plot, spec, xs) {
+  const filled = JSON.stringify([spec, xs]);
+  if (plot.filled === filled) return;
+  const series = spec.series.filter(({ points }) => points.length);
+  const all = [...new Set(series.flatMap(({ points }) => points.map(([x]) => x)))].sort((a, b) => a - b);
+  const range = spec.range || (spec.stacked ? [0, 1] : extremes(series.flatMap(plotHeights)));
+  const ends = xs || extremes(all);
+  Object.assign(plot, { filled, spec, series, all, range, xs: ends, values: series.map(() => el("b", {})) });
+  const told = { "aria-label": plotTold(plot), "aria-valuemin": ends[0], "aria-valuemax": ends[1] };
+  for (const [name, value] of Object.entries(told)) plot.picture.setAttribute(name, value);
+  plot.caption.className = series.length > 1 ? "many" : "";
+  plot.caption.replaceChildren(el("b", { className: "title", title: spec.title }, el("bdi", {}, spec.title)), plotKey(plot));
+  showAt(plot, plot.at);
+  drawPlot(plot);
+}
+
+// Whoever points at the plot is left alone, unless the cursor goes elsewhere.
+function restAt(plot, x) {
+  const undisturbed = plot.at !== plot.resting && x === plot.resting;
+  plot.resting = x;
+  if (!undisturbed) showAt(plot, x);
 }
 
 const plotHeights = ({ points, band }) => [...points, ...(band || [])].flatMap(([, ...ys]) => ys);
@@ -42,8 +64,23 @@ const styleOf = ({ style }, i) => style || `s${i % 8}`;
 const nameOf = ({ label, name }) => label || words(name);
 
 function plotTold({ spec, series }) {
-  const ends = ({ points }) => extremes(points.map(([, y]) => y)).map((y) => number(y)).join(" to ");
-  return [spec.title, ...series.map((one) => `${nameOf(one)}: ${ends(one)}, at last ${number(one.points.at(-1)[1])}`)].join("; ");
+  return [spec.title, ...series.map((one) => `${nameOf(one)}: ${courseTold(one.points)}`)].join("; ");
+}
+
+function courseTold(points) {
+  const ends = endTexts(extremes(points.map(([, y]) => y)), 4);
+  return ends.length > 1 ? `${ends.join(" to ")}, at last ${number(points.at(-1)[1])}` : `${ends[0]} throughout`;
+}
+
+const MOST_DIGITS = 7; // values that are equal to so many digits are drawn as one
+
+// Both ends of a range, with as many digits as tell them apart; one text if they are equal.
+function endTexts([low, high], digits = 3) {
+  for (let n = digits; n <= MOST_DIGITS; n++) {
+    const texts = [low, high].map((end) => number(end, n));
+    if (texts[0] !== texts[1]) return texts;
+  }
+  return [number(low, digits)];
 }
 
 // Each series' name, as it is drawn, and its value at the cursor. One that bears the plot's name is not named again.
@@ -62,13 +99,13 @@ function lineKey(one, i) {
 }
 
 function listenTo(plot) {
-  const { picture, all } = plot;
+  const { picture } = plot;
   const pointed = (event) => Math.round(plot.scale.back(event.clientX - picture.getBoundingClientRect().left));
   picture.addEventListener("pointermove", (event) => plot.scale && showAt(plot, pointed(event)));
   for (const name of ["pointerleave", "blur"]) picture.addEventListener(name, () => showAt(plot, plot.resting));
   picture.addEventListener("click", (event) => plot.pick && plot.scale && plot.pick(pointed(event)));
   picture.addEventListener("keydown", (event) => {
-    const moves = { ArrowRight: nextX(plot, 1), ArrowLeft: nextX(plot, -1), Home: all[0], End: all.at(-1) };
+    const moves = { ArrowRight: nextX(plot, 1), ArrowLeft: nextX(plot, -1), Home: plot.all[0], End: plot.all.at(-1) };
     if (Object.hasOwn(moves, event.key)) showAt(plot, moves[event.key] ?? plot.at);
     else if (event.key === "Enter" && plot.pick && plot.at !== null) plot.pick(plot.at);
     else return;
@@ -83,9 +120,10 @@ const nextX = ({ all, at }, by) => (by > 0 ? all.find((x) => at === null || x > 
 
 function plotScale({ picture, xs: [first, last], range, spec }) {
   const width = Math.max(picture.clientWidth, 60);
-  const ends = range[0] < range[1] ? range : [range[0]];
-  const [low, high] = ends.length > 1 ? range : [range[0] - 0.5, range[0] + 0.5];
-  const left = spec.stacked ? 30 : 10 + 6 * Math.max(...ends.map((end) => number(end, 3).length));
+  const texts = spec.stacked ? ["0%", "100%"] : endTexts(range);
+  const [low, high] = texts.length > 1 ? range : [range[0] - 0.5, range[0] + 0.5];
+  const ends = texts.map((text, i) => [range[i], text]);
+  const left = spec.stacked ? 30 : 10 + 6 * Math.max(...texts.map((text) => text.length));
   const [right, foot, top] = [6, TALL - 15, 7];
   const step = (width - left - right) / Math.max(last - first, 1);
   return {
@@ -110,9 +148,9 @@ function drawPlot(plot) {
 
 function plotAxes({ scale, xs: [first, last], spec }) {
   const label = (x, y, anchor, text) => svg("text", { x, y, "text-anchor": anchor }, text);
-  const nodes = scale.ends.flatMap((end) => [
+  const nodes = scale.ends.flatMap(([end, text]) => [
     svg("line", { class: "grid", x1: scale.left, x2: scale.right, y1: scale.y(end), y2: scale.y(end) }),
-    label(scale.left - 4, scale.y(end) + 3.5, "end", spec.stacked ? `${100 * end}%` : number(end, 3)),
+    label(scale.left - 4, scale.y(end) + 3.5, "end", text),
   ]);
   const name = `${spec.xName || "step"} ${number(first)}`;
   nodes.push(label(scale.left, TALL - 3, "start", name));

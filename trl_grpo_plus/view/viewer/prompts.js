@@ -76,6 +76,7 @@ function listTool(name, n) {
     redraw();
   });
   button.title = LISTS[name].rule;
+  button.classList.add("choice");
   return button;
 }
 

@@ -1,7 +1,7 @@
 // -- what groups are sorted and filtered by
 
 // Where its prompt's groups begin in this page.
-const firstSeen = (g) => data.step[promptGroups().get(keyOfPrompt(g))[0]];
+const firstSeen = (g) => loggedStepOf(promptGroups().get(keyOfPrompt(g))[0]);
 const known = (g) => rewardsOf(g).filter((reward) => reward !== null);
 const largest = (values) => (values.length ? values.reduce((a, b) => Math.max(a, b)) : null);
 const least = (values) => (values.length ? values.reduce((a, b) => Math.min(a, b)) : null);

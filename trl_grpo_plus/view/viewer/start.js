@@ -24,10 +24,10 @@ function fillControls() {
 function fillHead() {
   const { title, groups, groups_total: total, attempts, attempts_total: all, note, panel } = data.head;
   document.title = `${title}: attempts side by side`;
-  $("run").replaceChildren(el("bdi", {}, title));
+  if ($("run").textContent !== title) $("run").replaceChildren(el("bdi", {}, title));
   const steps = data.splits.map((split) => `${count(data.steps[split].length, "step")} of ${split}`).join(", ");
   const left = total - groups;
-  $("facts").textContent = `${steps}; ${count(groups, "group")}, ${count(attempts, "attempt")}`;
+  $("facts").textContent = data.n ? `${steps}; ${count(groups, "group")}, ${count(attempts, "attempt")}` : "";
   const told = [];
   if (left) told.push(`Left out for size: ${number(left)} of ${number(total)} groups (${number(all - attempts)} of ${number(all)} attempts), evenly over the steps; those that an alarm names and live ones stay longest.`);
   if (note) told.push(note);
@@ -45,12 +45,12 @@ function fillAlarms() {
   $("alarms").querySelector("summary").textContent = count(alarms.length, "alarm");
   for (const { name, count: n, times } of alarms) {
     const buttons = times.map((time) => {
-      const button = el("button", { type: "button", title: time.message }, `step ${time.step}`);
+      const button = el("button", { type: "button", title: alarmTold(time.message) }, `step ${loggedStep(time.step, "train")}`);
       button.addEventListener("click", () => goToAlarm(time));
       return button;
     });
     const more = n > times.length ? ` ${times.length} of ${n} shown` : "";
-    const told = el("bdi", { className: "muted" }, times[0].message);
+    const told = el("bdi", { className: "muted" }, alarmTold(times[0].message));
     $("alarm-list").append(el("div", { className: "alarm" }, el("b", {}, words(name)), el("span", { className: "times" }, ...buttons, more), told));
   }
 }
@@ -74,7 +74,7 @@ function listen() {
   $("step-back").addEventListener("click", () => moveStep(-1));
   $("step-on").addEventListener("click", () => moveStep(1));
   $("scope").addEventListener("input", (event) => {
-    state.scope = event.target.value;
+    setScope(event.target.value);
     refresh();
   });
   $("cancel").addEventListener("click", cancel);
