@@ -133,7 +133,8 @@ def test_trls_command_line_trains_on_rewards_by_their_path(here, monkeypatch):
     rows = [{"prompt": f"{i}+{i}=", "answer": str(2 * i)} for i in range(1, 9)]
     Path("data/train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     own = block("# my_rewards.py").replace("ending", "answer").replace("ends_well", "ends_so")  # a name of its own
-    Path("quick_rewards_of_mine.py").write_text(own)
+    # Without the time limit: the workers of this process may have been started by another test, in another folder.
+    Path("quick_rewards_of_mine.py").write_text(own.replace(", timeout=2.0", ""))
     options = {"model_name_or_path": tiny_models.model_path(here), "dataset_name": "data", "output_dir": "out"}
     options |= {"max_steps": 2, "per_device_train_batch_size": 8, "num_generations": 4, "max_completion_length": 6}
     options |= {"use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no", "logging_steps": 1}
