@@ -132,6 +132,13 @@ def test_the_split_that_parts_is_named():
     assert "'eval_far'" in alarm.message
 
 
+def test_of_two_splits_that_part_the_one_that_parts_more_is_named():
+    watched = watch()
+    alarms(RISES, {"eval_far": line(0.6, 0.1), "eval_near": line(0.45, 0.4)}, watched)
+    [alarm] = watched.see(of_mean(STEPS, 0.7))
+    assert "'eval_far'" in alarm.message
+
+
 def test_it_is_over_when_the_held_out_reward_follows():
     watched, on = watch(), []
     for step in range(700):
@@ -344,13 +351,39 @@ def test_kendall():
     assert kendall([1, 2, 3], [1, 1, 2]) == pytest.approx(2 / math.sqrt(6))
 
 
+def evaluations_of(held_out, train, error=0.0):
+    pairs = [
+        Pair(step, one, Level(level, error)) for step, (one, level) in enumerate(zip(held_out, train, strict=True))
+    ]
+    return Evaluations(first=pairs[:2], last=pairs)
+
+
 def test_nothing_scatters():
-    evaluations = Evaluations()
-    for step in range(8):
-        evaluations.last.append(Pair(step, 0.5, Level(0.25 * step, 0.0)))
-    evaluations.first = evaluations.last[:2]
-    parting = evaluations.parting(8, 0.0)
+    parting = evaluations_of([0.5] * 8, [0.25 * step for step in range(8)]).parting(8, 0.0)
     assert (parting.gap, parting.size) == (1.5, 1000.0)
+
+
+def test_the_error_pools_what_batches_and_evaluations_scatter():
+    around = [0.1, -0.1, -0.1, 0.1, 0.1, -0.1, -0.1, 0.1]  # with no slope
+    train = [float(step) for step in range(8)]
+    scatter = math.sqrt(8 * 0.01 / 6)
+    for error in (0.0, 0.05):
+        parting = evaluations_of([0.5 + one for one in around], train, error).parting(8, 1.0)
+        assert parting.error == pytest.approx(math.hypot(scatter, error))
+        assert parting.size == pytest.approx(6 / parting.error)
+
+
+def test_the_last_evaluations_are_looked_at():
+    """As under a smaller window than a checkpoint was written with."""
+    evaluations = evaluations_of([0.1 * step for step in range(12)] + [1.2] * 6, [float(step) for step in range(18)])
+    assert evaluations.parting(6, 0.3).pairs == evaluations.last[-6:]
+    assert evaluations.parting(18, 0.3) is None
+
+
+def test_a_gap_that_is_not_finite_is_none():
+    for scale, judged in ((1e300, True), (1e308, False)):
+        held_out, train = [-scale] * 4 + [-1.7 * scale] * 4, [0.2 * scale * step for step in range(8)]
+        assert (evaluations_of(held_out, train).parting(8, 0.0) is not None) == judged
 
 
 # -- checkpoints
