@@ -96,7 +96,7 @@ def test_a_conversation_is_attacked_with_messages():
 def test_a_reward_that_raises_fails_and_the_error_is_named():
     long = rows_of(":fails_on_long")["long"]
     assert long.status == FAILED
-    assert "the reward raises" in long.text
+    assert long.text.startswith("the reward stops the run at 25 of 35, such as 'word word")
     assert "MemoryError: too long" in long.text
 
 
@@ -138,3 +138,15 @@ def test_the_command_prints_a_table_and_fails_where_there_is_a_hole(tmp_path, ca
     assert main(["check", "rewards", "math_answer", "--dataset", str(data), "--attack"]) == 0
     assert main(["check", "rewards", "math_answer", "--gold", "x"]) == 2
     assert "--gold is for --attack" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("limit", ["0", "1"])
+def test_too_few_rows_are_refused(tmp_path, capsys, limit):
+    data = tmp_path / "data.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    assert main(["check", "rewards", "math_answer", "--dataset", str(data), "--attack", "--limit", limit]) == 2
+    assert f"--limit: {limit} rows are not enough" in capsys.readouterr().err
+
+
+def test_a_form_may_hold_braces():
+    assert "'{} so: 72'" in rows_of(":contains_answer", gold="{} so: {answer}")["form"].text

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tiny_models
 import torch
+from accelerate import PartialState
 
 from trl_grpo_plus.curriculum.custom_sampler import CustomSampler
 
@@ -175,6 +176,12 @@ def test_a_state_holds_what_a_checkpoint_is_read_with(holds, where):
             ValueError, match=f"^prompt_selection='own.py:InTurn': InTurn.{where}.*, which no checkpoint"
         ):
             call(in_turn(holds=holds))
+
+
+def test_a_state_that_cannot_be_had_is_warned_of_at_the_first_batch(caplog):
+    PartialState()  # the logger of accelerate needs it
+    in_turn(state_dict=lambda: {}["at"]).observe([], torch.empty(0, 2), [])
+    assert "InTurn.state_dict raised KeyError('at'). A checkpoint will fail" in caplog.text
 
 
 def test_a_checkpoint_that_the_class_cannot_go_on_from_is_told_as_its_own_failure():

@@ -178,7 +178,7 @@ def _parser() -> argparse.ArgumentParser:
     rewards.add_argument("--config", help="configuration of a dataset on the Hub")
     rewards.add_argument("--split", default="train", help="split of the dataset (default: %(default)s)")
     rewards.add_argument("--args", default="{}", help="arguments of the reward, as JSON")
-    rewards.add_argument("--limit", type=int, default=200, help="score at most so many rows (default: %(default)s)")
+    rewards.add_argument("--limit", type=int, help="score at most so many rows (default: 200, with --attack 20)")
     rewards.add_argument("--attack", action="store_true", help="try to get the reward without the right answer")
     rewards.add_argument(
         "--gold",
@@ -349,6 +349,7 @@ def _check_rewards(options: argparse.Namespace) -> int:
         raise ConfigError("--dataset needs exactly one reward: trl-grpo-plus check rewards NAME --dataset DATASET.")
     if options.gold and not options.attack:
         raise ConfigError("--gold is for --attack. Give both, or leave --gold out.")
+    limit = {} if options.limit is None else {"limit": options.limit}
     dataset = None
     if options.dataset:
         splits = load(options.dataset, options.config)
@@ -359,22 +360,22 @@ def _check_rewards(options: argparse.Namespace) -> int:
             )
         dataset = splits[options.split]
     if options.attack:
-        return _attack_rewards(options, args, dataset)
+        return _attack_rewards(options, args, dataset, limit)
     findings = [check_examples(name) for name in options.names or list_rewards()]
     if dataset is not None and not findings[0].unseen:
-        findings += check_gold(get_reward(options.names[0], **args), dataset, options.limit)
+        findings += check_gold(get_reward(options.names[0], **args), dataset, **limit)
     say(findings_table(findings))
     return int(any(finding.problems for finding in findings))
 
 
-def _attack_rewards(options: argparse.Namespace, args: dict[str, Any], dataset: Any) -> int:
+def _attack_rewards(options: argparse.Namespace, args: dict[str, Any], dataset: Any, limit: dict[str, int]) -> int:
     from ..registry import Reward, find, list_rewards
-    from .check.attack import ATTACKED_ROWS, attack
+    from .check.attack import attack
 
     failed = False
     for name in options.names or list_rewards():
         try:
-            rows = attack(Reward(find(name), args).prepare(), dataset, options.gold, min(options.limit, ATTACKED_ROWS))
+            rows = attack(Reward(find(name), args).prepare(), dataset, options.gold, **limit)
         except ConfigError as error:
             if len(options.names) == 1:
                 raise

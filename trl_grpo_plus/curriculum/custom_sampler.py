@@ -11,11 +11,14 @@ from types import NoneType
 from typing import Any
 
 import torch
+from accelerate.logging import get_logger
 from torch import Tensor
 
 from ..utils.dataset_rows import plain
 from ..utils.validation import ConfigError
 
+
+logger = get_logger(__name__)
 
 SINGLE = (bool, int, float, str, bytes, NoneType, Tensor)  # types that a checkpoint can hold
 SEVERAL = (dict, list, tuple)
@@ -63,7 +66,8 @@ class CustomSampler:
             self._looked = True
             try:
                 state = self._stream.state_dict()
-            except Exception:  # the error is raised when a checkpoint is saved
+            except Exception as error:  # a run that saves no checkpoint may go on
+                logger.warning(f"{self._name}.state_dict raised {error!r}. A checkpoint will fail: mend it before.")
                 return
             self._check_state(state)
 

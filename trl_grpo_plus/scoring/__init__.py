@@ -13,7 +13,7 @@ process_state  restores a worker process to its state before a sample
 
 from .batch_scoring import Scoring
 from .columns import check_columns, check_prompts, check_splits, columns_of
-from .definition import Definition, Example, Policy, define, definition_at
+from .definition import TRL_GIVES, Definition, Example, Policy, define, definition_at
 from .outcome import NO_VERDICT, STATUSES, AnnotatedScore, Outcome, Step, outcome_of, outcomes_of
 from .process_state import kept
 from .reward import Reward, RewardError

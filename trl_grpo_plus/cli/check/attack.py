@@ -9,14 +9,16 @@ marks is too strict.
 import re
 import time
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 from ...registry import Reward, check_columns
-from ...scoring import Outcome, columns_of
+from ...scoring import TRL_GIVES, Outcome
 from ...utils.tables import FAILED, OK, UNSEEN, Row
 from ...utils.text import as_text, content_of
 from ...utils.validation import ConfigError
 from .attacks import ATTACKS, Target, as_number
+from .rewards import spread
 
 
 GOLD_COLUMNS = ("answer", "solution", "ground_truth", "gold", "target", "label")
@@ -35,6 +37,9 @@ FORMS = (
 )
 ATTACKED_ROWS = 20  # most rows of a dataset
 MOST_WRONG = 3  # wrong answers a row is attacked with
+_EXAMPLE = "completion of the example"  # no column has this name
+_TAG = re.compile(r"<answer>(.*)</answer>", re.DOTALL)
+_BOX = re.compile(r"\\boxed\{(.*)\}", re.DOTALL)
 _TOLERANCE = 1e-6
 _MOST_SHOWN = 100  # characters of a completion
 
@@ -47,8 +52,8 @@ def attack(reward: Reward, dataset: Any = None, gold: str | None = None, limit: 
         dataset (*optional*): a map-style dataset with the reward's columns. `None`: the examples of the reward that
             earn full marks.
         gold (`str`, *optional*):
-            A completion that earns full marks, with column names in braces, such as `\boxed{{answer}}`. `None`: the
-            reward's own `gold`, or the first of `FORMS` that earns full marks.
+            A completion that earns full marks, with the gold answer's column in braces, such as `\boxed{{answer}}`.
+            `None`: the reward's own `gold`, or the first of `FORMS` that earns full marks.
         limit (`int`, *optional*, defaults to `20`): most rows to attack.
 
     Raises:
@@ -73,13 +78,8 @@ def _rows_of(reward: Reward, dataset: Any, limit: int) -> list[dict[str, Any]]:
         examples = [e for e in definition.examples if e.reward == definition.full_marks and not e.args]
         return [{**example.columns, _EXAMPLE: content_of(example.completion)} for example in examples[:limit]]
     check_columns(reward, dataset, "the dataset")
-    columns_of(definition, dataset.column_names, reward.renamed, reward.__name__)
-    step = max(1, -(-len(dataset) // limit))
     back = {column: name for name, column in reward.renamed.items()}
-    return [{back.get(name, name): value for name, value in dataset[i].items()} for i in range(0, len(dataset), step)]
-
-
-_EXAMPLE = "completion of the example"  # no column has this name
+    return [{back.get(name, name): value for name, value in row.items()} for row in spread(dataset, limit)]
 
 
 def _reads_gold(reward: Reward, rows: Sequence[dict[str, Any]]) -> bool:
@@ -91,22 +91,20 @@ def _targets(reward: Reward, rows: Sequence[dict[str, Any]], gold: str | None) -
     """Return the rows in a form whose gold answer earns full marks, and the full marks."""
     definition = reward.definition
     if gold is None and definition.gold is not None:
-        own = [
-            (row, definition.gold(**{name: row.get(name) for name in definition.columns}, **reward.all_args()))
-            for row in rows
-        ]
-        targets = [_located(reward, row, text) for row, text in own if text is not None]
-        forms = [targets] if targets else []
+        read = [{name: row[name] for name in definition.columns if name in row} for row in rows]
+        own = [definition.gold(**columns, **reward.all_args()) for columns in read]
+        forms = [[_located(reward, row, text) for row, text in zip(rows, own, strict=True) if text is not None]]
         full = definition.full_marks
     elif gold is None and _EXAMPLE in rows[0]:
         forms, full = [[_located(reward, row, row[_EXAMPLE]) for row in rows]], definition.full_marks
     else:
         column = _gold_column(reward, rows[0])
-        templates = FORMS if gold is None else (_template(gold, column, rows[0]),)
+        given = [row for row in rows if row[column] is not None]
         forms = [
-            [_posed(row, str(row[column]), form) for row in rows if row[column] is not None] for form in templates
+            [Target(row, str(row[column]), before, after, prompt=_prompt_text(row)) for row in given]
+            for before, _, after in _forms(gold, column)
         ]
-        full = max((_median(_scores(reward, targets)) for targets in forms if targets), default=0.0)
+        full = max(median(_scores(reward, targets)) for targets in forms)
     for targets in forms:
         scores = _scores(reward, targets)
         earned = [target for target, score in zip(targets, scores, strict=True) if score >= full - _TOLERANCE]
@@ -131,16 +129,14 @@ def _gold_column(reward: Reward, row: dict[str, Any]) -> str:
     )
 
 
-def _template(gold: str, column: str, row: dict[str, Any]) -> str:
+def _forms(gold: str | None, column: str) -> list[tuple[str, str, str]]:
+    """Return the forms to try, each parted at the answer."""
+    if gold is None:
+        return [form.partition("{}") for form in FORMS]
     named = f"{{{column}}}"
     if named not in gold:
         raise ConfigError(f"--gold {gold!r} has no {named}, which stands for the gold answer of a row.")
-    return gold.replace(named, "{}")
-
-
-def _posed(row: dict[str, Any], answer: str, form: str) -> Target:
-    before, _, after = form.partition("{}")
-    return Target(row, answer, before, after, prompt=_prompt_text(row))
+    return [gold.partition(named)]
 
 
 def _located(reward: Reward, row: dict[str, Any], gold: str) -> Target:
@@ -149,15 +145,12 @@ def _located(reward: Reward, row: dict[str, Any], gold: str) -> Target:
     value = row.get(needed[0]) if len(needed) == 1 else None
     answer = str(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
     inner = [answer] if answer else []
-    inner += [match[1] for match in (re.search(r"\\boxed\{(.*)\}", gold, re.DOTALL), _TAG.search(gold)) if match]
+    inner += [match[1] for match in (_BOX.search(gold), _TAG.search(gold)) if match]
     for text in inner:
         at = gold.rfind(text)
         if text.strip() and at >= 0:
             return Target(row, text, gold[:at], gold[at + len(text) :], prompt=_prompt_text(row))
     return Target(row, gold, prompt=_prompt_text(row))
-
-
-_TAG = re.compile(r"<answer>(.*)</answer>", re.DOTALL)
 
 
 def _prompt_text(row: dict[str, Any]) -> str:
@@ -178,11 +171,8 @@ def _with_wrong(reward: Reward, targets: Sequence[Target], full: float) -> list[
         candidates.append(list(dict.fromkeys(others)) or ["1000003"])
     posed = [target._replace(answer=text) for target, texts in zip(targets, candidates, strict=True) for text in texts]
     scores = iter(_scores(reward, posed))
-    with_wrong = []
-    for target, texts in zip(targets, candidates, strict=True):
-        wrong = [text for text, score in zip(texts, scores, strict=False) if score <= full / 2]
-        with_wrong.append(target._replace(wrong=tuple(wrong[:MOST_WRONG])))
-    return with_wrong
+    wrong = [[text for text in texts if next(scores) <= full / 2] for texts in candidates]
+    return [target._replace(wrong=tuple(texts[:MOST_WRONG])) for target, texts in zip(targets, wrong, strict=True)]
 
 
 def _run(reward: Reward, name: str, targets: Sequence[Target], full: float) -> Row:
@@ -197,13 +187,12 @@ def _run(reward: Reward, name: str, targets: Sequence[Target], full: float) -> R
     outcomes = _outcomes(reward, posed)
     ms = (time.perf_counter() - start) * 1000 / len(posed)
     scored = [(target, text, outcome) for (target, text), outcome in zip(posed, outcomes, strict=True)]
-    failed = [one for one in scored if one[2].status == "error" and reward.on_error == "raise"]
+    failed = [(text, outcome) for _, text, outcome in scored if reward.failure([outcome], [text])]
     if failed:
-        _, text, outcome = failed[0]
+        text, outcome = failed[0]
         last = outcome.message.strip().rpartition("\n")[2]
-        return Row(
-            name, FAILED, f"the reward raises on {len(failed)} of {len(scored)}, such as {_short(text)}: {last}"
-        )
+        share = f"{len(failed)} of {len(scored)}"
+        return Row(name, FAILED, f"the reward stops the run at {share}, such as {_short(text)}: {last}")
     if kind.honest:
         wrong = [one for one in scored if (one[2].score or 0.0) < full - _TOLERANCE]
     else:
@@ -222,16 +211,16 @@ def _scores(reward: Reward, targets: Sequence[Target]) -> list[float]:
 
 def _outcomes(reward: Reward, posed: Sequence[tuple[Target, str]]) -> list[Outcome]:
     """Score completions, as messages where the prompts are messages."""
-    names = [name for name in posed[0][0].columns if name not in ("prompt", "completions", _EXAMPLE)]
+    names = [name for name in posed[0][0].columns if name not in ("prompt", _EXAMPLE, *TRL_GIVES)]
     columns = {reward.renamed.get(name, name): [target.columns.get(name) for target, _ in posed] for name in names}
     prompts = [target.columns.get("prompt", "") for target, _ in posed]
     chat = not isinstance(prompts[0], str)
     completions = [[{"role": "assistant", "content": text}] if chat else text for _, text in posed]
-    return reward.score(completions=completions, prompts=prompts, **columns)
-
-
-def _median(scores: Sequence[float]) -> float:
-    return sorted(scores)[len(scores) // 2] if scores else 0.0
+    outcomes = reward.score(completions=completions, prompts=prompts, **columns)
+    if len(posed) > 1 and all(outcome.status == "error" for outcome in outcomes):
+        # A function in this process raises for the whole batch: each alone shows which completion it was.
+        return [_outcomes(reward, [one])[0] for one in posed]
+    return outcomes
 
 
 def _short(text: str) -> str:

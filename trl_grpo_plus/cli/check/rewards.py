@@ -6,7 +6,7 @@ score full marks, and gold answers of other rows must not.
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -87,16 +87,12 @@ def check_gold(reward: Reward, dataset: Any, limit: int = 200) -> list[Finding]:
     name, definition = reward.__name__, reward.definition
     if definition.gold is None:
         return [Finding(name, "gold", problems=("it cannot tell what a gold completion is: register it with gold=",))]
-    if limit < 2:
-        raise ConfigError(f"--limit: {limit} rows are not enough, use 2 or more.")
     try:
         check_columns(reward, dataset, "the dataset")
         columns = columns_of(definition, dataset.column_names, reward.renamed, name)
     except ValueError as error:
         return [Finding(name, "gold", problems=(str(error),))]
-    # Rows spread over the dataset: some datasets are sorted by answer.
-    raw_rows = (dataset[i] for i in range(0, len(dataset), max(1, -(-len(dataset) // limit))))
-    rows = [{name: raw[column] for name, column in columns.items()} for raw in raw_rows]
+    rows = [{name: raw[column] for name, column in columns.items()} for raw in spread(dataset, limit)]
     golds = [definition.gold(**row, **reward.all_args()) for row in rows]
     pairs = [(row, text) for row, text in zip(rows, golds, strict=True) if text is not None]
     if not pairs:
@@ -106,6 +102,17 @@ def check_gold(reward: Reward, dataset: Any, limit: int = 200) -> list[Finding]:
         return [gold]
     others = [(pairs[i][0], pairs[i - 1][1]) for i in range(len(pairs)) if pairs[i][1] != pairs[i - 1][1]]
     return [gold, _shuffled(reward, others)]
+
+
+def spread(dataset: Any, limit: int) -> Iterator[dict[str, Any]]:
+    """Return at most `limit` rows from all over a dataset: some datasets are sorted by answer.
+
+    Raises:
+        ConfigError: `limit` is below 2.
+    """
+    if limit < 2:
+        raise ConfigError(f"--limit: {limit} rows are not enough, use 2 or more.")
+    return (dataset[i] for i in range(0, len(dataset), max(1, -(-len(dataset) // limit))))
 
 
 def _score(reward: Reward, example: Example) -> Outcome:
