@@ -42,6 +42,7 @@ from trl_grpo_plus.trainer.recorder import Recorder
 GROUPS, SIZE, LENGTH = 8, 8, 2000  # groups, attempts in each, characters in each
 OFF: dict[str, Any] = {"trace_every": 0, "trace_log_groups": 0, "alarms": False}
 OFF |= {"zero_variance_tolerance": 1e-6, "solved_reward": 1.0, "failed_reward": 0.0}  # the defaults
+OFF |= {"prompt_selection": "shuffle", "shuffle_dataset": True, "trace_thumbnails": 0}
 SINKS: dict[str, dict[str, Any]] = {
     "nothing": OFF,
     "alarms alone": {**OFF, "alarms": True},

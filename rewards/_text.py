@@ -29,9 +29,7 @@ MOST_FENCES = 40  # in a string of a program, at most
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _ANSWER_MARK = re.compile(r"<answer>|\\boxed|####")
 # Marks with which chat templates end a turn: Qwen, Llama 3, Phi, Gemma, GPT, DeepSeek. `</s>` is HTML, too.
-_END_OF_TURN = re.compile(
-    r"<\|(?:im_end|eot_id|end|endoftext|end_of_text)\|>|<end_of_turn>|<｜end▁of▁sentence｜>"
-)
+_END_OF_TURN = re.compile(r"<\|(?:im_end|eot_id|end|endoftext|end_of_text)\|>|<end_of_turn>|<｜end▁of▁sentence｜>")
 MOST_JOINED = 10  # tagged answers that are looked at for one hedge, at most
 _UNSEEN = {"Cf", "Cc", "Cs", "Mn", "Me"}  # zero-width and control characters, lone surrogates, marks on nothing
 _BLANK = set("\u115f\u1160\u2800\u3164\uffa0")  # letters and symbols that show nothing

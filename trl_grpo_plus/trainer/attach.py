@@ -24,7 +24,7 @@ from ..scoring import STATUSES
 from ..traces import advantages_by_token, as_given, split_name
 from ..utils import folder_lock
 from ..utils.validation import did_you_mean
-from .batch import Batch, trainable
+from .batch import Batch
 from .grpo_plus_trainer import GRPOPlusTrainer
 from .recorder import Recorder, Recording
 from .run_metadata import describe
@@ -148,7 +148,9 @@ class _Observer:
         extra = {name: values for name, values in trainer._pending_extra_logs.items() if len(values) == count}
         ends = {*getattr(trainer, "eos_token_ids", [trainer._tokenizer.eos_token_id]), trainer._tokenizer.pad_token_id}
         attempts = batch.attempts(inputs, prompts, extra, ends)
-        in_loss = trainable(attempts, trainer.mask_truncated_completions, trainer.accelerator)
+        masked, accelerator = trainer.mask_truncated_completions, trainer.accelerator
+        own = torch.tensor([int(attempt.trainable(masked)) for attempt in attempts], device=accelerator.device)
+        in_loss = accelerator.gather(own).bool().cpu()
         values, weights = rewards.cpu(), trainer.reward_weights.cpu()
         verdicts = tuple(judge_batch(options, values, weights, names, batch.size, in_loss))
         batch.rounds = [Round(attempts, values, verdicts, DEAD, (), ())]

@@ -410,15 +410,6 @@ def share_of(rows: Sequence[Any], rank: int, world_size: int) -> list[Any]:
     return list(rows[rank * share : (rank + 1) * share])
 
 
-def trainable(attempts: Sequence[Attempt], masked: bool, accelerator: Any) -> Tensor:
-    """Return whether TRL leaves any token of each attempt in the loss, gathered `(N,)`. Collective.
-
-    With `masked`, TRL leaves no token of a truncated attempt in the loss.
-    """
-    here = torch.tensor([attempt.trainable(masked) for attempt in attempts], device=accelerator.device)
-    return accelerator.gather(here.int()).bool().cpu()
-
-
 def _column_of(row: dict[str, Any], name: str) -> Any:
     if name not in row:
         raise ConfigError(

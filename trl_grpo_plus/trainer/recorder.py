@@ -232,9 +232,9 @@ class Recorder:
         """Look for alarms in a batch, and keep the batch if it is `traced`. Call [`settle`] first. Collective."""
         places = pick(sampled.rounds, self._args.trace_max_groups) if traced else []
         kl = None if sampled.kl is None else sampled.kl.tolist()
-        told = gather_on_first_rank((self._part(sampled, places), sampled.advantages.tolist(), kl))
+        everyones = gather_on_first_rank((self._part(sampled, places), sampled.advantages.tolist(), kl))
         if self._main:
-            parts, advantages, kls = zip(*told, strict=True)
+            parts, advantages, kls = zip(*everyones, strict=True)
             sampled = replace(sampled, advantages=_joined(advantages, sampled.advantages))
             if sampled.kl is not None:
                 sampled = replace(sampled, kl=_joined(kls, sampled.kl))
@@ -308,10 +308,10 @@ class Recorder:
                 self._writer.note("alarms", plain(new))
 
     def _new_watch(self) -> Watch | None:
-        watched = self._args.alarms and self._main
-        selection = name_of(getattr(self._args, "prompt_selection", "shuffle"))
-        chosen = selection != "shuffle" or not getattr(self._args, "shuffle_dataset", True)
-        return Watch(Thresholds.of(self._args.alarm_thresholds or {}), chosen) if watched else None
+        if not (self._args.alarms and self._main):
+            return None
+        chosen = name_of(self._args.prompt_selection) != "shuffle" or not self._args.shuffle_dataset
+        return Watch(Thresholds.of(self._args.alarm_thresholds or {}), chosen)
 
     @contextmanager
     def _never_fatal(self, what: str) -> Iterator[None]:
