@@ -83,7 +83,11 @@ def check_gold(reward: Reward, dataset: Any, limit: int = 200) -> list[Finding]:
         reward ([`Reward`]): a reward whose definition has `gold`.
         dataset: a map-style dataset with the reward's columns.
         limit (`int`, *optional*, defaults to `200`): maximum number of rows to score.
+
+    Raises:
+        ConfigError: `limit` is below 2.
     """
+    raw_rows = spread(dataset, limit)
     name, definition = reward.__name__, reward.definition
     if definition.gold is None:
         return [Finding(name, "gold", problems=("it cannot tell what a gold completion is: register it with gold=",))]
@@ -92,7 +96,7 @@ def check_gold(reward: Reward, dataset: Any, limit: int = 200) -> list[Finding]:
         columns = columns_of(definition, dataset.column_names, reward.renamed, name)
     except ValueError as error:
         return [Finding(name, "gold", problems=(str(error),))]
-    rows = [{name: raw[column] for name, column in columns.items()} for raw in spread(dataset, limit)]
+    rows = [{name: raw[column] for name, column in columns.items()} for raw in raw_rows]
     golds = [definition.gold(**row, **reward.all_args()) for row in rows]
     pairs = [(row, text) for row, text in zip(rows, golds, strict=True) if text is not None]
     if not pairs:
