@@ -5,13 +5,14 @@ import json
 import browser_pages
 import pytest
 import synthetic_traces
+from axe_playwright_python import base
 from browser_pages import in_scheme, serving, until
 
 from trl_grpo_plus.traces import Writer
 from trl_grpo_plus.view import write_comparison, write_page
 
 
-base = pytest.importorskip("axe_playwright_python.base", reason="axe-playwright-python is not installed")
+pytestmark = pytest.mark.full  # a minute
 browser = browser_pages.browser  # a fixture
 SIZES = {"wide": {"width": 1280, "height": 800}, "phone": {"width": 390, "height": 844}}
 HELP = "document.querySelector('#help').showModal()"
