@@ -1,11 +1,13 @@
 """The alarm that training reward and held-out reward part: on in time where only one rises, quiet elsewhere."""
 
+import importlib.util
 import io
 import json
 import math
 import random
 import re
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
 
@@ -17,7 +19,7 @@ from test_alarms import batch
 from trl_grpo_plus import GRPOPlusConfig
 from trl_grpo_plus.traces.alarms import Thresholds, Watch
 from trl_grpo_plus.traces.alarms.evaluation_history import Evaluations, Pair, kendall
-from trl_grpo_plus.traces.alarms.smoothing import Level, level_of
+from trl_grpo_plus.traces.alarms.smoothing import Level
 from trl_grpo_plus.trainer.recorder import Recorder
 
 
@@ -65,6 +67,16 @@ def turning(at, fall=0.0):
 
 
 RISES = line(0.3, 0.7)
+
+
+def benchmark():
+    """benchmarks/held_out_gap.py, which has the simulated runs of the page's table."""
+    spec = importlib.util.spec_from_file_location(
+        "held_out_gap", Path(__file__).parents[2] / "benchmarks/held_out_gap.py"
+    )
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def first(seen, low, high):
@@ -440,19 +452,7 @@ def test_other_weights_forget_the_evaluations():
 # -- how often it is wrong, and how late
 
 
-def parted(rng, train, held_out, noise, scatter):
-    """The number of evaluations at which the rule holds first, with the defaults; `None`: never."""
-    limits, evaluations = Thresholds(), Evaluations()
-    totals = [train(step) + rng.gauss(0, noise) for step in range(STEPS + 20)]
-    for number, step in enumerate(range(EVERY, STEPS + 1, EVERY), 1):
-        evaluations.add(step, held_out(step) + rng.gauss(0, scatter), step)
-        evaluations.pair(level_of(totals[max(20, step + 10) - 20 : max(20, step + 10)]), step, limits.held_out_window)
-        found = evaluations.parting(limits.held_out_window, limits.held_out_correlation)
-        if found is not None and found.size >= limits.held_out_gap and found.gap >= limits.held_out_floor:
-            return number
-    return None
-
-
+parted = benchmark().parted
 QUIET = {
     "flat": (line(0.4, 0.4), line(0.4, 0.4)),
     "rise": (RISES, RISES),

@@ -112,7 +112,7 @@ def test_an_engine_with_other_weights(run, name):
 def test_a_part_of_the_weights(run):
     """The rest is there from the start, when engine and trainer were made of the same files."""
     _, warned = run(all_but_the_last_layer)
-    assert re.search("Step 1: .*does not explain it: some weights are not sent", warned[0])
+    assert re.search("Step 1: .*does not explain the difference: some weights are not sent", warned[0])
 
 
 @pytest.mark.parametrize(("every", "looked_at"), [(0, []), (3, [0, 3])])
