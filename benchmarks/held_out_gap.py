@@ -2,9 +2,10 @@
 
     python benchmarks/held_out_gap.py > benchmarks/results/held_out_gap.md     # half a minute on one core
 
-A run has 400 batches, an evaluation every 20, and a training reward that rises from 0.3 to 0.7 in a line. The noise is
-that of 0/1 rewards: of a batch of 64 attempts in groups of 8 and of an evaluation of 100 attempts, or of four times as
-many. The rule is the package's own, with its defaults.
+A run has 400 batches, an evaluation every 20, and a training reward that rises from 0.3 to 0.7 in a line. The standard
+deviations in `NOISE`, of a batch and of an evaluation, are about those of 0/1 rewards on prompts of mixed difficulty:
+of 8 prompts x 8 attempts and of 100 prompts, and half of these for four times as many. The rule is the package's own,
+with its defaults.
 """
 
 import argparse
@@ -79,12 +80,12 @@ def main() -> None:
         cells = []
         for noise in NOISE.values():
             came = simulated(args.runs, rises(), held_out, noise)
-            cells.append(f"{median(came) - turn:g} ({len(came) / args.runs:.0%})" if came else "(0%)")
+            cells.append(f"{median(came) - turn:g} ({100 * len(came) / args.runs:.0f} %)" if came else "(0 %)")
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
     print(f"\n| rewards | {' | '.join(NOISE)} |\n|---|{'---|' * len(NOISE)}")
     for name, (train, held_out) in FALSE.items():
         found = [simulated(args.false_runs, train, held_out, noise) for noise in NOISE.values()]
-        print(f"| {name} | {' | '.join(f'{len(runs) / args.false_runs:.1%}' for runs in found)} |", flush=True)
+        print(f"| {name} | {' | '.join(f'{100 * len(runs) / args.false_runs:.1f} %' for runs in found)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
 """The estimates: by hand on round numbers, and against what PyTorch, transformers, peft and TRL really do."""
 
-import importlib.util
 import itertools
 import json
 import os
 import sys
 from dataclasses import replace
-from pathlib import Path
 from unittest import mock
 
+import benchmark_scripts
 import pytest
 import torch
 from packaging.version import Version
@@ -384,10 +383,7 @@ def test_gpus_by_name(name, known):
 
 def test_a_report_reckons_the_cases_that_were_measured(tmp_path, monkeypatch, capsys):
     with mock.patch.dict(os.environ):  # which it sets as it is imported
-        path = Path(__file__).parents[2] / "benchmarks" / "memory.py"
-        spec = importlib.util.spec_from_file_location("memory_benchmark", path)
-        benchmark = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(benchmark)
+        benchmark = benchmark_scripts.imported("memory")
     monkeypatch.setattr(benchmark, "estimated", lambda _: {"weights": 1024})
     output = tmp_path / "results.json"
     measured = {"head-float32": {"measured": 2048, "estimated": {}}}

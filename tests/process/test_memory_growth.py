@@ -1,9 +1,8 @@
 """The short form of benchmarks/load.py: batch after batch leaves nothing behind."""
 
-import importlib.util
 import os
-from pathlib import Path
 
+import benchmark_scripts
 import pytest
 
 
@@ -12,14 +11,7 @@ SIZES = {"groups": 8, "size": 4, "length": 400}
 
 @pytest.fixture(scope="module")
 def load():
-    return imported()
-
-
-def imported():
-    spec = importlib.util.spec_from_file_location("load", Path(__file__).parents[2] / "benchmarks" / "load.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return benchmark_scripts.imported("load")
 
 
 @pytest.fixture
@@ -63,5 +55,5 @@ def test_where_nothing_was_measured_a_sentence_says_so(load, monkeypatch):
 def test_what_imports_it_goes_on_as_it_was(monkeypatch):
     """As a worker of the tests does, in which others run."""
     monkeypatch.delenv("ACCELERATE_USE_CPU", raising=False)
-    imported()
+    benchmark_scripts.imported("load")
     assert "ACCELERATE_USE_CPU" not in os.environ

@@ -1,6 +1,5 @@
 """The alarm that training reward and held-out reward part: on in time where only one rises, quiet elsewhere."""
 
-import importlib.util
 import io
 import json
 import math
@@ -11,6 +10,7 @@ from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
 
+import benchmark_scripts
 import pytest
 import tiny_models
 import torch
@@ -26,6 +26,7 @@ from trl_grpo_plus.trainer.recorder import Recorder
 pytestmark = pytest.mark.long
 
 
+ROOT = Path(__file__).parents[2]
 NAME = "held_out_gap"
 OTHERS = {name: None for name in Thresholds().names if name != NAME}
 STEPS, EVERY = 400, 20
@@ -67,16 +68,6 @@ def turning(at, fall=0.0):
 
 
 RISES = line(0.3, 0.7)
-
-
-def benchmark():
-    """benchmarks/held_out_gap.py, which has the simulated runs of the page's table."""
-    spec = importlib.util.spec_from_file_location(
-        "held_out_gap", Path(__file__).parents[2] / "benchmarks/held_out_gap.py"
-    )
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def first(seen, low, high):
@@ -452,7 +443,7 @@ def test_other_weights_forget_the_evaluations():
 # -- how often it is wrong, and how late
 
 
-parted = benchmark().parted
+parted = benchmark_scripts.imported("held_out_gap").parted
 QUIET = {
     "flat": (line(0.4, 0.4), line(0.4, 0.4)),
     "rise": (RISES, RISES),
@@ -488,6 +479,12 @@ def test_it_comes_so_many_evaluations_after_the_held_out_reward_turns(turn, fall
     numbers = [number - turn / EVERY for number in seen if number is not None]
     assert len(numbers) >= least * 100
     assert 2 < median(numbers) <= late
+
+
+def test_the_page_has_the_benchmarks_table():
+    results = (ROOT / "benchmarks" / "results" / "held_out_gap.md").read_text()
+    late, _ = results.split("\n\n")
+    assert late in (ROOT / "docs" / "alarms.md").read_text()
 
 
 # -- a training
