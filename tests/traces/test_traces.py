@@ -16,7 +16,7 @@ import synthetic_traces
 import torch
 
 from trl_grpo_plus.rollouts.groups import Attempt, Plan, Round
-from trl_grpo_plus.traces import Writer, advantages_by_token, complete, part_of, pick, plain
+from trl_grpo_plus.traces import Writer, advantages_by_token, complete, json_value, part_of, pick
 from trl_grpo_plus.traces import reader as traces
 from trl_grpo_plus.traces.writer import _append
 
@@ -201,8 +201,8 @@ def test_a_sample_of_groups_shows_each_verdict():
     ],
 )
 def test_anything_becomes_json(value, expected):
-    assert plain(value) == expected
-    json.dumps(plain(value), allow_nan=False)
+    assert json_value(value) == expected
+    json.dumps(json_value(value), allow_nan=False)
 
 
 # -- files

@@ -182,11 +182,11 @@ def _details(attempts: Iterable[Attempt], alike: bool) -> Iterator[Details]:
     reference = prompt = None
     for attempt in attempts:
         if reference is None or not alike:
-            reference = plain({k: value for k, value in attempt.inputs.items() if k not in _SHOWN_ELSEWHERE})
-            prompt = plain(attempt.prompt)
-        logged = plain(attempt.logged) if attempt.logged else {}
+            reference = json_value({k: value for k, value in attempt.inputs.items() if k not in _SHOWN_ELSEWHERE})
+            prompt = json_value(attempt.prompt)
+        logged = json_value(attempt.logged) if attempt.logged else {}
         steps = [None if one is None else [(step.end, step.reward) for step in one] for one in attempt.steps]
-        yield Details(prompt, plain(attempt.completion), reference, attempt.outcomes, logged, steps)
+        yield Details(prompt, json_value(attempt.completion), reference, attempt.outcomes, logged, steps)
 
 
 def _lines(sampled: Sampled, details: dict[Place, list[Details]], runs: dict[int, Runs], batch: int) -> list[Row]:
@@ -233,7 +233,7 @@ def to_lines(rows: Iterable[Row]) -> bytes:
     return b"".join([_line(row) for row in rows])
 
 
-def plain(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """Convert a value to plain data that JSON can hold.
 
     A number that is not finite becomes `None`, an image becomes its mode, size and digest, and an object of another
@@ -246,13 +246,13 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return finite_or_none(value)
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [json_value(item) for item in value]
     if hasattr(value, "tolist"):  # arrays, tensors and their numbers
         listed = value.tolist()
         if type(listed) is not type(value):
-            return plain(listed)
+            return json_value(listed)
     if is_picture(value):
         return image_name(value)
     text = str(value)
@@ -271,7 +271,7 @@ def _numbers(values: Tensor) -> list[Any]:
     """Return the values as (nested) lists, `None` if not finite; rounded, since 0.3 in float32 is not 0.3."""
     values = values.cpu().double()  # cpu() first: not every device has float64
     rounded = values.round(decimals=7).tolist()
-    return rounded if values.isfinite().all() else plain(rounded)
+    return rounded if values.isfinite().all() else json_value(rounded)
 
 
 def _outcomes(known: Sequence[str | None], scores: Sequence[float | None]) -> Sequence[str | None]:

@@ -99,20 +99,20 @@ _ADDRESS = re.compile(
 )
 
 
-def shown_options(values: Mapping[str, Any], known: Collection[str] | None = None) -> dict[str, Any]:
+def shown_options(values: Mapping[str, Any], allowed: Collection[str] | None = None) -> dict[str, Any]:
     """Return the options that may be shown, by name, and the number of those that may not.
 
     Options whose names say that they are secret or a place are left out, and are not counted.
 
     Args:
         values (`Mapping`): option -> value.
-        known (`Collection[str]`, *optional*): names of the options that may be shown. Texts are shown only for those
+        allowed (`Collection[str]`, *optional*): names of the options that may be shown. Texts are shown only for those
             in [`TEXTS`]. `None`: the options were already selected when they were written.
 
     Example:
         >>> shown_options({"beta": 0.1, "hub_token": "a", "mine": 1, "generation_kwargs": {"seed": 1, "x": 1}})
         {'beta': 0.1, 'mine': 1, 'generation_kwargs': {'seed': 1, 'not shown': 1}}
-        >>> shown_options({"beta": 0.1, "mine": 1}, known={"beta"})
+        >>> shown_options({"beta": 0.1, "mine": 1}, allowed={"beta"})
         {'beta': 0.1, 'not shown': 1}
     """
     found: dict[str, Any] = {}
@@ -122,7 +122,7 @@ def shown_options(values: Mapping[str, Any], known: Collection[str] | None = Non
             hidden += int(finite_or_none(value) or 0)
         elif is_private(name):
             continue
-        elif (known is not None and name not in known) or not _is_harmless(name):
+        elif (allowed is not None and name not in allowed) or not _is_harmless(name):
             hidden += 1
         else:
             found[name] = _value(name, value, texts=known is None or name in TEXTS)

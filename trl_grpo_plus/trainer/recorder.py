@@ -35,10 +35,10 @@ from ..traces import (
     by_group,
     complete,
     group_key,
+    json_value,
     newest,
     part_of,
     pick,
-    plain,
 )
 from ..traces.alarms import Alarm, Thresholds, Watch
 from ..utils.distributed import gather_on_first_rank
@@ -157,7 +157,7 @@ class Recorder:
                 self._watch.note(entry)
         if self._writer is not None:
             with self._never_fatal("Metrics"):
-                self._writer.note("metrics", [plain(entry)])
+                self._writer.note("metrics", [json_value(entry)])
 
     def end(self) -> None:
         """End the record of a training."""
@@ -252,7 +252,7 @@ class Recorder:
         if self._writer is not None and self._lacks_prompt:
             self._lacks_prompt = False
             with self._never_fatal("The first prompt"):
-                self._writer.note(FIRST_PROMPT, [plain({"step": step, **as_given()})])
+                self._writer.note(FIRST_PROMPT, [json_value({"step": step, **as_given()})])
 
     def _part(self, sampled: Sampled, places: list[tuple[int, int]]) -> Part | Exception:
         try:
@@ -305,7 +305,7 @@ class Recorder:
             del alarm["new"]
         if self._writer is not None and new:
             with self._never_fatal("Alarms"):
-                self._writer.note("alarms", plain(new))
+                self._writer.note("alarms", json_value(new))
 
     def _new_watch(self) -> Watch | None:
         if not (self._args.alarms and self._main):

@@ -10,7 +10,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from ..traces import plain, shown_name, shown_options
+from ..traces import json_value, shown_name, shown_options
 
 
 PACKAGES = ("trl_grpo_plus", "trl", "transformers", "accelerate", "torch", "datasets", "vllm", "peft")
@@ -60,7 +60,7 @@ def describe(args: Any, model: Any, data: Any, evaluated: Any = None) -> dict[st
     """
     splits = evaluated if isinstance(evaluated, Mapping) else {"": evaluated}
     rows = {f"eval_{name}" if name else "eval": _rows(of) for name, of in splits.items() if of is not None}
-    return plain(
+    return json_value(
         {
             "model": shown_name(_model_name(model)),
             "dataset": {"name": shown_name(dataset_name(data)), "rows": _rows(data)},

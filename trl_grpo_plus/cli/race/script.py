@@ -20,7 +20,7 @@ from ... import GRPOPlusTrainer
 from ...launch import train
 from ...registry import resolve
 from ...scoring import configure
-from ...traces import Writer, plain
+from ...traces import Writer, json_value
 from ...utils.files import replace
 from .plan import RACER, SETTINGS, STOCK
 
@@ -81,7 +81,7 @@ class AnnotatedScore(TrainerCallback):
             "learning_rate": args.learning_rate,
             "seed": args.seed,
             "splits": len(trainer.eval_dataset) if isinstance(trainer.eval_dataset, dict) else 1,
-            "options": plain(args.changed_options),
+            "options": json_value(args.changed_options),
         }
         main = trainer.accelerator.is_main_process
         keeps = isinstance(trainer, GRPOPlusTrainer) and args.trace_every
@@ -99,7 +99,7 @@ class AnnotatedScore(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Write the last log entry into the trace."""
         if self._writer is not None:
-            self._writer.note("metrics", [plain(state.log_history[-1])])
+            self._writer.note("metrics", [json_value(state.log_history[-1])])
 
 
 if __name__ == "__main__":

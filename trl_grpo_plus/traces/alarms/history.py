@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...utils.validation import finite_or_none
-from .. import Sampled, by_group, evaluated, plain
+from .. import Sampled, by_group, evaluated, json_value
 from .evaluation_history import Evaluations
 from .metric_history import Logged, note
 from .smoothing import Level, Peak, level_of
@@ -211,7 +211,7 @@ class History:
         logged = {name: asdict(entries) for name, entries in self.logged.items()}
         evaluations = {split: asdict(kept) for split, kept in self.evaluations.items()}
         series = {"peaks": peaks, "logged": logged, "evaluations": evaluations}
-        return plain({"count": self.count, "first": first, "last": last, **ranges, **series})
+        return json_value({"count": self.count, "first": first, "last": last, **ranges, **series})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the history from `state`. The thresholds may differ."""
