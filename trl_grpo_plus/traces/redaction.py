@@ -29,7 +29,7 @@ metric_for_best_model dataloader_multiprocessing_context label_names train_sampl
 ddp_backend fsdp deepspeed debug cache_implementation vllm_mode vllm_model_impl vllm_structured_outputs_regex
 importance_sampling_level multi_objective_aggregation scale_rewards loss_type vllm_importance_sampling_mode preset
 zero_variance_groups filter_metric filtered_verdicts resample_fallback advantage_baseline advantage_estimator
-halt_on_alarm importance_ratio step_reward_credit prompt_selection belief_key belief_head kl_estimator kl_placement
+halt_on_alarm importance_ratio step_reward_credit prompt_selection belief_key belief_id belief_head kl_estimator kl_placement
 kl_reward_form nonfinite_step pad_to_multiple_of half_precision_backend group_by_length_column mp_parameters
 fp16_opt_level fp16_backend torchdynamo ray_scope
 """
@@ -125,7 +125,7 @@ def shown_options(values: Mapping[str, Any], allowed: Collection[str] | None = N
         elif (allowed is not None and name not in allowed) or not _is_harmless(name):
             hidden += 1
         else:
-            found[name] = _value(name, value, texts=known is None or name in TEXTS)
+            found[name] = _value(name, value, texts=allowed is None or name in TEXTS)
     return {**found, NOT_SHOWN: hidden} if hidden else found
 
 
