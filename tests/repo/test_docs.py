@@ -257,11 +257,11 @@ def test_the_table_of_a_choice_has_what_the_config_takes(page, option):
 
 
 def test_the_table_of_filtered_verdicts_is_what_leaves_the_batch():
-    rows = table("docs/fewer_rollouts.md", "verdict")
+    rows = table("docs/prompt_beliefs.md", "verdict")
     for column, dead in ((1, verdicts.DEAD_BESIDE_A_BELIEF), (2, verdicts.DEAD)):
         named_dead = {name for row in rows if row[column] == "dead" for name in re.findall(r"`(\w+)`", row[0])}
         assert named_dead == dead
-    assert set(first_column("docs/fewer_rollouts.md", "verdict")) == set(verdicts.VERDICTS)
+    assert set(first_column("docs/prompt_beliefs.md", "verdict")) == set(verdicts.VERDICTS)
 
 
 def test_the_table_of_alarms_is_the_dict_with_its_defaults():
