@@ -428,6 +428,7 @@ PARSED = {
     **{"filtered_verdicts": ["all_bad", "tied"], "prompt_selection": "belief", "selection_pool": 4},
     **{
         "belief_key": "level",
+        "belief_id": "id",
         "belief_head": "prompt",
         "belief_head_share": 0.5,
         "advantage_estimator": {"name": "grpo"},

@@ -228,9 +228,8 @@ def test_cooling_down_holds_back_no_more_than_half():
 
 def test_where_too_few_rows_are_free_the_soonest_give_way():
     stream = LearnabilitySampler(6, 1)
-    state = stream.state_dict()
-    state["rests"]["free"] = torch.tensor([9, 5, 0, 3, 8, 6], dtype=torch.int32)
-    stream.load_state_dict(state)
+    for row, until in enumerate([9, 5, 0, 3, 8, 6]):
+        stream._rests.wait(torch.tensor([row]), until)
     assert sorted(stream.take(3, any_prompt)) == [1, 2, 3]
 
 
@@ -353,10 +352,8 @@ def test_no_row_starves_where_the_floor_has_a_place(size, count, floor, seed):
 
 def test_a_step_costs_its_pool_where_almost_all_rows_rest():
     stream = LearnabilitySampler(10_000, 1, pool=8)
-    state = stream.state_dict()
-    state["rests"]["free"].fill_(1000)
-    stream.load_state_dict(state)
-    before = state["passes"]["position"]
+    stream._rests.wait(torch.arange(10_000), 1000)
+    before = stream.state_dict()["passes"]["position"]
     assert len(stream.take(10, any_prompt)) == 10
     assert stream.state_dict()["passes"]["position"] - before <= 4 * 80
 

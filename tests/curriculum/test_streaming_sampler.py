@@ -16,6 +16,7 @@ from trl_grpo_plus.curriculum.beliefs import Belief, Beliefs, SharedPrior
 from trl_grpo_plus.curriculum.streaming_sampler import StreamingSampler
 from trl_grpo_plus.traces import reader
 from trl_grpo_plus.trainer import prompt_source
+from trl_grpo_plus.utils.dataset_rows import encoded
 
 
 pytestmark = pytest.mark.long
@@ -251,8 +252,9 @@ def test_a_head_reads_a_stream_s_prompts(tmp_path, options):
         {**CHOICE, "belief_key": "kind", "num_iterations": 2, "belief_head": "prompt", "data": streamed(20)},
         {**CHOICE, "shuffle_dataset": False, "data": generated(14)},
         {**BELIEF, "belief_key": "kind", "data": streamed(40)},
+        {**CHOICE, "belief_key": "kind", "belief_id": "number", "belief_head": "prompt", "data": streamed(14)},
     ],
-    ids=["in the midst", "in a later pass", "baseline"],
+    ids=["in the midst", "in a later pass", "baseline", "with ids"],
 )
 def test_resumed_is_uninterrupted(tmp_path, options, stop):
     options = {**options, "max_steps": 9, "save_strategy": "steps", "save_steps": stop}
@@ -273,7 +275,7 @@ def test_a_memory_of_rows_does_not_go_on_with_a_stream(tmp_path):
     options = {**CHOICE, "max_steps": 2, "save_strategy": "steps", "save_steps": 1}
     tiny_models.trained(tmp_path, data=tiny_models.prompts(30), **options)
     resumed = tiny_models.trainer(tmp_path, data=streamed(30), **{**options, "max_steps": 3})
-    with pytest.raises(ValueError, match="num_rows=30, this run's None"):
+    with pytest.raises(ValueError, match="there were 30 rows, this run's training set is a stream"):
         resumed.train(resume_from_checkpoint=True)
 
 
@@ -283,10 +285,10 @@ def test_ranks_that_read_different_rows_are_stopped(tmp_path, monkeypatch):
         tiny_models.trained(tmp_path, data=streamed(30), **CHOICE)
 
 
-@pytest.mark.parametrize("more", [{}, {"belief_key": "kind"}, {"belief_head": "prompt"}])
+@pytest.mark.parametrize("more", [{}, {"belief_key": "kind"}, {"belief_head": "prompt"}, {"belief_id": "number"}])
 def test_says_so_where_nothing_tells_rows_apart(tmp_path, caplog, more):
     tiny_models.trainer(tmp_path, by_kind, data=streamed(30), **CHOICE, **more)
-    assert ("samples them at random. Set belief_key or belief_head" in caplog.text) == (not more)
+    assert ("samples them at random. Set belief_key, belief_head or" in caplog.text) == (not more)
 
 
 # -- refusals
@@ -353,7 +355,7 @@ def ragged():
 
 
 def test_nan_is_one_key_and_other_libraries_values_are_plain_ones():
-    shared = SharedPrior(0.5, ())
+    shared = SharedPrior(0.5, encoded([]))
     shared.show([float("nan"), "a", float("nan")])
     assert shared.state_dict()["known"] == [None, "a"]
     for value, key in [(np.str_("a"), "a"), (np.float32(0.5), 0.5), (torch.tensor(3), 3), (np.bool_(True), True)]:

@@ -149,6 +149,11 @@ class GRPOPlusConfig(GRPOConfig):
         belief_key (`str`, *optional*):
             Column of the training set (level, source, ...) whose rows share what is believed of one that was not
             sampled yet. `None`: all rows share it.
+        belief_id (`str`, *optional*):
+            Column of the training set whose value identifies a prompt: a text or a number, different in each row. A
+            run resumed with other rows, or with its rows in another order, then remembers its prompts; and a
+            streamed dataset remembers the prompts that come again. `None`: a prompt is identified by the row's index,
+            and the rows of a stream are not remembered.
         belief_head (`str`, *optional*):
             `"prompt"`: that is foretold from the policy's state at the prompt's end; see
             [`trl_grpo_plus.curriculum.belief_head`].
@@ -259,6 +264,7 @@ class GRPOPlusConfig(GRPOConfig):
     prompt_selection: str = "shuffle"  # or a dict, as YAML or JSON give it
     selection_pool: int = 8
     belief_key: str | None = None
+    belief_id: str | None = None
     belief_head: str | None = None
     belief_head_share: float | None = 0.1
 

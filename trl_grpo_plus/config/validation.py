@@ -193,9 +193,11 @@ def _check_beliefs(config: "GRPOPlusConfig") -> None:
             "Set zero_variance_groups='drop' or 'resample', or advantage_baseline='belief', or leave it out."
         )
     one_of("belief_head", config.belief_head, (None, "prompt"))
-    if config.belief_key is not None and (not isinstance(config.belief_key, str) or not config.belief_key):
-        raise ConfigError(f"belief_key={config.belief_key!r} must be the name of a column, or left out.")
-    for name in ("belief_key", "belief_head"):
+    for name in ("belief_key", "belief_id"):
+        value = getattr(config, name)
+        if value is not None and (not isinstance(value, str) or not value):
+            raise ConfigError(f"{name}={value!r} must be the name of a column, or left out.")
+    for name in ("belief_key", "belief_id", "belief_head"):
         if getattr(config, name) is not None and not config.what_believes:
             raise ConfigError(
                 f"{name}={getattr(config, name)!r} has no effect: nothing is believed of prompts. Set "

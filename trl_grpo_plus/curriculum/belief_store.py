@@ -7,19 +7,25 @@ replace the prior that rows share.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from accelerate.logging import get_logger
 from torch import Tensor
 
 from ..rollouts.groups import metric_or_total, totals
 from ..utils import dataset_rows
+from ..utils.dataset_rows import Codes, encoded
 from ..utils.validation import ConfigError, did_you_mean
 from .belief_head import Ridge
 from .beliefs import Belief, Beliefs
+from .row_ids import RowIds, StreamIds, as_id
+from .row_table import saved_rows
 from .state_cache import StateCache, States
 
+
+logger = get_logger(__name__)
 
 TOTAL = "total"
 HEAD_STRENGTH = 4.0  # a head's prediction counts as this number of attempts
@@ -35,15 +41,18 @@ class BeliefStore:
     Args:
         config ([`GRPOPlusConfig`]): of the run.
         train_set ([`~datasets.Dataset`] or [`~datasets.IterableDataset`]): the training set. Each batch of a stream
-            has rows of its own, which [`show`] sets; only the prior that they share is remembered.
+            has rows of its own, which [`show`] sets. Without `belief_id` only the prior that they share is remembered.
         names (`Sequence[str]`), weights (`Sequence[float]`): of the rewards.
         states (`Callable`, *optional*): reads the prompt states for the head. `None`: there is no head. Collective.
 
     Attributes:
         promise_of (`str`): the quantity that [`promise`] is about: a reward's name, or "total".
+        moved (`Callable`, *optional*): after [`load_state_dict`] with another training set: rows of the set that the
+            checkpoint is about, among those that it holds -> the same rows now, -1 for a row that is gone. `None`: the
+            training set is the same.
 
     Raises:
-        ValueError: rows cannot be told apart, or there is no column `belief_key`.
+        ConfigError: rows cannot be told apart, or there is no column `belief_key` or `belief_id`.
     """
 
     def __init__(
@@ -56,7 +65,8 @@ class BeliefStore:
     ):
         check_rows(train_set, config)
         self._weights = torch.tensor(weights)
-        self._known = StateCache(states, config.seed, config.belief_head_share is None) if states else None
+        self._read_states = states
+        self._known = StateCache(self._states, config.seed, config.belief_head_share is None) if states else None
         names = _told_apart(names)
         weighted = [name for name, weight in zip(names, weights, strict=True) if weight]
         self._credited = weighted if config.multi_objective_aggregation == "normalize_then_sum" else [TOTAL]
@@ -67,35 +77,45 @@ class BeliefStore:
         self.promise_of = config.filter_metric if named else TOTAL
         self._names = names
         streamed = not hasattr(train_set, "__len__")
-        keys = None
+        keys: Codes | tuple[()] | None = None
         if config.belief_key:
-            name = config.belief_key
-            keys = () if streamed else [as_key(name, value) for value in dataset_rows.column(train_set, name)]
+            keys = () if streamed else _keys(train_set, config.belief_key)
         self._key = config.belief_key if streamed else None  # read from each row as it comes
+        self._ids = RowIds(train_set, config.belief_id) if config.belief_id and not streamed else None
+        self._stream_ids = StreamIds(config.belief_id) if config.belief_id and streamed else None
+        self.moved: Callable[[Tensor], Tensor] | None = None
         limits = (config.failed_reward, config.solved_reward)
         quantities = dict.fromkeys([*self._credited, *self._chosen_by])
-        num_rows = None if streamed else len(train_set)
+        num_rows = len(train_set) if not streamed else None if self._stream_ids is None else 0
         self._beliefs = {name: Beliefs(num_rows, *limits, keys) for name in quantities}
         self._heads = {name: Ridge(config.seed, *limits) for name in quantities} if states else {}
         self._about = {
             "rewards": {name: float(weight) for name, weight in zip(names, weights, strict=True) if weight},
             **{name: getattr(config, name) for name in ("failed_reward", "solved_reward", "belief_key")},
+            **({"belief_id": config.belief_id} if streamed else {}),
         }
-        self._prints = {} if streamed else dataset_rows.prints(train_set, ("prompt", config.belief_key))
+        columns = ("prompt", config.belief_key, config.belief_id)
+        self._prints = {} if streamed else dataset_rows.prints(train_set, columns)
+        self._num_rows = num_rows
 
     def show(self, rows: Sequence[dict[str, Any]]) -> None:
         """Set the stream rows that indices refer to from now on."""
+        keys = None if self._key is None else [as_key(self._key, row.get(self._key)) for row in rows]
+        if self._stream_ids is not None:
+            new = self._stream_ids.show(rows)
+            for beliefs in self._beliefs.values():
+                beliefs.grow(len(new), keys and [keys[index] for index in new])
+            return
         if self._known is not None:
             self._known.forget()
-        if self._key is not None:
-            keys = [as_key(self._key, row.get(self._key)) for row in rows]
+        if keys is not None:
             for beliefs in self._beliefs.values():
                 beliefs.show(keys)
 
     def look(self, rows: Sequence[int]) -> None:
         """Read the policy's states of rows that are about to be sampled, within the budget. Collective with a head."""
         if self._known is not None:
-            self._known.look(rows)
+            self._known.look(self._places(rows))
 
     def credited(self, rows: Sequence[int]) -> list[Belief]:
         """Return the beliefs that advantages are centred by: about the total, or about each reward with a weight.
@@ -103,7 +123,8 @@ class BeliefStore:
         Collective with a head.
         """
         self.look(rows)
-        return [self._of(name, rows) for name in self._credited]
+        places = self._places(rows)
+        return [self._of(name, places) for name in self._credited]
 
     def promise(self, rows: list[int]) -> tuple[Belief, float]:
         """Return [`believed`] of the candidate rows, and the skill of this belief.
@@ -116,7 +137,7 @@ class BeliefStore:
         nothing is known: they are drawn at random among themselves whatever the skill is.
         """
         if self._known is not None:
-            self._known.look(rows, share=1 / 2)
+            self._known.look(self._places(rows), share=1 / 2)
         skills = [self._skill(name) for name in self._chosen_by]
         return self.believed(rows), sum(skills) / len(skills)
 
@@ -125,7 +146,8 @@ class BeliefStore:
 
         Under normalize_then_sum its variance is the variance of a weighted sum of independent rewards.
         """
-        parts = [self._of(name, rows) for name in self._chosen_by]
+        places = self._places(rows)
+        parts = [self._of(name, places) for name in self._chosen_by]
         if self._chosen_by in ([TOTAL], [self._fallback]):
             return parts[0]
         weights = [float(self._weights[self._names.index(name)]) for name in self._chosen_by]
@@ -139,13 +161,14 @@ class BeliefStore:
         Collective with a head. In the next step the head may read `affordable` prompts.
         """
         self.look(rows)
+        places = self._places(rows)
         for name, beliefs in self._beliefs.items():
-            column, believed = self._column(name, rewards), self._of(name, rows)
+            column, believed = self._column(name, rewards), self._of(name, places)
             if self._known is not None:
-                self._heads[name].learn(self._known.of(rows), column)
-            beliefs.observe(rows, column, believed)
+                self._heads[name].learn(self._known.of(places), column)
+            beliefs.observe(places, column, believed)
         if self._known is not None:
-            self._known.end_step(rows, affordable)
+            self._known.end_step(places, affordable)
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics `beliefs/*` of the first quantity that prompts are chosen by."""
@@ -157,29 +180,82 @@ class BeliefStore:
             values |= self._known.metrics()
         return values
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state for a checkpoint: what was learned, and the rewards, limits and rows that it is about."""
+    def state_dict(self, also: Tensor | None = None) -> dict[str, Any]:
+        """Return the state for a checkpoint: what was learned, and the rewards, limits and rows that it is about.
+
+        With `belief_id` it holds the ids of the rows about which something was learned, and of the rows `also`.
+        """
         learned = {kind: {name: part.state_dict() for name, part in of.items()} for kind, of in self._parts.items()}
-        return {**learned, "about": self._about, "rows": self._prints}
+        state: dict[str, Any] = {**learned, "about": self._about, "rows": self._prints, "num_rows": self._num_rows}
+        if self._stream_ids is not None:
+            state["ids"] = self._stream_ids.state_dict()
+        if self._ids is not None:
+            tables = [saved_rows(part["table"]) for part in learned["beliefs"].values()]
+            tables += [part["rows"] for part in learned["states"].values()]
+            rows = torch.cat([*tables, *([] if also is None else [also])]).unique()
+            state["ids"] = {"rows": rows, "ids": self._ids.of(rows)}
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a checkpoint's state. Raises ValueError if the checkpoint is about other data or rewards."""
+        """Restore a checkpoint's state.
+
+        With `belief_id` the training set may have other rows, or the same rows in another order.
+
+        Raises:
+            ConfigError: the checkpoint is about other rewards or options or, without `belief_id`, about other rows.
+        """
         about = state.get("about", self._about)
-        if changed := [name for name, now in self._about.items() if about[name] != now]:
-            before, now = (", ".join(f"{name}={of[name]!r}" for name in changed) for of in (about, self._about))
+        if changed := [name for name, now in self._about.items() if about.get(name) != now]:
+            before, now = (", ".join(f"{name}={of.get(name)!r}" for name in changed) for of in (about, self._about))
             raise ConfigError(f"The checkpoint's beliefs are about {before}, this run has {now}. {_WAYS_ON}")
         for kind, parts in self._parts.items():
             if set(state.get(kind, ())) != set(parts):
                 saved, now = (", ".join(names) or "nothing" for names in (state.get(kind, ()), parts))
                 raise ConfigError(f"The checkpoint has {kind} about {saved}, this run about {now}. {_WAYS_ON}")
+        self.moved = self._moved(state)
+        for kind, parts in self._parts.items():
             for name, part in parts.items():
-                part.load_state_dict(state[kind][name])
-        prints = state.get("rows", self._prints)
-        if other := [row for row, of_row in self._prints.items() if prints.get(row, of_row) != of_row]:
-            raise ConfigError(
-                "The checkpoint's beliefs are about other rows, or about these in another order: of "
-                f"{len(self._prints)} rows that were compared {len(other)} differ, first row {other[0]}. {_WAYS_ON}"
+                if self.moved is None or kind == "heads":
+                    part.load_state_dict(state[kind][name])
+                else:
+                    saved = state[kind][name]
+                    rows = saved_rows(saved["table"]) if kind == "beliefs" else saved["rows"]
+                    part.load_state_dict(saved, self.moved(rows))
+        if self._stream_ids is not None:
+            self._stream_ids.load_state_dict(state["ids"])
+
+    def _moved(self, state: dict[str, Any]) -> Callable[[Tensor], Tensor] | None:
+        """Return how to find the checkpoint's rows in this training set, or `None` if it is the same."""
+        before, prints = state["num_rows"], state["rows"]
+        other = [row for row, of_row in self._prints.items() if prints.get(row, of_row) != of_row]
+        if self._stream_ids is not None or (before == self._num_rows and not other):
+            return None
+        if self._ids is None or "ids" not in state:
+            now = "is a stream" if self._num_rows is None else f"has {self._num_rows} rows"
+            what = (
+                f"there were {'no numbered' if before is None else before} rows, this run's training set {now}"
+                if before != self._num_rows
+                else f"of {len(self._prints)} rows that were compared {len(other)} differ, first row {other[0]}"
             )
+            raise ConfigError(
+                f"The checkpoint's beliefs are about other rows, or about these in another order: {what}. {_WAYS_ON} "
+                "A run that sets belief_id finds its prompts again among other rows."
+            )
+        rows, found = state["ids"]["rows"], self._ids.rows_of(state["ids"]["ids"])
+        logger.warning(
+            f"The training set is not the checkpoint's. belief_id found {int((found >= 0).sum()):,} of the "
+            f"{len(found):,} sampled prompts. Their beliefs and rests go on. The order of the prompts starts afresh."
+        )
+        return lambda saved: found[torch.searchsorted(rows, saved)]
+
+    def _places(self, rows: Sequence[int]) -> Sequence[int]:
+        """Return the rows' places in the tables of beliefs and states."""
+        return rows if self._stream_ids is None else self._stream_ids.places(rows)
+
+    def _states(self, places: list[int]) -> Tensor:
+        """Read the states of rows by their places. Collective."""
+        assert self._read_states is not None
+        return self._read_states(places if self._stream_ids is None else self._stream_ids.indices(places))
 
     @property
     def _parts(self) -> dict[str, dict[str, Any]]:
@@ -215,8 +291,14 @@ def _told_apart(names: Sequence[str]) -> list[str]:
     return taken[1:]
 
 
+def _keys(train_set: Any, name: str) -> Codes:
+    """Return the keys of a map-style training set's rows."""
+    stored = dataset_rows.encoded_column(train_set, name)
+    return stored or encoded([as_key(name, value) for value in dataset_rows.column(train_set, name)])
+
+
 def check_rows(train_set: Any, config: Any) -> None:
-    """Check that `belief_key` is a column of the training set, and that a stream's rows keep all of their columns."""
+    """Check that `belief_key` and `belief_id` are columns, and that a stream's rows keep all of their columns."""
     streamed = not hasattr(train_set, "__len__")
     if streamed and config.remove_unused_columns:
         raise ConfigError(
@@ -224,17 +306,21 @@ def check_rows(train_set: Any, config: Any) -> None:
             "they come. Set remove_unused_columns=False, which is TRL's default."
         )
     rows = train_set if streamed else dataset_rows.unformatted(train_set)
-    first = next(iter(rows), None) if streamed or config.belief_key else None
+    named = {name: getattr(config, name) for name in ("belief_key", "belief_id") if getattr(config, name)}
+    first = next(iter(rows), None) if streamed or named else None
     if streamed and first is None:
         raise ConfigError("the stream has no rows: look at what it is read from.")
     columns = getattr(train_set, "column_names", None) or list(first or ())
-    if config.belief_key and config.belief_key not in columns:
-        raise ConfigError(
-            f"belief_key={config.belief_key!r} is no column of the training set, which has "
-            f"{', '.join(map(repr, columns)) or 'none'}.{did_you_mean(config.belief_key, columns)}"
-        )
+    for option, column in named.items():
+        if column not in columns:
+            raise ConfigError(
+                f"{option}={column!r} is no column of the training set, which has "
+                f"{', '.join(map(repr, columns)) or 'none'}.{did_you_mean(column, columns)}"
+            )
     if config.belief_key and first is not None:
         as_key(config.belief_key, first.get(config.belief_key))
+    if config.belief_id and first is not None:
+        as_id(config.belief_id, first.get(config.belief_id), "the first row")
 
 
 def as_key(name: str, value: Any) -> Any:

@@ -19,15 +19,17 @@ Half-lives side by side and `skill` are this project's.
 """
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..utils.dataset_rows import Codes, encoded
 from ..utils.validation import ConfigError, Number
 from .reward_range import RewardRange
+from .row_table import grown, packed, unpack
 
 
 KEEP_WINDOW = 0.95  # decay of skill and calibration a batch: about the last 20 batches count
@@ -64,18 +66,18 @@ class Belief:
 class Beliefs:
     """Beliefs about the rows of a dataset. One generation batch is one step.
 
-    A row takes 65 bytes (6.5 MB at 100,000 rows), and 4 bytes more with keys, which the state does not hold. All is
-    vectorised, and the cost of a step depends on its batch alone.
+    A row takes 65 bytes (6.5 MB at 100,000 rows), and 1 to 4 bytes more with keys. The state holds the visited rows
+    alone. All is vectorised, and the cost of a step depends on its batch alone.
 
     Args:
-        num_rows (`int`, *optional*): of the dataset. `None`: rows do not come back, like the rows of a stream. Then
-            no row is remembered by itself; only the shared prior is.
+        num_rows (`int`, *optional*): of the dataset; [`grow`] adds rows. `None`: rows do not come back, like the rows
+            of a stream. Then no row is remembered by itself; only the shared prior is.
         low, high (`float`, *optional*, defaults to `0.0`, `1.0`): the range of rewards. It widens if rewards usually
             lie outside ([`trl_grpo_plus.curriculum.reward_range`]); a rare reward outside the range counts as the end
             that it lies beyond.
-        keys (`Sequence[Hashable]`, *optional*): one a row, such as its level or source. Rows with the same key share
-            a prior, which is pulled to the prior of all rows if the key was seen little. `None`: all rows share one
-            prior. Rows that do not come back have an empty sequence here, and [`show`] sets their keys.
+        keys (`Sequence[Hashable]` or [`~trl_grpo_plus.utils.dataset_rows.Codes`], *optional*): one a row, such as its
+            level or source. Rows with the same key share a prior, which is pulled to the prior of all rows if the key
+            was seen little. `None`: all rows share one prior. An empty sequence: [`show`] or [`grow`] gives the keys.
         strength (`float`, *optional*, defaults to `2.0`): the prior counts as this number of attempts.
         half_lives (`Sequence[float]`, *optional*, defaults to `(8, 16, 32, 64, 128)`): in steps. The middle half-life
             is used until about 32 groups of rows seen before show which is best.
@@ -92,7 +94,7 @@ class Beliefs:
         num_rows: int | None,
         low: float = 0.0,
         high: float = 1.0,
-        keys: Sequence[Hashable] | None = None,
+        keys: Sequence[Hashable] | Codes | None = None,
         strength: float = 2.0,
         half_lives: Sequence[float] = (8, 16, 32, 64, 128),
     ):
@@ -103,27 +105,37 @@ class Beliefs:
             Number(above=0).check("half_lives", half_life)
         if not half_lives:
             raise ConfigError("half_lives is empty: give one or more numbers of steps.")
-        if keys is not None and len(keys) != (num_rows or 0):
-            raise ConfigError(f"there are {len(keys)} keys for {num_rows or 0} rows: give one a row.")
+        coded = keys if keys is None or isinstance(keys, Codes) else encoded(keys)
+        if coded is not None and len(coded.codes) != (num_rows or 0):
+            raise ConfigError(f"there are {len(coded.codes)} keys for {num_rows or 0} rows: give one a row.")
         self.step = 0
         self._strength = float(strength)
         self._half_lives = sorted(map(float, half_lives))
         self._range = RewardRange(low, high)
         self._origin = (low + high) / 2  # moments are about it: squares of values far from 0 lose digits
-        self._num_rows = num_rows
+        self._num_rows, self._grows = num_rows, num_rows == 0
         self._last = torch.full((num_rows or 0,), -1, dtype=torch.int32)
         self._moments = torch.zeros(3, len(half_lives), num_rows or 0, dtype=torch.float32)
         self._state = torch.zeros(num_rows or 0, dtype=torch.int8)  # at the last visit: SOLVED, HOPELESS or neither
         self._tried = self._solved = self._hopeless = 0  # rows
         self._errors = _zeros(len(half_lives))
         self._compared = 0.0  # groups, with the decay of the errors
-        self._shared = SharedPrior(self._origin, keys)
+        self._shared = SharedPrior(self._origin, coded)
         self._groups, self._bins = _zeros(5), _zeros(3, BINS)
         self._batch: list[float] = []  # predicted and realised mean of the last batch
 
     def show(self, keys: Sequence[Hashable]) -> None:
         """Set the keys of the rows that indices refer to from now on, if rows do not come back."""
         self._shared.show(keys)
+
+    def grow(self, num_rows: int, keys: Sequence[Hashable] | None = None) -> None:
+        """Add rows, with their keys if rows have keys. Only for beliefs that were made with `num_rows=0`."""
+        assert self._num_rows is not None
+        self._num_rows += num_rows
+        self._last = grown(self._last, self._num_rows, -1)
+        self._moments, self._state = (grown(table, self._num_rows, 0) for table in (self._moments, self._state))
+        if keys is not None:
+            self._shared.extend(keys)
 
     def of(
         self,
@@ -248,29 +260,49 @@ class Beliefs:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the learned state as tensors, numbers and lists of them."""
-        tensors = {name: getattr(self, f"_{name}").clone() for name in _TENSORS}
         return {
             **{"num_rows": self._num_rows, "step": self.step, "compared": self._compared},
             **{"range": self._range.state_dict(), "batch": list(self._batch), "half_lives": list(self._half_lives)},
-            **{"keys": self._shared.keys, "shared": self._shared.state_dict(), **tensors},
+            **{"keys": self._shared.keys, "shared": self._shared.state_dict()},
+            **{name: getattr(self, f"_{name}").clone() for name in _SUMS},
+            "table": packed(self._table, self._table["last"] >= 0),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a saved `state`. Raises ValueError if it was saved with other rows, keys or half-lives."""
-        now = {"num_rows": self._num_rows, "half_lives": self._half_lives, "keys": self._shared.keys}
+    def load_state_dict(self, state: dict[str, Any], rows: Tensor | None = None) -> None:
+        """Restore a saved `state`.
+
+        Args:
+            state (`dict`): from [`state_dict`].
+            rows (`Tensor`, *optional*): the rows that the saved rows are now, -1 for a row that is gone. `None`: the
+                rows have not changed.
+
+        Raises:
+            ConfigError: the state was saved with other half-lives or, without `rows`, with other rows or keys.
+        """
+        now: dict[str, Any] = {"half_lives": self._half_lives}
+        now |= {} if rows is not None or self._grows else {"num_rows": self._num_rows, "keys": self._shared.keys}
         for name, value in now.items():
             if state[name] != value:
                 raise ConfigError(
                     f"The checkpoint's beliefs have {name}={state[name]}, this run's {value}. Resume with the same "
                     "dataset and options, or start a new run from the checkpoint's weights."
                 )
-        for name in _TENSORS:
+        if self._grows:
+            self._num_rows = 0
+            self.grow(state["num_rows"])
+        unpack(state["table"], self._table, rows, {"last": -1})
+        for name in _SUMS:
             setattr(self, f"_{name}", state[name].clone())
         self._shared.load_state_dict(state["shared"])
         self._range.load_state_dict(state["range"])
         self.step, self._compared, self._batch = state["step"], state["compared"], list(state["batch"])
         self._tried = int((self._last >= 0).sum())
         self._solved, self._hopeless = (int((self._state == kind).sum()) for kind in (SOLVED, HOPELESS))
+
+    @property
+    def _table(self) -> Mapping[str, Tensor]:
+        """The rows' own tables, `(..., num_rows)`, as views."""
+        return {name: getattr(self, f"_{name}")[..., : self._num_rows or 0] for name in ("last", "moments", "state")}
 
     @property
     def _best(self) -> int:
@@ -340,7 +372,7 @@ class Beliefs:
         self._shared.observe(rows, weight, mean + self._origin, within * several, interior * several)
 
 
-_TENSORS = ("last", "moments", "state", "errors", "groups", "bins")
+_SUMS = ("errors", "groups", "bins")
 
 
 def _zeros(*shape: int) -> Tensor:
@@ -365,21 +397,21 @@ class SharedPrior:
 
     Args:
         middle (`float`): the value that the mean of all rows starts with, with the weight of [`STRENGTH`] groups.
-        keys (`Sequence[Hashable]`, *optional*): one a row; empty if rows and keys come with [`show`]. `None`: all
-            rows share one prior.
+        keys ([`~trl_grpo_plus.utils.dataset_rows.Codes`], *optional*): one a row; empty if rows and keys come with
+            [`show`] or [`extend`]. `None`: all rows share one prior.
 
     Attributes:
         keys (`int`, *optional*): the number of different keys; `None` if more keys may come.
     """
 
-    def __init__(self, middle: float, keys: Sequence[Hashable] | None = None):
-        self._known: dict[Hashable, int] = {}
-        self._codes = torch.empty(0, dtype=torch.int32)
+    def __init__(self, middle: float, keys: Codes | None = None):
+        self._known: dict[Hashable, int] = {key: code for code, key in enumerate(keys.values if keys else ())}
+        self._codes = keys.codes if keys else torch.empty(0, dtype=torch.int32)
+        self._shown = len(self._codes)  # rows with a key; the table of codes may have room for more
         # Weighted sums: groups, their means, within, interior.
         self._all = torch.tensor([[STRENGTH], [STRENGTH * middle], [0.0], [0.0]], dtype=torch.float64)
-        self._by_key = torch.zeros(4, 0, dtype=torch.float64)
-        self.show(keys or ())
-        self.keys = None if keys is not None and not len(keys) else len(self._known)
+        self._by_key = torch.zeros(4, len(self._known), dtype=torch.float64)
+        self.keys = None if keys is not None and not len(keys.codes) else len(self._known)
 
     @property
     def between(self) -> bool:
@@ -388,9 +420,20 @@ class SharedPrior:
 
     def show(self, keys: Sequence[Hashable]) -> None:
         """Set the keys of the rows; keys that are new are added."""
+        self._shown = 0
+        self.extend(keys)
+
+    def extend(self, keys: Sequence[Hashable]) -> None:
+        """Set the keys of rows that come after the others; keys that are new are added."""
         known, keys = self._known, [key if key == key else None for key in keys]  # all NaN are one key
-        self._codes = torch.tensor([known.setdefault(key, len(known)) for key in keys], dtype=torch.int32)
-        new = torch.zeros(4, len(known) - self._by_key.shape[1], dtype=torch.float64)
+        codes = torch.tensor([known.setdefault(key, len(known)) for key in keys], dtype=torch.int32)
+        self._codes = grown(self._codes, self._shown + len(codes), 0)
+        self._codes[self._shown : self._shown + len(codes)] = codes
+        self._shown += len(codes)
+        self._add_keys()
+
+    def _add_keys(self) -> None:
+        new = torch.zeros(4, len(self._known) - self._by_key.shape[1], dtype=torch.float64)
         self._by_key = torch.cat([self._by_key, new], dim=1)
 
     def of(self, rows: Tensor, low: float, high: float, mean: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -417,15 +460,22 @@ class SharedPrior:
             self._by_key = (KEEP_KEY**seen * self._by_key).index_add_(1, codes, sums)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the learned state, with the keys if they came with [`show`]."""
-        came = {"known": list(self._known)} if self.keys is None else {}
-        return {"all": self._all.clone(), "by_key": self._by_key.clone(), **came}
+        """Return the learned state with the keys, and the rows' keys if they came with [`show`] or [`extend`]."""
+        came = {"codes": self._codes[: self._shown].clone()} if self.keys is None else {}
+        return {"all": self._all.clone(), "by_key": self._by_key.clone(), "known": list(self._known), **came}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the saved `state`."""
-        self._all, self._by_key = state["all"].clone(), state["by_key"].clone()
+        """Restore the saved `state`. The keys of a dataset may be others than before, or in another order."""
+        self._all = state["all"].clone()
         if self.keys is None:
             self._known = {key: code for code, key in enumerate(state["known"])}
+            self._codes, self._by_key = state["codes"].clone(), state["by_key"].clone()
+            self._shown = len(self._codes)
+            return
+        there = [code for code, key in enumerate(state["known"]) if key in self._known]
+        now = [self._known[state["known"][code]] for code in there]
+        self._by_key = torch.zeros(4, len(self._known), dtype=torch.float64)
+        self._by_key[:, now] = state["by_key"][:, there]
 
 
 def _ratio(within: Tensor, interior: Tensor, otherwise: Tensor) -> Tensor:

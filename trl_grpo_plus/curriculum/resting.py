@@ -24,6 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .row_table import packed, unpack
+
 
 FIRST_REST = 8  # steps
 EPOCHS = 2  # longest rest of a row that is alive too often
@@ -32,13 +34,15 @@ FEW_VISITS, FEW_ROWS = 3, 32  # the limit FEW_VISITS is used until FEW_ROWS rows
 REMEMBERED = 256.0  # settled rows that the limit is computed from; each new row decays the others
 MOST_VISITS = 64  # higher numbers of alive visits count as this number
 LARGEST_EXCESS = 20
+# Marks of a row: it was settled before; it rests because it was alive too often.
+WAS_SETTLED, RETIRED = 1, 2
 # A row that nobody scores must rest: nothing is ever known about it, so it would be chosen again and again.
 STUCK = ("all_bad", "tied", "unscored", "truncated")
 SETTLED = ("all_good", "tied")
 
 
 class RestSchedule:
-    """The rests of a dataset's rows. One generation batch is one step. A row takes 8 bytes.
+    """The rests of a dataset's rows. One generation batch is one step. A row takes 7 bytes.
 
     Args:
         num_rows (`int`): of the dataset.
@@ -52,8 +56,7 @@ class RestSchedule:
         self._free = torch.zeros(num_rows, dtype=torch.int32)  # first step at which a row may be sampled
         self._visits = torch.zeros(num_rows, dtype=torch.int8)  # last visits in sequence: solved (> 0) or stuck (< 0)
         self._alive = torch.zeros(num_rows, dtype=torch.int8)  # visits that found the row alive
-        self._settled = torch.zeros(num_rows, dtype=torch.bool)  # the row was settled before
-        self._retired = torch.zeros(num_rows, dtype=torch.bool)  # the row rests because it was alive too often
+        self._marks = torch.zeros(num_rows, dtype=torch.int8)  # WAS_SETTLED and RETIRED
         self._needed = torch.zeros(MOST_VISITS + 1, dtype=torch.float64)  # settled rows, by alive visits
         self._count_all()
 
@@ -82,7 +85,7 @@ class RestSchedule:
     def wait(self, rows: Tensor, until: int) -> None:
         """Keep these distinct rows from being sampled before the step `until`."""
         self._count(rows, -1)
-        self._retired[rows] = False
+        self._mark(rows, RETIRED, torch.zeros(len(rows), dtype=torch.bool))
         self._free[rows] = self._free[rows].clamp(min=until)
         self._count(rows, 1)
 
@@ -108,7 +111,7 @@ class RestSchedule:
         rest = _doubled(self._visits[indices].int().abs(), epoch)
         excess = self._alive[indices].int() - self.limit
         retired = _doubled(excess.clamp(max=LARGEST_EXCESS), EPOCHS * epoch)
-        self._retired[indices] = (excess > 0) & (self._visits[indices] <= 0)
+        self._mark(indices, RETIRED, (excess > 0) & (self._visits[indices] <= 0))
         self._free[indices] = torch.maximum(self._free[indices], self.step + torch.maximum(rest, retired))
         self._count(indices, 1)
         self.step += 1
@@ -116,36 +119,46 @@ class RestSchedule:
             counted.drop(self.step)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for a checkpoint: tensors and a number."""
-        return {"step": self.step, **{name: getattr(self, f"_{name}").clone() for name in _TENSORS}}
+        """Return the state for a checkpoint: tensors and numbers."""
+        visited = (self._free > 0) | (self._alive > 0) | (self._marks > 0)
+        return {"step": self.step, "needed": self._needed.clone(), "table": packed(self._table, visited)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the saved `state`."""
-        self.step = state["step"]
-        for name in _TENSORS:
-            setattr(self, f"_{name}", state[name].clone())
+    def load_state_dict(self, state: dict[str, Any], rows: Tensor | None = None) -> None:
+        """Restore the saved `state`; `rows` as for [`~trl_grpo_plus.curriculum.row_table.unpack`].
+
+        A rest keeps its last step.
+        """
+        self.step, self._needed = state["step"], state["needed"].clone()
+        unpack(state["table"], self._table, rows)
         self._count_all()
+
+    @property
+    def _table(self) -> dict[str, Tensor]:
+        return {"free": self._free, "visits": self._visits, "alive": self._alive, "marks": self._marks}
 
     def _learn_limit(self, settled: Tensor) -> None:
         """Count the alive visits of rows that are settled for the first time, except rows that never were alive."""
-        visits = self._alive[settled[~self._settled[settled]]].long()
+        visits = self._alive[settled[~self._has(settled, WAS_SETTLED)]].long()
         visits = visits[visits > 0].clamp(max=MOST_VISITS)
         self._needed *= (1 - 1 / REMEMBERED) ** len(visits)
         self._needed.index_add_(0, visits, torch.ones(len(visits), dtype=torch.float64))
-        self._settled[settled] = True
+        self._mark(settled, WAS_SETTLED, torch.ones(len(settled), dtype=torch.bool))
+
+    def _has(self, rows: Tensor, mark: int) -> Tensor:
+        return self._marks[rows] & mark > 0
+
+    def _mark(self, rows: Tensor, mark: int, is_marked: Tensor) -> None:
+        self._marks[rows] = torch.where(is_marked, self._marks[rows] | mark, self._marks[rows] & ~mark)
 
     def _count(self, rows: Tensor, sign: int) -> None:
         """Add distinct rows that rest to the counts (1), or remove them (-1) before their rest changes."""
         ends = self._free[rows]
         self._resting.add(ends[ends > self.step], sign)
-        self._resting_retired.add(ends[(ends > self.step) & self._retired[rows]], sign)
+        self._resting_retired.add(ends[(ends > self.step) & self._has(rows, RETIRED)], sign)
 
     def _count_all(self) -> None:
         self._resting, self._resting_retired = _Ends(), _Ends()
-        self._count(torch.arange(len(self._free)), 1)
-
-
-_TENSORS = ("free", "visits", "alive", "settled", "retired", "needed")
+        self._count((self._free > self.step).nonzero().squeeze(1), 1)
 
 
 class _Ends:

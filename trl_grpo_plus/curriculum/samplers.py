@@ -9,6 +9,7 @@ MixtureSampler        deals the sources that a column names in proportion to wei
 import math
 import numbers
 import warnings
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol, get_args
@@ -16,9 +17,11 @@ from typing import Any, Literal, Protocol, get_args
 import torch
 from torch import Tensor
 
+from ..utils.dataset_rows import Codes, encoded
 from ..utils.validation import ConfigError, Number, did_you_mean, one_of
 from .beliefs import Belief
 from .resting import RestSchedule
+from .row_table import packed, saved_rows, unpack
 
 
 Believe = Callable[[list[int]], tuple[Belief, float]]  # row indices -> the belief about these rows, and its skill
@@ -141,7 +144,9 @@ class ShuffleSampler:
     def _begin_pass(self, number: int, position: int) -> None:
         # Not `seed` itself, with which TRL's RepeatSampler shuffles: resampling would draw the rows that come next.
         generator = torch.Generator().manual_seed((self._seed * 1_000_003 + number * 7919 + 104_729) % 2**63)
-        self._order = self._ordered(torch.randperm(self._num_prompts, generator=generator)).tolist()
+        order = self._ordered(torch.randperm(self._num_prompts, generator=generator))
+        # Four bytes a row; a list takes 36. Its items are Python's numbers, which a tensor's are not.
+        self._order = array("i", order.int().numpy().tobytes())
         self._pass, self._position = number, position
 
     def _ordered(self, shuffled: Tensor) -> Tensor:
@@ -241,22 +246,39 @@ class LearnabilitySampler:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state: 12 bytes a row, and the state of the passes."""
+        """Return the state: 19 bytes for each row that was dealt or rests, and the state of the passes."""
         return {
             "passes": self._passes.state_dict(),
             "noise": self._noise.get_state(),
             "rests": self._rests.state_dict(),
             "owed": self._owed,
             "size": self._size,
-            "dealt": self._dealt.clone(),
+            "dealt": packed({"dealt": self._dealt}, self._dealt >= 0),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the saved `state`. Raises ValueError if it was saved with another dataset size."""
-        self._passes.load_state_dict(state["passes"])
+    def load_state_dict(self, state: dict[str, Any], moved: Callable[[Tensor], Tensor] | None = None) -> None:
+        """Restore the saved `state`.
+
+        Args:
+            state (`dict`): from [`state_dict`].
+            moved (`Callable`, *optional*): rows of the dataset that the state is about -> the same rows of this
+                dataset, -1 for a row that is gone. The passes start afresh then. `None`: the dataset is the same.
+
+        Raises:
+            ConfigError: the state was saved with another dataset size, and `moved` is `None`.
+        """
+        if moved is None:
+            self._passes.load_state_dict(state["passes"])
+        rests, dealt = state["rests"]["table"], state["dealt"]
+        self._rests.load_state_dict(state["rests"], moved and moved(saved_rows(rests)))
+        unpack(dealt, {"dealt": self._dealt}, moved and moved(saved_rows(dealt)), {"dealt": -1})
         self._noise.set_state(state["noise"])
-        self._rests.load_state_dict(state["rests"])
-        self._owed, self._size, self._dealt = state["owed"], state["size"], state["dealt"].clone()
+        self._owed, self._size = state["owed"], state["size"]
+
+    @property
+    def visited_rows(self) -> Tensor:
+        """The rows about which the state holds something."""
+        return torch.cat([saved_rows(self._rests.state_dict()["table"]), (self._dealt >= 0).nonzero().squeeze(1)])
 
     def _draw(self, count: int, wanted: Callable[[int], bool], patience: int | None) -> list[int]:
         """Return the pool: distinct rows that are wanted and free, and others only to reach `count` rows."""
@@ -296,8 +318,8 @@ class ColumnSampler(ShuffleSampler):
     """Deals rows by the level that a column gives them, shuffled within a level, each row once a pass.
 
     Args:
-        values (`Sequence`): one level a row: numbers, or texts (compared as texts: "10" is below "9"). A low level is
-            easy.
+        values (`Sequence` or [`~trl_grpo_plus.utils.dataset_rows.Codes`]): one level a row: numbers, or texts
+            (compared as texts: "10" is below "9"). A low level is easy.
         order (`str`): In each pass, "easy_first" goes through the levels upwards, "hard_first" downwards.
             "interleaved" deals a row of each level in turn, from the easiest, while the level has rows left.
         seed (`int`): of the passes.
@@ -306,12 +328,14 @@ class ColumnSampler(ShuffleSampler):
         ValueError: an unknown order, or values that cannot be ordered.
     """
 
-    def __init__(self, values: Sequence[Any], order: str, seed: int):
+    def __init__(self, values: Sequence[Any] | Codes, order: str, seed: int):
         one_of("order", order, ORDERS)
-        levels = {value: level for level, value in enumerate(sorted(set(_ordered(values))))}
-        self._levels = torch.tensor([levels[value] for value in values], dtype=torch.long)
+        coded = _levels(values)
+        level_of = {value: level for level, value in enumerate(sorted(coded.values))}
+        of_values = torch.tensor([level_of[value] for value in coded.values], dtype=coded.codes.dtype)
+        self._levels = of_values[coded.codes.long()]
         self._kind = order
-        super().__init__(len(values), seed)
+        super().__init__(len(coded.codes), seed)
 
     def _ordered(self, shuffled: Tensor) -> Tensor:
         levels = self._levels[shuffled]
@@ -329,7 +353,7 @@ class MixtureSampler(ShuffleSampler):
     A source that has no rows left in a pass is left out until the next one.
 
     Args:
-        values (`Sequence`): the source of each row, compared as text.
+        values (`Sequence` or [`~trl_grpo_plus.utils.dataset_rows.Codes`]): the source of each row, compared as text.
         weights (`Mapping`): the weight of each source; sources are compared as text here too. Rows are dealt in
             proportion to the weights.
         seed (`int`): of the passes.
@@ -338,25 +362,27 @@ class MixtureSampler(ShuffleSampler):
         ConfigError: a source has no weight, or a weight is not above 0.
     """
 
-    def __init__(self, values: Sequence[Any], weights: Mapping[Any, float], seed: int):
+    def __init__(self, values: Sequence[Any] | Codes, weights: Mapping[Any, float], seed: int):
         weights = {str(source): weight for source, weight in weights.items()}
-        sources = list(dict.fromkeys(map(str, values)))
+        coded = values if isinstance(values, Codes) else encoded([str(value) for value in values])
+        sources = list(dict.fromkeys(map(str, coded.values)))
         if missing := [source for source in sources if source not in weights]:
             raise ConfigError(
                 f"its value {missing[0]!r} has no weight. There are weights of {', '.join(map(repr, weights))}."
             )
         for source in weights.keys() - set(sources) if sources else ():  # no error: the rows may be a subset
             warnings.warn(
-                f"prompt_selection: weights has {source!r}, which none of these {len(values)} rows has. The values "
-                f"are {', '.join(map(repr, sources))}.{did_you_mean(source, sources)}",
+                f"prompt_selection: weights has {source!r}, which none of these {len(coded.codes)} rows has. The "
+                f"values are {', '.join(map(repr, sources))}.{did_you_mean(source, sources)}",
                 stacklevel=2,
             )
         if wrong := {source: weight for source, weight in weights.items() if not 0 < weight < math.inf}:
             raise ConfigError(f"weights={wrong!r} must be above 0. Filter rows out that are not to be trained on.")
         numbers_of = {source: number for number, source in enumerate(sources)}
-        self._sources = torch.tensor([numbers_of[str(value)] for value in values], dtype=torch.long)
+        of_values = torch.tensor([numbers_of[str(value)] for value in coded.values], dtype=torch.long)
+        self._sources = of_values[coded.codes.long()]
         self._weights = torch.tensor([weights[source] for source in sources], dtype=torch.float64)
-        super().__init__(len(values), seed)
+        super().__init__(len(coded.codes), seed)
 
     def _ordered(self, shuffled: Tensor) -> Tensor:
         sources = self._sources[shuffled]
@@ -367,21 +393,31 @@ class MixtureSampler(ShuffleSampler):
         return shuffled[by_source[due.argsort(stable=True)]]
 
 
-def _ordered(values: Sequence[Any]) -> Sequence[Any]:
-    """Return the values after a check that they can be ordered."""
-    for row, value in enumerate(values):
+def _levels(values: Sequence[Any] | Codes) -> Codes:
+    """Return the levels of rows as codes, after a check that they can be ordered."""
+    if isinstance(values, Codes):
+        _check_levels((int((values.codes == code).nonzero()[0]), value) for code, value in enumerate(values.values))
+        return values
+    _check_levels(enumerate(values))
+    return encoded(values)
+
+
+def _check_levels(values: Iterable[tuple[int, Any]]) -> None:
+    """Check pairs of a row and its level, the first row first."""
+    first: Any = None
+    for place, (row, value) in enumerate(values):
         number = isinstance(value, numbers.Real)
         if not (number or isinstance(value, str)) or value != value:
             raise ConfigError(
                 f"the level of row {row} is {value!r}: it must be a number or a text. Give each row one, or name "
                 "another column."
             )
-        if number != isinstance(values[0], numbers.Real):
+        first = value if not place else first
+        if number != isinstance(first, numbers.Real):
             raise ConfigError(
-                f"the levels are of two kinds: {values[0]!r} in row 0, {value!r} in row {row}. Make all of them "
+                f"the levels are of two kinds: {first!r} in row 0, {value!r} in row {row}. Make all of them "
                 "numbers or all texts."
             )
-    return values
 
 
 def owed(rows: float) -> tuple[int, float]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..utils import dataset_rows
+from ..utils.dataset_rows import Codes
 from ..utils.import_path import is_path, load
 from ..utils.signatures import check_arguments
 from ..utils.validation import ConfigError, did_you_mean, error_prefix
@@ -63,13 +64,13 @@ SAMPLERS: dict[str, Selection] = {
 }
 
 
-def _column(train_set: Any, column: str) -> list[Any]:
+def _column(train_set: Any, column: str) -> Codes | list[Any]:
     if column not in train_set.column_names:
         raise ConfigError(
             f"prompt_selection: the training set has no column {column!r}. It has "
             f"{', '.join(map(repr, train_set.column_names))}.{did_you_mean(column, train_set.column_names)}"
         )
-    return dataset_rows.column(train_set, column)
+    return dataset_rows.encoded_column(train_set, column) or dataset_rows.column(train_set, column)
 
 
 def believes(selection: Any) -> bool:

@@ -126,10 +126,11 @@ class StateCache:
             "affordable": self.affordable,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the saved `state`."""
-        columns = (state["rows"].tolist(), state["steps"].tolist(), state["states"])
-        self._kept = {row: (step, kept.clone()) for row, step, kept in zip(*columns, strict=True)}
+    def load_state_dict(self, state: dict[str, Any], rows: Tensor | None = None) -> None:
+        """Restore the saved `state`; `rows`, if given, are the rows that the saved rows are now, -1 for none."""
+        rows = state["rows"] if rows is None else rows
+        columns = (rows.tolist(), state["steps"].tolist(), state["states"])
+        self._kept = {row: (step, kept.clone()) for row, step, kept in zip(*columns, strict=True) if row >= 0}
         self._mean, self._spread = state["mean"].clone(), state["spread"].clone()
         self._seed, self._step = state["seed"], state["step"]
         # A run whose head read everything may resume with a budget, and the reverse.

@@ -14,7 +14,7 @@ from ..curriculum.belief_store import TOTAL, BeliefStore
 from ..curriculum.draw import Draw
 from ..curriculum.indexed_dataset import IndexedRows
 from ..curriculum.prompt_states import MOST_TOKENS
-from ..curriculum.samplers import PromptSampler
+from ..curriculum.samplers import LearnabilitySampler, PromptSampler
 from ..curriculum.streaming_sampler import StreamingSampler
 from ..rollouts.groups import totals
 from ..utils.distributed import raise_on_all_ranks
@@ -68,10 +68,10 @@ class Prompts:
             selection.check_stream(train_set, config)
             if not hasattr(train_set, "__len__"):
                 self.window = StreamingSampler(train_set, config.seed, config.shuffle_dataset)
-                if config.chooses_prompts and not (config.belief_key or config.belief_head):
+                if config.chooses_prompts and not (config.belief_key or config.belief_head or config.belief_id):
                     logger.warning(
                         "prompt_selection='belief' cannot tell a stream's rows apart, so it samples them at random. "
-                        "Set belief_key or belief_head."
+                        "Set belief_key, belief_head or, if the stream's rows come again, belief_id."
                     )
             self.memory = BeliefStore(config, train_set, names, weights, states if config.belief_head else None)
         if config.draws_prompts:
@@ -135,8 +135,8 @@ class Prompts:
                     "process the whole stream, in the same order."
                 )
         else:  # the columns that beliefs read, of all ranks' rows
-            needed = [self._config.belief_key] if self._config.belief_key else []
-            needed += ["prompt"] if self._config.belief_head else []
+            columns = (self._config.belief_key, self._config.belief_id, self._config.belief_head and "prompt")
+            needed = [name for name in columns if name]
             dealt = gather_object([{name: row.get(name) for name in needed} for row in batch.inputs])
             window.rows = dealt[:: batch.size]
         assert self.memory is not None
@@ -192,10 +192,14 @@ class Prompts:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint. The first rank's state is valid for all ranks."""
-        parts = {"stream": self._stream, "memory": self.memory}
         first = self._accelerator.process_index == 0
-        states = {name: part.state_dict() if part and first else None for name, part in parts.items()}
-        return {**states, "prompt_selection": self._config.prompt_selection, "rollouts": self.rollouts}
+        visited = self._stream.visited_rows if isinstance(self._stream, LearnabilitySampler) else None
+        return {
+            "stream": self._stream.state_dict() if self._stream and first else None,
+            "memory": self.memory.state_dict(visited) if self.memory and first else None,
+            "prompt_selection": self._config.prompt_selection,
+            "rollouts": self.rollouts,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load the state of a checkpoint. Collective."""
@@ -214,7 +218,11 @@ class Prompts:
                     f"The checkpoint's prompts were dealt by prompt_selection={before!r}, this run has {now!r}. "
                     "Resume with the same options, or start a new run from the checkpoint's weights."
                 )
-            self._stream.load_state_dict(saved["stream"])
+            moved = self.memory.moved if self.memory else None
+            if moved is None:
+                self._stream.load_state_dict(saved["stream"])
+            elif isinstance(self._stream, LearnabilitySampler):  # the other samplers start afresh
+                self._stream.load_state_dict(saved["stream"], moved)
 
 
 def affordable_by(batch: Batch, share: float, accelerator: Any) -> float:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 REFERENCE = "grpo_plus_reference.pt"
-FORMAT = 2  # raised by each change that an older release cannot read
+FORMAT = 3  # raised by each change that an older release cannot read
 _INSTEAD = (
     "Resume from an earlier checkpoint, or remove this file: training then continues from the weights, and the file's "
     "content (the batch in flight, beliefs, adaptive beta, the alarms' history) is reset."

@@ -6,9 +6,13 @@ a checkpoint that holds NumPy or pandas numbers cannot be read again.
 
 import json
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import NoneType
-from typing import Any
+from typing import Any, NamedTuple
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import torch
+from torch import Tensor
 
 
 SAMPLE = 256  # rows compared to tell whether a dataset is the same as before
@@ -24,6 +28,67 @@ def plain(value: Any) -> Any:
 def column(dataset: Any, name: str) -> list[Any]:
     """Return a column of a map-style dataset as a list of plain values, one a row."""
     return [plain(value) for value in unformatted(dataset)[name][:]]
+
+
+class Codes(NamedTuple):
+    """A column as numbers.
+
+    Args:
+        values (`list`): the distinct values, in the order in which the column first has them.
+        codes (`Tensor`): `(N,)`, the place in `values` of each row's value, of the smallest type that holds them.
+    """
+
+    values: list[Any]
+    codes: Tensor
+
+
+def encoded(values: Sequence[Any]) -> Codes:
+    """Return a sequence of plain values as [`Codes`]. All NaN are one value, `None`."""
+    known: dict[Any, int] = {}
+    codes = [known.setdefault(value if value == value else None, len(known)) for value in values]
+    return Codes(list(known), torch.tensor(codes, dtype=_smallest(len(known))))
+
+
+def encoded_column(dataset: Any, name: str) -> Codes | None:
+    """Return a column of a map-style dataset as [`Codes`], in 0.02 s for each million rows of numbers or short texts.
+
+    `None`: the values are no single values, or only a transform knows them. Read [`column`] then.
+    """
+    stored = stored_column(dataset, name)
+    if stored is None:
+        return None
+    found = stored.dictionary_encode(null_encoding="encode").combine_chunks()
+    chunk = found.chunk(0) if isinstance(found, pa.ChunkedArray) else found
+    values = [value if value == value else None for value in chunk.dictionary.to_pylist()]
+    codes = torch.from_numpy(chunk.indices.to_numpy(zero_copy_only=False).copy())
+    if values.count(None) > 1:  # None and NaN are one value
+        return _merged(values, codes)
+    return Codes(values, codes.to(_smallest(len(values))))
+
+
+def _merged(values: list[Any], codes: Tensor) -> Codes:
+    distinct = list(dict.fromkeys(values))
+    places = torch.tensor([distinct.index(value) for value in values])
+    return Codes(distinct, places[codes.long()].to(_smallest(len(distinct))))
+
+
+def stored_column(dataset: Any, name: str) -> pa.ChunkedArray | None:
+    """Return a map-style dataset's column of single values in Arrow's form; `None` for a column of another kind."""
+    if getattr(dataset, "format", {}).get("type") == "custom" or name not in dataset.column_names:
+        return None
+    stored = dataset.data.column(name)
+    single = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_string)
+    if not any(is_kind(stored.type) for is_kind in (*single, pa.types.is_large_string)):
+        return None
+    # A shuffled or filtered set. To read its rows through the set takes 18 s for each million.
+    chosen = getattr(dataset, "_indices", None)
+    return stored if chosen is None else stored.take(chosen.column(0))
+
+
+def _smallest(count: int) -> torch.dtype:
+    """Return the smallest type for numbers below `count`."""
+    kinds = (torch.int8, torch.int16, torch.int32)
+    return next((kind for kind in kinds if count <= torch.iinfo(kind).max), torch.int64)
 
 
 def unformatted(dataset: Any) -> Any:
