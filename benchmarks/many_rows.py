@@ -1,64 +1,153 @@
-"""What memory and choice cost a step, whatever the model: 48 prompts x 2 attempts, a pool of 8 x 48, one core.
+"""What beliefs and choice cost with many rows, whatever the model: 48 prompts x 2 attempts, a pool of 8 x 48, 1 core.
 
     python benchmarks/many_rows.py [--rows 100000 1000000 10000000] [--steps 60]
 
-Prints the median of each part in milliseconds.
+Prints three tables: the median of each part of a step in milliseconds; seconds and bytes of a run's start; seconds and
+megabytes of a checkpoint, after the steps and where every row was visited. The training set has a column of 20 levels
+(`belief_key`) and a column of texts that identify the rows (`belief_id`).
 """
 
 import argparse
+import os
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from statistics import median
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import torch
+from datasets import Dataset
 
 from trl_grpo_plus.curriculum.beliefs import Beliefs
+from trl_grpo_plus.curriculum.row_ids import RowIds
 from trl_grpo_plus.curriculum.samplers import LearnabilitySampler
 from trl_grpo_plus.rollouts.groups import judge
+from trl_grpo_plus.utils.dataset_rows import encoded_column
 
 
 PROMPTS = 48
 PARTS = ("choose", "remember", "metrics of beliefs", "metrics of the selection")
+STARTS = ("beliefs and choice", "`belief_key`", "`belief_id`", "bytes a row", "more with `belief_key`")
 
 
-def measured(num_rows: int, steps: int) -> dict[str, float]:
-    """Median milliseconds of each part."""
-    beliefs, stream, chance = Beliefs(num_rows), LearnabilitySampler(num_rows, 0), torch.Generator().manual_seed(0)
+def training_set(num_rows: int) -> Dataset:
+    """Return rows with a level and an id."""
+    levels = np.random.default_rng(0).integers(0, 20, num_rows)
+    return Dataset(pa.table({"level": levels, "id": pa.array(np.arange(num_rows)).cast(pa.string())}))
+
+
+def started(train_set: Dataset) -> tuple[Beliefs, LearnabilitySampler, dict[str, float]]:
+    """Return beliefs and a sampler, with the figures of the start."""
+    figures: dict[str, float] = {}
+    num_rows = len(train_set)
+    with _timed(figures, "`belief_id`"):
+        RowIds(train_set, "id").check()
+    with _timed(figures, "`belief_key`"):
+        keys = encoded_column(train_set, "level")
+    assert keys is not None
+    with _timed(figures, "beliefs and choice"):
+        beliefs, sampler = Beliefs(num_rows, keys=keys), LearnabilitySampler(num_rows, 0)
+    in_all = _bytes(beliefs) + _bytes(sampler)
+    figures["more with `belief_key`"] = keys.codes.nbytes / num_rows
+    figures["bytes a row"] = in_all / num_rows - figures["more with `belief_key`"]
+    return beliefs, sampler, figures
+
+
+def stepped(beliefs: Beliefs, sampler: LearnabilitySampler, steps: int) -> dict[str, float]:
+    """Return the median milliseconds of each part of a step."""
+    chance = torch.Generator().manual_seed(0)
     spent: dict[str, list[float]] = defaultdict(list)
-
-    @contextmanager
-    def timed(part: str) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        spent[part].append(1000 * (time.perf_counter() - start))
-
     for _ in range(steps):
-        with timed("choose"):
-            rows = stream.take(PROMPTS, lambda row: True, believe=lambda pool: (beliefs.of(pool), beliefs.skill))
+        figures: dict[str, float] = {}
+        with _timed(figures, "choose"):
+            rows = sampler.take(PROMPTS, lambda row: True, believe=lambda pool: (beliefs.of(pool), beliefs.skill))
         rewards = torch.rand(PROMPTS, 2, generator=chance).round()
-        with timed("remember"):
+        with _timed(figures, "remember"):
             beliefs.observe(rows, rewards, beliefs.of(rows))
-            stream.observe(rows, rewards, judge(rewards))
-        with timed("metrics of beliefs"):
+            sampler.observe(rows, rewards, judge(rewards))
+        with _timed(figures, "metrics of beliefs"):
             beliefs.metrics()
-        with timed("metrics of the selection"):
-            stream.metrics()
+        with _timed(figures, "metrics of the selection"):
+            sampler.metrics()
+        for part, seconds in figures.items():
+            spent[part].append(1000 * seconds)
     return {part: median(times) for part, times in spent.items()}
 
 
+def saved(beliefs: Beliefs, sampler: LearnabilitySampler, ids: RowIds | None = None) -> tuple[float, float, float]:
+    """Return the megabytes of a checkpoint, and the seconds of writing and reading it."""
+    figures: dict[str, float] = {}
+    with tempfile.NamedTemporaryFile() as file:
+        with _timed(figures, "write"):
+            state: dict[str, Any] = {"beliefs": beliefs.state_dict(), "choice": sampler.state_dict()}
+            state["ids"] = ids and ids.of(sampler.visited_rows.unique())
+            torch.save(state, file.name)
+        size = os.path.getsize(file.name) / 1e6
+        with _timed(figures, "read"):
+            state = torch.load(file.name, weights_only=True)
+            beliefs.load_state_dict(state["beliefs"])
+            sampler.load_state_dict(state["choice"])
+            if ids is not None:
+                ids.rows_of(state["ids"])
+    return size, figures["write"], figures["read"]
+
+
+def visit_all(beliefs: Beliefs, sampler: LearnabilitySampler, num_rows: int) -> None:
+    """Let every row be sampled once."""
+    for start in range(0, num_rows, 100_000):
+        rows = range(start, min(start + 100_000, num_rows))
+        rewards = torch.ones(len(rows), 2)
+        beliefs.observe(rows, rewards, beliefs.of(rows))
+        sampler.observe(rows, rewards, ["all_good"] * len(rows))
+    sampler._dealt.fill_(0)
+
+
+@contextmanager
+def _timed(figures: dict[str, float], name: str) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    figures[name] = time.perf_counter() - start
+
+
+def _bytes(holder: Any) -> int:
+    """Return the bytes of all tensors and arrays that an object of the package holds."""
+    parts = [getattr(holder, name) for name in vars(holder)]
+    ours = [part for part in parts if type(part).__module__.startswith("trl_grpo_plus")]
+    arrays = [part for part in parts if hasattr(part, "itemsize") and len(getattr(part, "shape", [0]))]
+    return sum(part.itemsize * (part.numel() if hasattr(part, "numel") else len(part)) for part in arrays) + sum(
+        map(_bytes, ours)
+    )
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rows", type=int, nargs="+", default=[100_000, 1_000_000, 10_000_000])
     parser.add_argument("--steps", type=int, default=60)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"| rows | {' | '.join(PARTS)} |\n|---|---|---|---|---|")
+    tables: list[list[str]] = [[], [], []]
     for num_rows in options.rows:
-        figures = measured(num_rows, options.steps)
-        print(f"| {num_rows:,} | {' | '.join(f'{figures[part]:.2f} ms' for part in PARTS)} |", flush=True)
+        train_set = training_set(num_rows)
+        beliefs, sampler, start = started(train_set)
+        steps = stepped(beliefs, sampler, options.steps)
+        some, some_with_ids = saved(beliefs, sampler), saved(beliefs, sampler, RowIds(train_set, "id"))
+        visit_all(beliefs, sampler, num_rows)
+        everything = saved(beliefs, sampler)
+        tables[0].append(f"| {num_rows:,} | {' | '.join(f'{steps[part]:.2f} ms' for part in PARTS)} |")
+        seconds = " | ".join(f"{start[name]:.2f} s" for name in STARTS[:3])
+        tables[1].append(f"| {num_rows:,} | {seconds} | {' | '.join(f'{start[name]:.0f}' for name in STARTS[3:])} |")
+        cells = [
+            f"{size:.1f} MB, {write:.2f} s, {read:.2f} s" for size, write, read in (some, some_with_ids, everything)
+        ]
+        tables[2].append(f"| {num_rows:,} | {' | '.join(cells)} |")
+    states = (f"after {options.steps} steps", "the same with `belief_id`", "every row visited")
+    for heads, lines in zip((PARTS, STARTS, states), tables, strict=True):
+        print(f"\n| rows | {' | '.join(heads)} |\n|{'---|' * (len(heads) + 1)}", *lines, sep="\n")
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ def test_ids_of_another_kind_are_not_found():
 )
 def test_what_identifies_no_row_is_refused(ids, words):
     with pytest.raises(ValueError, match=f"belief_id='id': .*{words}"):
-        RowIds(Dataset.from_dict({"id": ids}), "id")
+        RowIds(Dataset.from_dict({"id": ids}), "id").check()
 
 
 def test_ids_that_only_a_transform_knows():

@@ -321,6 +321,8 @@ def check_rows(train_set: Any, config: Any) -> None:
         as_key(config.belief_key, first.get(config.belief_key))
     if config.belief_id and first is not None:
         as_id(config.belief_id, first.get(config.belief_id), "the first row")
+        if not streamed:
+            RowIds(train_set, config.belief_id).check()
 
 
 def as_key(name: str, value: Any) -> Any:

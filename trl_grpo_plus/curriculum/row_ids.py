@@ -24,14 +24,10 @@ class RowIds:
     Args:
         train_set ([`~datasets.Dataset`]): the training set.
         name (`str`): its column of ids.
-
-    Raises:
-        ConfigError: a row has no id, two rows have the same id, or an id is no text and no number.
     """
 
     def __init__(self, train_set: Any, name: str):
         self._train_set, self._name = train_set, name
-        self._check(self._column())
 
     def of(self, rows: Tensor) -> list[Any]:
         """Return the ids of `(V,)` rows."""
@@ -49,14 +45,13 @@ class RowIds:
         found[torch.from_numpy(places.drop_null().to_numpy().astype(np.int64))] = torch.from_numpy(rows)
         return found
 
-    def _column(self) -> pa.ChunkedArray:
-        stored = dataset_rows.stored_column(self._train_set, self._name)
-        if stored is not None:
-            return stored
-        values = dataset_rows.column(self._train_set, self._name)
-        return pa.chunked_array([[as_id(self._name, value, f"row {row}") for row, value in enumerate(values)]])
+    def check(self) -> None:
+        """Check the ids, in half a second for each million rows.
 
-    def _check(self, column: pa.ChunkedArray) -> None:
+        Raises:
+            ConfigError: a row has no id, two rows have the same id, or an id is no text and no number.
+        """
+        column = self._column()
         hashes = np.empty(len(column), dtype=np.int64)
         start = 0
         for batch in column.chunks:  # in parts: ten million texts at once take a gigabyte
@@ -78,6 +73,13 @@ class RowIds:
                     "one prompt. Remove the repeated rows, or name a column whose values differ. A column whose "
                     "values group prompts is a belief_key."
                 )
+
+    def _column(self) -> pa.ChunkedArray:
+        stored = dataset_rows.stored_column(self._train_set, self._name)
+        if stored is not None:
+            return stored
+        values = dataset_rows.column(self._train_set, self._name)
+        return pa.chunked_array([[as_id(self._name, value, f"row {row}") for row, value in enumerate(values)]])
 
 
 class StreamIds:
