@@ -22,10 +22,7 @@ from .run_summary import AXES, Points, Run, differing, open_runs, sampled, share
 from .template import TAGS, array, block, chunks, deflate, dumped, pack, packed_block, template
 
 
-SCRIPTS = (
-    *("base", "unseen", "text", "search", "listbox", "plot", "credit", "turns"),
-    *("compare_curves", "compare_tables", "compare_prompts", "compare_address", "compare"),
-)
+SCRIPTS = ("base", "text", "search", "plot", "compare_runs", "compare")
 # Training metrics that are drawn first, after the rewards of the evaluations.
 _FIRST = ("groups/alive", "completions/mean_length", "kl", "entropy")
 _PAGE = "compare.html"

@@ -24,11 +24,7 @@ from .size_budget import Stored, choose
 from .template import TAGS, array, block, chunks, deflate, dumped, pack, packed_block, template
 
 
-SCRIPTS = (
-    *("base", "unseen", "text", "search", "plot", "curves", "metrics", "beliefs", "sort", "listbox", "list"),
-    *("credit", "rendered", "copy", "turns", "equals", "rescored", "group", "follow", "prompts"),
-    *("main", "moves", "switches", "address", "keys", "header", "given", "start"),
-)
+SCRIPTS = ("base", "text", "search", "plot", "markdown", "overview", "list", "group", "prompts", "page")
 LIVE = (*SCRIPTS[:-1], "live", SCRIPTS[-1])  # for a served page: a page from disk sends no requests
 STYLES = ("style", "reading", "follow", "narrow")
 

@@ -1,16 +1,9 @@
-// -- elements, numbers, and the data that the page carries
+// Both pages use these helpers: for elements, numbers and colours, for the data that a page carries, and for long lists.
+// This file draws nothing by itself and needs no other.
+
+// -- elements of the page
 
 const $ = (id) => document.getElementById(id);
-
-const MOST_QUERY = 2000; // characters of a search that an address holds
-
-function setAddress(place) {
-  try {
-    history.replaceState(null, "", `#${place}`);
-  } catch {
-    // A frame without an address of its own.
-  }
-}
 
 // All text of the run goes through here or through paint(): it becomes text nodes, never markup.
 function el(name, properties = {}, ...children) {
@@ -23,6 +16,16 @@ function el(name, properties = {}, ...children) {
   return node;
 }
 
+// A button; `key` does the same, and `pressed` is null where nothing stays pressed.
+function tool(id, name, key, pressed, act) {
+  const button = el("button", { type: "button", id, title: `${name} (${key})` }, name);
+  if (pressed !== null) button.setAttribute("aria-pressed", pressed);
+  button.addEventListener("click", act);
+  return button;
+}
+
+// -- numbers and words
+
 function number(value, digits = 4) {
   if (value === null || value === undefined) return "–";
   if (Number.isInteger(value)) return value.toLocaleString("en-US");
@@ -34,18 +37,42 @@ const signed = (value) => (value > 0 ? `+${number(value)}` : number(value));
 const count = (n, what) => `${number(n)} ${what}${n === 1 ? "" : "s"}`;
 const words = (name) => name.replaceAll("_", " ");
 
-// The step at which a batch is logged: the number of steps done once it was trained on. Only this is shown. Traces, and
-// with them `data` and the address, hold the number of steps done when it was sampled.
-const loggedStep = (step, split) => step + (split === "train" ? data.head.step_shift : 0);
-const loggedStepOf = (g) => loggedStep(data.step[g], data.split[g]);
+const meanOf = (values) => (values.length ? values.reduce((a, b) => a + b, 0) / values.length : null);
+const largest = (values) => (values.length ? values.reduce((a, b) => Math.max(a, b)) : null);
+const least = (values) => (values.length ? values.reduce((a, b) => Math.min(a, b)) : null);
+const spread = (values) => (values.length ? largest(values) - least(values) : null);
+const ascending = (values) => [...values].sort((a, b) => a - b);
 
-// A button; `key` does the same, and `pressed` is null where nothing stays pressed.
-function tool(id, name, key, pressed, act) {
-  const button = el("button", { type: "button", id, title: `${name} (${key})` }, name);
-  if (pressed !== null) button.setAttribute("aria-pressed", pressed);
-  button.addEventListener("click", act);
-  return button;
+// The lowest and the highest; null counts for nothing.
+function extremes(values) {
+  let low = Infinity;
+  let high = -Infinity;
+  for (const value of values) {
+    if (value === null) continue;
+    if (value < low) low = value;
+    if (value > high) high = value;
+  }
+  return low <= high ? [low, high] : [0, 1];
 }
+
+// The first of the items whose place is the nearest to `wanted`.
+function nearest(items, wanted, placeOf = (item) => item) {
+  const distance = (item) => Math.abs(placeOf(item) - wanted);
+  return items.reduce((best, item) => (distance(item) < distance(best) ? item : best), items[0]);
+}
+
+// key -> the items that have it, in their order; keys in the order in which they first come.
+function groupedBy(items, keyOfItem) {
+  const groups = new Map();
+  for (const item of items) {
+    const key = keyOfItem(item);
+    if (groups.has(key)) groups.get(key).push(item);
+    else groups.set(key, [item]);
+  }
+  return groups;
+}
+
+// -- colours of rewards
 
 // ColorBrewer's RdYlBu: its ends stay apart in every kind of colour blindness, and on light and dark ground.
 const SCALE = ["#d73027", "#fc8d59", "#fee090", "#ffffbf", "#e0f3f8", "#91bfdb", "#4575b4"];
@@ -53,7 +80,7 @@ const SCALE = ["#d73027", "#fc8d59", "#fee090", "#ffffbf", "#e0f3f8", "#91bfdb",
 // Where the colours of a scale begin: at each reward where they are few, else at every so many of those that are
 // distinct. So one far below the others, of a penalty say, leaves them apart; how far is for the legend to say.
 function scaleOf(rewards) {
-  const distinct = [...new Set(rewards)].filter((reward) => reward !== null).sort((a, b) => a - b);
+  const distinct = ascending(new Set(rewards)).filter((reward) => reward !== null);
   const bins = Math.min(SCALE.length, distinct.length);
   return Array.from({ length: bins }, (_, i) => distinct[Math.ceil((i * distinct.length) / bins)]);
 }
@@ -72,57 +99,7 @@ function dot(reward, lows = data.scale) {
   return node;
 }
 
-// These three also run inside the worker of search.js, from their source text.
-
-function bytes(base64) {
-  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(base64);
-  const raw = atob(base64);
-  const out = new Uint8Array(raw.length);
-  for (let i = 0; i < raw.length; i++) out[i] = raw.charCodeAt(i);
-  return out;
-}
-
-async function unpack(data, packed) {
-  if (!packed) return JSON.parse(data);
-  const stream = new Blob([bytes(data)]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
-  return JSON.parse(await new Response(stream).text());
-}
-
-function textsOf(group) {
-  return [...group.prompt, ...group.reference].map(([, text]) => text).concat(group.attempts.map((a) => a.text));
-}
-
-function block(id) {
-  const node = $(id);
-  return { data: node.textContent, packed: node.type !== "application/json" };
-}
-
-// -- chunks of texts, the last few of which are kept
-
-const KEPT = 8;
-const chunks = new Map();
-let packedChunk = async (n) => block(`chunk-${n}`); // a page that is served asks for them: live.js
-
-const unpackChunk = async (n) => {
-  const { data: packed, packed: is } = await packedChunk(n);
-  return unpack(packed, is);
-};
-
-function chunk(n) {
-  const found = chunks.get(n) || unpackChunk(n);
-  chunks.delete(n);
-  chunks.set(n, found);
-  if (chunks.size > KEPT) chunks.delete(chunks.keys().next().value);
-  return found;
-}
-
-async function texts(g) {
-  const group = (await chunk(data.chunk[g]))[data.place[g]];
-  if (group.thumbnails) for (const attempt of group.attempts) attempt.thumbnails = group.thumbnails;
-  return group;
-}
-
-// -- the list's columns
+// -- the groups of the run, as columns: data.step[g] is the step of group g
 
 const data = {};
 
@@ -149,26 +126,21 @@ function load(head, index) {
   data.steps = Object.fromEntries(data.splits.map((split) => [split, stepsOf(split)]));
 }
 
-function extremes(values) {
-  let low = Infinity;
-  let high = -Infinity;
-  for (const value of values) {
-    if (value === null) continue;
-    if (value < low) low = value;
-    if (value > high) high = value;
-  }
-  return low <= high ? [low, high] : [0, 1];
-}
-
 function stepsOf(split) {
   const steps = new Set();
   for (let g = 0; g < data.n; g++) if (data.split[g] === split) steps.add(data.step[g]);
-  return [...steps].sort((a, b) => a - b);
+  return ascending(steps);
 }
 
+// The step at which a batch is logged: the number of steps done once it was trained on. Only this is shown. Traces, and
+// with them `data` and the address, hold the number of steps done when it was sampled. On the page of several runs each
+// `run` has a shift of its own.
+const loggedStep = (step, split, run = data.head) => step + (split === "train" ? run.step_shift : 0);
+const loggedStepOf = (g) => loggedStep(data.step[g], data.split[g]);
+
 const rewardsOf = (g) => data.rewards.slice(data.first[g], data.first[g] + data.size[g]);
-const meanOf = (known) => (known.length ? known.reduce((a, b) => a + b, 0) / known.length : null);
-const meanReward = (g) => meanOf(rewardsOf(g).filter((reward) => reward !== null));
+const scoredRewards = (g) => rewardsOf(g).filter((reward) => reward !== null);
+const meanReward = (g) => meanOf(scoredRewards(g));
 const keyOf = (g) => `${data.batch[g]}.${data.round[g]}.${data.group[g]}`;
 
 function findGroup(split, step, key) {
@@ -176,4 +148,110 @@ function findGroup(split, step, key) {
     if (data.step[g] === step && data.split[g] === split && keyOf(g) === key) return g;
   }
   return -1;
+}
+
+// -- what the page holds packed, and chunks of texts, the last few of which are kept
+
+// The worker of search.js runs these four from their source text.
+
+function bytes(base64) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(base64);
+  const raw = atob(base64);
+  const out = new Uint8Array(raw.length);
+  for (let i = 0; i < raw.length; i++) out[i] = raw.charCodeAt(i);
+  return out;
+}
+
+async function inflate(base64) {
+  const stream = new Blob([bytes(base64)]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
+  return new Response(stream).text();
+}
+
+async function unpack(data, packed) {
+  return JSON.parse(packed ? await inflate(data) : data);
+}
+
+function textsOf(group) {
+  return [...group.prompt, ...group.reference].map(([, text]) => text).concat(group.attempts.map((a) => a.text));
+}
+
+function block(id) {
+  const node = $(id);
+  return { data: node.textContent, packed: node.type !== "application/json" };
+}
+
+async function unpackBlock(id) {
+  const { data, packed } = block(id);
+  return unpack(data, packed);
+}
+
+const MOST_CHUNKS = 8; // that are kept unpacked
+const chunks = new Map();
+let packedChunk = async (n) => block(`chunk-${n}`); // a page that is served asks for them: live.js
+
+async function unpackChunk(n) {
+  const { data, packed } = await packedChunk(n);
+  return unpack(data, packed);
+}
+
+function chunk(n) {
+  const found = chunks.get(n) || unpackChunk(n);
+  chunks.delete(n);
+  chunks.set(n, found);
+  if (chunks.size > MOST_CHUNKS) chunks.delete(chunks.keys().next().value);
+  return found;
+}
+
+async function texts(g) {
+  const group = (await chunk(data.chunk[g]))[data.place[g]];
+  if (group.thumbnails) for (const attempt of group.attempts) attempt.thumbnails = group.thumbnails;
+  return group;
+}
+
+// -- long lists: of which only the rows in sight are in the page
+
+// `row(i)` makes the one at `i`, of `tall` px each, with an id that begins with `name`; `chosen` is where the chosen one is.
+function drawListbox(list, { name, rows, tall, chosen, row, none = [] }) {
+  const from = Math.max(0, Math.floor(list.scrollTop / tall) - 3);
+  const to = Math.min(rows.length, Math.ceil((list.scrollTop + list.clientHeight) / tall) + 3);
+  const nodes = [];
+  for (let i = from; i < to; i++) {
+    const id = `${name}-${i}`;
+    const made = row(rows[i], i);
+    made.item = rows[i];
+    for (const [key, value] of Object.entries({ id, role: "option", "aria-selected": i === chosen, "aria-posinset": i + 1, "aria-setsize": rows.length })) {
+      made.setAttribute(key, value);
+    }
+    made.style.top = `${i * tall}px`;
+    const old = $(id);
+    nodes.push(old?.item === made.item && old.isEqualNode(made) ? old : made);
+  }
+  replaceRows(list.firstElementChild, nodes.length ? nodes : none);
+  if (chosen >= from && chosen < to) list.setAttribute("aria-activedescendant", `${name}-${chosen}`);
+  else list.removeAttribute("aria-activedescendant");
+}
+
+// What stays is not touched: a press on a row that is taken out before the release is no click.
+function replaceRows(drawn, nodes) {
+  for (const old of [...drawn.childNodes]) if (!nodes.includes(old)) old.remove();
+  nodes.forEach((node, i) => node !== drawn.childNodes[i] && drawn.insertBefore(node, drawn.childNodes[i] ?? null));
+}
+
+// Scroll as little as shows the row at `i`.
+function showInList(list, i, tall) {
+  const top = i * tall;
+  if (top < list.scrollTop) list.scrollTop = top;
+  else if (top + tall > list.scrollTop + list.clientHeight) list.scrollTop = top + tall - list.clientHeight;
+}
+
+// -- the address
+
+const MOST_QUERY = 2000; // characters of a search that an address holds
+
+function setAddress(place) {
+  try {
+    history.replaceState(null, "", `#${place}`);
+  } catch {
+    // A frame without an address of its own.
+  }
 }

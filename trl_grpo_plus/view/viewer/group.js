@@ -1,45 +1,57 @@
-// -- a group: its prompt, and its attempts as columns
+// Draws the group in view: its head, its prompt, and its attempts as columns with scores and texts; it switches what is
+// shown there, and copies. It needs base.js, text.js, search.js, markdown.js and the `state` of page.js. In the place of a
+// group it lets prompts.js draw.
 
-let shown = 0;
+let drawTurn = 0; // how often something was drawn here: what took longer than the next is dropped
 
 async function drawGroup() {
   const g = state.group;
-  const turn = ++shown;
+  const turn = ++drawTurn;
   remember();
   document.body.classList.toggle("viewing", Boolean(state.view));
   $("prompts").setAttribute("aria-pressed", state.view === "prompts");
   if (state.view === "prompts") return drawPrompts(turn);
   if (g < 0) return $("group").replaceChildren(el("p", { className: "empty" }, "No group matches."));
   if (state.view === "follow") return drawFollow(g, turn);
-  const group = await texts(g).catch((error) => lost(error, turn));
+  const group = await texts(g).catch((error) => showMissing(error, turn));
   if (!group) return;
-  const spans = await hits(state.source, textsOf(group));
+  const marked = await hits(state.source, textsOf(group));
   if (state.rendered) await loadLibraries();
-  if (turn !== shown) return;
-  const every = group.attempts.map((attempt, i) => ({ ...attempt, i, best: i === 0 && stands(group.attempts) }));
-  const attempts = together(every, state.apart);
+  if (turn !== drawTurn) return;
+  const every = group.attempts.map((attempt, i) => ({ ...attempt, i, best: i === 0 && firstIsBest(group.attempts) }));
+  const attempts = mergeEqual(every, state.apart);
   movePins(attempts);
-  const marked = spans.map((list) => list.map(([from, to]) => [from, to, "hit"]));
   const before = group.prompt.length + group.reference.length;
   attempts.forEach((attempt) => (attempt.hits = marked[before + attempt.i]));
   const pinned = attempts.filter((attempt) => state.pins.includes(attempt.attempt));
-  const cols = columns(pinned.length === 2 ? pinned : attempts, pinned, attempts);
-  $("group").replaceChildren(groupHead(g, group, attempts, pinned), task(group, marked), cols);
-  tellMore(cols);
+  const cols = columnNodes(pinned.length === 2 ? pinned : attempts, pinned, attempts);
+  $("group").replaceChildren(groupHead(g, group, attempts, pinned), taskNode(group, marked), cols);
+  countHidden(cols);
   for (const body of cols.querySelectorAll(".body")) showHit(body);
 }
 
+// Focus stays on the same button or text.
+async function redraw() {
+  const active = document.activeElement;
+  const attempt = active.closest?.(".attempt")?.dataset.attempt;
+  const id = active.id || (attempt && `pin-${attempt}`);
+  await drawGroup();
+  if (id && $(id)) $(id).focus({ preventScroll: true });
+}
+
 // A server that is gone gives out no more texts; what is here may stay.
-function lost(error, turn) {
-  if (!error.told) throw error;
-  if (turn === shown) $("group").replaceChildren(el("p", { className: "empty" }, `The attempts of this group are not here: ${error.told}.`));
+function showMissing(error, turn) {
+  if (!error.reason) throw error;
+  if (turn === drawTurn) $("group").replaceChildren(el("p", { className: "empty" }, `The attempts of this group are not here: ${error.reason}.`));
 }
 
 // Whether the first attempt did better than the last.
-function stands(attempts) {
+function firstIsBest(attempts) {
   const [first, last] = [attempts[0], attempts[attempts.length - 1]];
   return first.advantage !== last.advantage || first.reward !== last.reward;
 }
+
+// -- above its attempts
 
 function groupHead(g, group, attempts, pinned) {
   const where = `${data.split[g]}, step ${loggedStepOf(g)}, batch ${data.batch[g]}, round ${data.round[g]}, group ${data.group[g]}`;
@@ -51,7 +63,7 @@ function groupHead(g, group, attempts, pinned) {
   const credited = hasCredit(attempts);
   if (state.rendered) head.append(el("span", { className: "muted" }, "rendered: marks are in the text"));
   else if (credited && state.credit) head.append(creditLegend(attempts));
-  head.append(el("span", { className: "grow" }), moreToTheRight(), tool("follow-on", "Follow", "f", false, toggleFollow));
+  head.append(el("span", { className: "grow" }), moreToTheRightTool(), tool("follow-on", "Follow", "f", false, toggleFollow));
   if (pinned.length) head.append(tool("unpin", pinned.length === 2 ? `Show all ${group.attempts.length}` : "Unpin", "Esc", null, unpin));
   head.append(tool("diff", "Differences", "d", diffOn(), toggleDiff), tool("unfold", "Thinking", "t", state.unfold, toggleFold));
   if (credited) head.append(tool("credit", "Credit", "c", state.credit, toggleCredit));
@@ -72,17 +84,54 @@ function moreTools(g, group) {
   return node;
 }
 
-// -- attempts that are out of sight
+// What was believed of the prompt before it was sampled.
+function beliefNode(g) {
+  const [mean, std, attempts, earned, reward] = data.belief[g];
+  const on = attempts === null ? "" : ` on ${count(Math.round(10 * attempts) / 10, "attempt")}`;
+  const text = `believed ${number(mean, 3)} ± ${number(std, 3)}${on}; earned ${number(earned, 3)}`;
+  return el("span", { className: "belief" }, reward ? el("bdi", {}, reward) : null, reward ? ": " : null, text);
+}
 
-function moreToTheRight() {
+// -- a column of each attempt
+
+function columnNodes(attempts, pinned, group) {
+  const node = el("div", { id: "columns", className: pinned.length === 2 ? "pair" : "" });
+  const [most, names] = [largestAdvantage(group), stepNames(group)];
+  for (const attempt of attempts) {
+    const credit = state.credit ? creditRanges(attempt, most, names) : [];
+    node.append(columnNode(attempt, attempts, pinned.includes(attempt), credit));
+  }
+  return node;
+}
+
+function columnNode(attempt, attempts, pinned, credit) {
+  const node = el("article", { className: "attempt", "aria-label": `Attempt ${attempt.attempt}` });
+  node.dataset.attempt = attempt.attempt;
+  if (attempt.reward !== null) node.dataset.reward = attempt.reward;
+  if (pinned) node.classList.add("pinned");
+  if (attempt.rescored?.some(([, , , , kind]) => kind)) node.classList.add("disagrees");
+  const [base, name] = attempts.length === 2 && pinned ? [attempts[attempt === attempts[0] ? 1 : 0], "the other"] : [attempts[0], "the best"];
+  const body = el("div", { className: "body", tabIndex: 0, role: "region", "aria-label": `Text of attempt ${attempt.attempt}` });
+  const compared = diffOn() && !state.rendered && base !== attempt;
+  fillBody(body, attempt, [...credit, ...attempt.hits], compared ? base : null, name);
+  node.append(scores(attempt, pinned), body);
+  return node;
+}
+
+function showHit(body) {
+  const hit = body.querySelector("mark.hit");
+  if (hit) body.scrollTop = hit.getBoundingClientRect().top - body.getBoundingClientRect().top - 40;
+}
+
+function moreToTheRightTool() {
   const button = el("button", { type: "button", id: "more-right", hidden: true });
   button.addEventListener("click", () => ($("columns").scrollLeft += Math.max(260, $("columns").clientWidth - 60)));
   return button;
 }
 
-// Those of which less than half is in sight.
-function tellMore(cols) {
-  const tell = () => {
+// Says how many columns are out of sight: those of which less than half is in it.
+function countHidden(cols) {
+  const update = () => {
     const end = cols.getBoundingClientRect().right;
     const hidden = [...cols.children].filter((node) => {
       const { left, right } = node.getBoundingClientRect();
@@ -92,43 +141,8 @@ function tellMore(cols) {
     $("more-right").hidden = !hidden.length;
     $("more-right").textContent = `${number(hidden.length)} more to the right`;
   };
-  cols.addEventListener("scroll", tell);
-  new ResizeObserver(tell).observe(cols);
-}
-
-function columns(attempts, pinned, group) {
-  const node = el("div", { id: "columns", className: pinned.length === 2 ? "pair" : "" });
-  const [most, names] = [hottest(group), stepNames(group)];
-  for (const attempt of attempts) {
-    const credit = state.credit ? creditRanges(attempt, most, names) : [];
-    node.append(column(attempt, attempts, pinned.includes(attempt), credit));
-  }
-  return node;
-}
-
-function column(attempt, attempts, pinned, credit) {
-  const node = el("article", { className: "attempt", "aria-label": `Attempt ${attempt.attempt}` });
-  node.dataset.attempt = attempt.attempt;
-  if (attempt.reward !== null) node.dataset.reward = attempt.reward;
-  if (pinned) node.classList.add("pinned");
-  if (attempt.rescored?.some(([, , , , kind]) => kind)) node.classList.add("disagrees");
-  const [base, name] = attempts.length === 2 && pinned ? [attempts[attempt === attempts[0] ? 1 : 0], "the other"] : [attempts[0], "the best"];
-  const diff = diffOn() && !state.rendered && base !== attempt ? difference(base.text, attempt.text) : null;
-  const ranges = [...credit, ...attempt.hits, ...(diff ? diff.ranges : [])];
-  if (attempt.answer) ranges.push([...attempt.answer, "answer"]);
-  const body = el("div", { className: "body", tabIndex: 0, role: "region", "aria-label": `Text of attempt ${attempt.attempt}` });
-  if (diff && !diff.aligned) {
-    body.append(el("p", { className: "muted" }, `Too different to align: marked are words that ${name} does not use.`));
-  }
-  for (const turn of turns(attempt)) body.append(...turnNodes(turn, attempt, ranges));
-  if (!attempt.text) body.append(el("p", { className: "muted" }, "(empty)"));
-  node.append(scores(attempt, pinned), body);
-  return node;
-}
-
-function showHit(body) {
-  const hit = body.querySelector("mark.hit");
-  if (hit) body.scrollTop = hit.getBoundingClientRect().top - body.getBoundingClientRect().top - 40;
+  cols.addEventListener("scroll", update);
+  new ResizeObserver(update).observe(cols);
 }
 
 // -- what is known of an attempt
@@ -156,16 +170,209 @@ function parts(attempt) {
 }
 
 function facts(attempt) {
-  const known = [];
-  if (attempt.tokens !== null) known.push(count(attempt.tokens, "token"));
-  if (attempt.kl !== null) known.push(`KL ${number(attempt.kl)}`);
-  const line = el("div", { className: "muted facts" }, known.join(", "));
+  const counts = [];
+  if (attempt.tokens !== null) counts.push(count(attempt.tokens, "token"));
+  if (attempt.kl !== null) counts.push(`KL ${number(attempt.kl)}`);
+  const line = el("div", { className: "muted facts" }, counts.join(", "));
   if (attempt.truncated) line.append(" ", el("span", { className: "outcome" }, "truncated"));
   return line;
 }
 
 function extra(attempt) {
   if (!attempt.extra.length) return null;
-  const pairs = attempt.extra.flatMap(([key, value]) => [el("dt", {}, el("bdi", {}, ...seen(key))), el("dd", {}, el("bdi", {}, ...seen(value)))]);
+  const pairs = attempt.extra.flatMap(([key, value]) => [el("dt", {}, el("bdi", {}, ...readable(key))), el("dd", {}, el("bdi", {}, ...readable(value)))]);
   return el("dl", { className: "extra" }, ...pairs);
+}
+
+// -- equal attempts as one column
+
+// Attempts as columns: each with `members`, the attempts that it stands for, itself the first.
+function mergeEqual(attempts, apart) {
+  const found = new Map();
+  attempts.forEach((attempt) => {
+    const key = apart ? attempt.attempt : equalKey(attempt);
+    if (found.has(key)) found.get(key).members.push(attempt.attempt);
+    else found.set(key, { ...attempt, members: [attempt.attempt] });
+  });
+  return [...found.values()];
+}
+
+// Of the same text, rewards, tried ones too, and outcomes.
+function equalKey({ text, roles, reward, advantage, parts, truncated, steps, rescored }) {
+  return JSON.stringify([text, roles, number(reward), number(advantage), parts, truncated, steps, rescored]);
+}
+
+// Pins are of columns: one of an attempt that another stands for moves there.
+function movePins(columns) {
+  const standsFor = (pin) => columns.find(({ members }) => members.includes(pin))?.attempt;
+  state.pins = [...new Set(state.pins.map(standsFor))].filter((pin) => pin !== undefined).slice(-2);
+}
+
+function equalsTitle({ attempt, members }) {
+  const title = [`#${attempt}`];
+  if (members.length > 1) {
+    const others = members.slice(1).map((other) => `#${other}`).join(" ");
+    title.push(el("span", { className: "tag times", title: `Equal: attempts ${members.join(", ")}` }, `× ${members.length}`), el("span", { className: "muted others" }, others));
+  }
+  return title;
+}
+
+// -- a reward that was tried on what a run sampled: where it disagrees with what was recorded
+
+// Of a group: how attempts disagree, and what its verdict would be.
+function rescoredMarks(g) {
+  const { rescored } = data.head;
+  if (!rescored) return [];
+  const kinds = data.differs[g].filter((kind) => kind && kind < rescored.words.length - 1);
+  const marks = kinds.map((kind) => el("span", { className: "outcome" }, el("bdi", {}, rescored.words[kind])));
+  return [...marks, ...data.turned[g].map(([label, verdict]) => turnedNode(label, verdict, data.turned[g].length > 1))];
+}
+
+function turnedNode(label, verdict, named) {
+  const node = el("span", { className: `badge ${verdict}`, title: `Its verdict with ${label}` }, "→ ");
+  node.append(named ? el("bdi", {}, `${label}: `) : "", words(verdict));
+  return node;
+}
+
+// Of an attempt: of each reward what was recorded, and what it scores now.
+function rescoredTable({ rescored }) {
+  if (!rescored) return null;
+  const rows = rescored.map(([label, against, old, now, kind, message]) => {
+    const name = el("th", { scope: "row" }, el("bdi", {}, label));
+    const mark = kind ? el("span", { className: "outcome", title: readableString(message) }, el("bdi", {}, kind)) : null;
+    const scores = el("td", {}, mark, mark ? " " : null, number(old), " → ", el("b", {}, number(now)));
+    const recorded = against === null ? "What it is compared with was not recorded" : `${against} was recorded as ${number(old)}`;
+    scores.title = `${recorded}; ${label} scores ${number(now)}`;
+    return el("tr", { className: kind ? "disagrees" : "" }, name, scores);
+  });
+  return el("table", { className: "rescored" }, el("caption", { className: "muted" }, "recorded → now"), el("tbody", {}, ...rows));
+}
+
+// -- what is switched in the group in view
+
+const paired = () => state.pins.length === 2 || state.view === "follow";
+const diffOn = () => (paired() ? state.pairDiff : state.diff);
+
+// Differences and credit are marks in the text as it is written.
+function toggleDiff() {
+  if (state.rendered) Object.assign(state, { rendered: false, diff: false, pairDiff: false });
+  if (paired()) state.pairDiff = !state.pairDiff;
+  else state.diff = !state.diff;
+  redraw();
+}
+
+function toggleFold() {
+  state.unfold = !state.unfold;
+  redraw();
+}
+
+function toggleCredit() {
+  state.credit = state.rendered || !state.credit;
+  state.rendered = false;
+  redraw();
+}
+
+function toggleRendered() {
+  if (!canRender()) return;
+  state.rendered = !state.rendered;
+  redraw();
+}
+
+function toggleApart() {
+  state.apart = !state.apart;
+  redraw();
+}
+
+function togglePin(attempt) {
+  const pinned = state.pins.includes(attempt);
+  state.pins = pinned ? state.pins.filter((pin) => pin !== attempt) : [...state.pins, attempt].slice(-2);
+  redraw();
+}
+
+function pinNext() {
+  const focused = document.activeElement.closest?.(".attempt");
+  if (focused) return togglePin(Number(focused.dataset.attempt));
+  const all = [...document.querySelectorAll("#columns .attempt")].map((node) => Number(node.dataset.attempt));
+  const next = all.find((attempt) => !state.pins.includes(attempt));
+  if (next !== undefined && state.pins.length < 2) togglePin(next);
+}
+
+function unpin() {
+  state.pins = [];
+  redraw();
+}
+
+// -- copying, which must also do in a file that is opened from disk, or in a frame
+
+function copyTools(g, group) {
+  return [
+    el("span", { className: "muted" }, "Copy"),
+    copyButton("copy-prompt", "Prompt", "Copy the prompt", () => plainText(group.prompt)),
+    copyButton("copy-link", "Link", "Copy a link to this view", () => `${location.href.split("#")[0]}#${placeOfView(true)}`),
+    copyButton("copy-group", "JSON", "Copy the group as JSON", () => JSON.stringify(groupData(g, group), null, 1)),
+  ];
+}
+
+function copyButton(id, name, title, text) {
+  const button = el("button", { type: "button", id, title, className: "copy" }, name);
+  button.addEventListener("click", async () => {
+    const done = await copied(await text());
+    button.textContent = done ? "Copied" : "Not copied";
+    $("told").textContent = done ? `${title}: copied` : `${title}: this browser does not let the page copy`;
+    setTimeout(() => (button.textContent = name), 1500);
+  });
+  return button;
+}
+
+// Whether it was copied.
+async function copied(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    return copiedBySelection(text);
+  }
+}
+
+function copiedBySelection(text) {
+  const active = document.activeElement;
+  const area = el("textarea", { value: text, className: "unseen", readOnly: true, ariaHidden: "true" });
+  document.body.append(area);
+  area.select();
+  let done = false;
+  try {
+    done = document.execCommand("copy");
+  } catch {
+    // It says so below.
+  }
+  area.remove();
+  active?.focus?.({ preventScroll: true });
+  return done;
+}
+
+const plainText = (parts) => parts.map(([, text]) => text).join("\n");
+
+// A group as data, in the words of its traces.
+function groupData(g, { prompt, reference, attempts }) {
+  const place = Object.fromEntries(["split", "step", "batch", "round", "group", "verdict", "reason", "alarms"].map((name) => [name, data[name][g]]));
+  const plain = attempts.map(({ attempt, text, reward, advantage, tokens, kl, truncated, parts, extra, roles, rescored }) => ({
+    ...{ attempt, reward, advantage, tokens, kl, truncated },
+    rewards: Object.fromEntries(parts.map(([name, score]) => [name, score])),
+    outcomes: Object.fromEntries(parts.map(([name, , outcome]) => [name, outcome])),
+    extra: Object.fromEntries(extra),
+    ...(rescored ? { rescored: rescored.map(rescoredData) } : {}),
+    ...(roles.length ? { messages: turns({ text, roles }).map(([role, from, to]) => ({ role, content: text.slice(from, to) })) } : {}),
+    text,
+  }));
+  return {
+    ...place,
+    kept: data.kept[g] === null ? null : Boolean(data.kept[g]),
+    prompt: prompt.map(([role, content]) => ({ role, content })),
+    reference: Object.fromEntries(reference),
+    attempts: plain,
+  };
+}
+
+function rescoredData([reward, recorded_as, recorded, now, disagreement, message]) {
+  return { reward, recorded_as, recorded, now, disagreement, message };
 }

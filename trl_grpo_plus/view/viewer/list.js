@@ -1,7 +1,92 @@
-// -- the list of groups
+// Draws the list of groups: it filters, searches and sorts them, draws their rows, and fills the choices of the controls.
+// It needs base.js, text.js and search.js, and the `state` of page.js, which it writes.
 
-const ROW = 68; // px, as in style.css
-const DOTS = 36; // most of them in a row
+// -- from the controls to rows
+
+const FILTERS = ["verdict", "alarm", "differs", "kept", "measure"]; // ids of choices
+const LIMITS = ["reward-min", "reward-max"];
+
+function refresh() {
+  stopSearch();
+  scopeOfSearch();
+  readFilters();
+  const found = matching();
+  const { source, problem } = searchedFor();
+  state.source = source;
+  if (!source) return setRows(found, problem);
+  searchRows(found);
+}
+
+// A search covers all steps until a scope is chosen for it. After it the scope is again what it was.
+function scopeOfSearch() {
+  const searching = Boolean($("query").value);
+  if (searching === state.searching) return;
+  const { scope, scopeBefore } = state;
+  state.searching = searching;
+  if (searching) setScope("all");
+  else if (scopeBefore) setScope(scopeBefore);
+  state.scopeBefore = searching ? scope : "";
+}
+
+function readFilters() {
+  const value = (id) => ($(id).value.trim() === "" ? null : Number($(id).value));
+  const choices = Object.fromEntries(FILTERS.map((id) => [id, $(id).value]));
+  state.filters = { ...choices, low: value("reward-min"), high: value("reward-max") };
+  showFiltersInUse();
+}
+
+// How many of the folded filters are in use.
+function showFiltersInUse() {
+  const { alarm, kept, low, high } = state.filters;
+  const used = [alarm, kept, low !== null || high !== null].filter(Boolean).length;
+  $("more-filters").querySelector("summary").textContent = used ? `More filters (${used} in use)` : "More filters";
+}
+
+function emptyFilters() {
+  for (const id of [...FILTERS, ...LIMITS, "query"]) $(id).value = "";
+}
+
+function clearFilters() {
+  emptyFilters();
+  refresh();
+}
+
+function searchRows(found) {
+  setRows([], `Searching ${count(found.length, "group")}`, false);
+  $("cancel").hidden = !found.length;
+  if (!found.length) return setRows([], "");
+  let drawn = 0;
+  startSearch(found, state.source, (matches, searched, problem) => {
+    const done = searched === found.length || problem;
+    const now = performance.now();
+    if (!done && now - drawn < 100) return;
+    drawn = now;
+    const message = problem ? `Search stopped: ${problem}.` : done ? "" : `Searched ${number(searched)} of ${count(found.length, "group")}`;
+    setRows(matches.slice(), message, Boolean(done));
+    if (done) $("cancel").hidden = true;
+  });
+}
+
+function cancel() {
+  if ($("cancel").hidden) return;
+  stopSearch();
+  $("cancel").hidden = true;
+  setRows(state.rows, "Search cancelled.");
+}
+
+// Show these rows; the group in view stays until they are final, and then if it is one of them.
+function setRows(rows, message, final = true) {
+  state.rows = sorted(rows);
+  const all = data.steps[state.split].length > 1 && state.scope === "all" ? "over all steps" : "here";
+  $("status").textContent = `${count(rows.length, "group")} ${all}. ${message}`.trim();
+  drawList();
+  if (!final) return;
+  $("cancel").hidden = true;
+  const next = [state.group, state.last].find((g) => rows.includes(g)) ?? state.rows[0] ?? -1;
+  if (next !== state.group) return select(next);
+  showStep();
+  drawGroup();
+}
 
 function matching() {
   const { verdict, alarm, differs, kept, low, high } = state.filters;
@@ -18,17 +103,81 @@ function matching() {
   return found;
 }
 
+const disagrees = (g, kind) => !kind || data.differs[g].includes(Number(kind));
+
+// Whether a group's measure, or where none is named any attempt's reward, is within the bounds.
+function inRange(g, { measure, low, high }) {
+  const values = measure ? [MEASURES[measure][1](g)] : rewardsOf(g);
+  return values.some((value) => value !== null && (low === null || value >= low) && (high === null || value <= high));
+}
+
+// -- what groups are sorted and filtered by
+
+// Where its prompt's groups begin in this page.
+const firstSeen = (g) => loggedStepOf(promptGroups().get(keyOfPrompt(g))[0]);
+
+// name -> what it is called, its value of a group (null where there is none), and whether the largest come first
+const MEASURES = {
+  mean: ["mean reward", meanReward, false],
+  spread: ["spread of rewards", (g) => spread(scoredRewards(g)), true],
+  best: ["best reward", (g) => largest(scoredRewards(g)), false],
+  worst: ["worst reward", (g) => least(scoredRewards(g)), false],
+  tokens: ["mean length", (g) => data.tokens?.[g] ?? null, true],
+  entropy: ["entropy of answers", (g) => data.entropy?.[g] ?? null, true],
+  first: ["step first seen", firstSeen, false],
+};
+
+const measured = (name) => !["tokens", "entropy"].includes(name) || (data[name] || []).some((value) => value !== null);
+
+// `rows` by state.sort; those without a value last, equal ones as they were sampled.
+function sorted(rows) {
+  if (!state.sort) return rows;
+  const value = MEASURES[state.sort][1];
+  const values = new Map(rows.map((g) => [g, value(g)]));
+  const sign = state.down ? -1 : 1;
+  return rows.slice().sort((a, b) => {
+    const [x, y] = [values.get(a), values.get(b)];
+    if (x === null || y === null) return (x === null) - (y === null) || a - b;
+    return sign * (x - y) || a - b;
+  });
+}
+
+function setSort(name, down = name ? MEASURES[name][2] : false) {
+  Object.assign(state, { sort: name, down });
+  showSort();
+  if ($("cancel").hidden) setRows(ascending(state.rows), ""); // a search sorts what it finds
+  $("list").scrollTop = 0;
+}
+
+function showSort() {
+  $("sort").value = state.sort;
+  $("sort-way").hidden = !state.sort;
+  $("sort-way").textContent = state.down ? "↓" : "↑";
+  $("sort-way").setAttribute("aria-label", state.down ? "Largest first" : "Smallest first");
+  $("sort-way").title = state.down ? "Largest first; turn round" : "Smallest first; turn round";
+}
+
+// -- rows
+
+const ROW_HEIGHT = 68; // px, as in style.css
+const MOST_DOTS = 36; // in a row
+
 function drawList() {
-  $("rows").style.height = `${state.rows.length * ROW}px`;
+  $("rows").style.height = `${state.rows.length * ROW_HEIGHT}px`;
   drawRows();
 }
 
 function drawRows() {
-  drawListbox($("list"), { name: "row", rows: state.rows, tall: ROW, chosen: state.rows.indexOf(state.group), row: drawRow });
+  drawListbox($("list"), { name: "row", rows: state.rows, tall: ROW_HEIGHT, chosen: state.rows.indexOf(state.group), row: drawRow });
+}
+
+function showRow() {
+  const at = state.rows.indexOf(state.group);
+  if (at >= 0) showInList($("list"), at, ROW_HEIGHT);
 }
 
 function drawRow(g) {
-  const row = el("div", { className: "row", title: plainly(data.title[g]) }, rowTitle(g), rowScores(g), rowFacts(g));
+  const row = el("div", { className: "row", title: readableString(data.title[g]) }, rowTitle(g), rowScores(g), rowFacts(g));
   row.addEventListener("click", () => [leaveLists(), select(g)]);
   return row;
 }
@@ -40,17 +189,16 @@ function rowTitle(g) {
 
 function rowScores(g) {
   const rewards = rewardsOf(g);
-  const known = rewards.filter((r) => r !== null);
   const size = rewards.length <= 12 ? "" : rewards.length <= 16 ? "small" : "bars";
-  const dots = el("span", { className: `dots ${size}` }, ...rewards.slice(0, DOTS).map((r) => dot(r)));
-  if (rewards.length > DOTS) dots.append(` +${rewards.length - DOTS}`);
-  return el("div", { className: "row-line" }, dots, el("span", { className: "end" }, `mean ${number(meanOf(known), 3)}  ${second(g, known)}`));
+  const dots = el("span", { className: `dots ${size}` }, ...rewards.slice(0, MOST_DOTS).map((r) => dot(r)));
+  if (rewards.length > MOST_DOTS) dots.append(` +${rewards.length - MOST_DOTS}`);
+  return el("div", { className: "row-line" }, dots, el("span", { className: "end" }, `mean ${number(meanReward(g), 3)}  ${sortedValue(g)}`));
 }
 
 // What the list is sorted by, else the best.
-function second(g, known) {
+function sortedValue(g) {
   const names = { spread: "spread", worst: "min", tokens: "tokens", entropy: "entropy", first: "first" };
-  return names[state.sort] ? `${names[state.sort]} ${number(MEASURES[state.sort][1](g), 3)}` : `max ${number(largest(known), 3)}`;
+  return names[state.sort] ? `${names[state.sort]} ${number(MEASURES[state.sort][1](g), 3)}` : `max ${number(largest(scoredRewards(g)), 3)}`;
 }
 
 function rowFacts(g) {
@@ -69,10 +217,52 @@ function badge(verdict) {
   return verdict ? el("span", { className: `badge ${verdict}` }, words(verdict)) : null;
 }
 
-function showRow() {
-  const at = state.rows.indexOf(state.group);
-  if (at >= 0) showInList($("list"), at, ROW);
+// -- the controls' choices, and the legend of colours
+
+// What is filled here may be filled again, with what is new; what is chosen stays.
+function options(id, choices) {
+  const { value } = $(id);
+  $(id).closest("label").hidden = choices.length < 2;
+  if (JSON.stringify(choices) === JSON.stringify([...$(id).options].map((option) => [option.value, option.text]))) return;
+  $(id).replaceChildren(...choices.map(([value, name]) => el("option", { value }, name)));
+  if (choices.some(([choice]) => choice === value)) $(id).value = value;
 }
+
+function fillControls() {
+  const used = (list) => [...new Set(list)].filter(Boolean).sort();
+  const named = (list) => list.map((value) => [value, words(value)]);
+  options("split", data.splits.map((split) => [split, split]));
+  const verdicts = used(data.verdict);
+  options("verdict", verdicts.length ? [["", "any"], ...named(verdicts)] : []);
+  const alarms = used(data.alarms.flat());
+  options("alarm", alarms.length ? [["", "–"], ["*", "any alarm"], ...named(alarms)] : []);
+  const reasons = used(data.reason);
+  options("kept", data.kept.some((kept) => kept !== null) ? [["", "–"], ["*", "yes"], ...reasons.map((r) => [r, `no: ${words(r)}`])] : []);
+}
+
+function fillSort() {
+  const choices = Object.entries(MEASURES).filter(([name]) => measured(name)).map(([name, [label]]) => [name, label]);
+  options("sort", [["", "as sampled"], ...choices]);
+  options("measure", [["", "any reward"], ...choices]);
+  $("sort").addEventListener("input", () => setSort($("sort").value));
+  $("sort-way").addEventListener("click", () => setSort(state.sort, !state.down));
+  $("worst").addEventListener("click", goToWorst);
+  showSort();
+}
+
+function fillRescored() {
+  const { rescored } = data.head;
+  if (!rescored) return;
+  const groups = rescored.words.map((_, kind) => data.differs.filter((kinds) => kinds.includes(kind)).length);
+  const choices = rescored.words.map((name, kind) => [String(kind), `${name} (${count(groups[kind], "group")})`]);
+  options("differs", [["", "–"], ...choices.filter((_, kind) => groups[kind])]);
+  $("note").after(el("p", { id: "rescored" }, rescored.told));
+  setScope("all");
+  $("differs").value = usualDiffers();
+}
+
+// The page opens on all groups that disagree, if there are any.
+const usualDiffers = () => (data.differs?.some((kinds) => kinds.length) ? "0" : "");
 
 // Which rewards a colour stands for: one each where they are few, else those from its number to the next.
 function drawLegend() {

@@ -1,15 +1,14 @@
-// -- a run that goes on: its server is asked for what is new, which comes in beside what is being read
+// Keeps the page of a run that goes on up to date: it asks the server for what is new, and adds it beside what is being
+// read. Only a page that is served has this file. It replaces the functions of base.js, overview.js and prompts.js that read
+// what a page from disk holds.
 
-const EVERY = 3000; // ms
+const POLL_EVERY = 3000; // ms
 const GONE = "the server is gone";
-const live = { known: null, index: null, last: null, asking: false, came: "", failed: false };
+const live = { news: null, index: null, last: null, asking: false, came: "", failed: false };
 
-const clock = () => new Date().toLocaleTimeString();
-const lastStep = () => data.steps[state.split]?.at(-1) ?? null;
+// -- what the server holds
 
-const refusal = (told) => Object.assign(new Error(told), { told });
-
-async function get(what) {
+async function request(what) {
   const answer = await fetch(what, { signal: AbortSignal.timeout(30000) }).catch(() => null);
   if (answer && !answer.ok) throw refusal("the run was written anew and is being read");
   const text = await answer?.text().catch(() => null);
@@ -17,11 +16,13 @@ async function get(what) {
   return text;
 }
 
+const refusal = (reason) => Object.assign(new Error(reason), { reason });
+
 // In the place of the chunks that a page from disk holds.
 packedChunk = async (n) => {
   const from = data.chunk.indexOf(n);
   try {
-    return { data: await get(`texts?epoch=${live.known.epoch}&from=${from}&to=${from + live.index.chunks[n]}`), packed: false };
+    return { data: await request(`texts?epoch=${live.news.epoch}&from=${from}&to=${from + live.index.chunks[n]}`), packed: false };
   } catch (error) {
     chunks.delete(n); // to be asked for again
     live.failed = true;
@@ -30,12 +31,12 @@ packedChunk = async (n) => {
 };
 
 // Of every metric, once they are asked for.
-readMetrics = async () => JSON.parse(await get("metrics"));
+readMetrics = async () => JSON.parse(await request("metrics"));
 
 // Of the prompts, anew once more of the run is there. What stands in a list stays until it is opened again.
 readLists = async () => {
   try {
-    const { listed, ...table } = JSON.parse(await get("lists"));
+    const { listed, ...table } = JSON.parse(await request("lists"));
     const here = new Set(data.prompt);
     return listsOf(table, listed.map((number) => (here.has(number) ? number : -1)));
   } catch {
@@ -44,41 +45,41 @@ readLists = async () => {
   }
 };
 
-// -- asking
+// -- what is new
 
 async function poll() {
   if (live.asking || document.hidden) return;
   live.asking = true;
   const began = performance.now();
   try {
-    const { epoch, groups, version } = live.known;
-    const answer = JSON.parse(await get(`data?${new URLSearchParams({ epoch, groups, version })}`));
+    const { epoch, groups, version } = live.news;
+    const answer = JSON.parse(await request(`data?${new URLSearchParams({ epoch, groups, version })}`));
     // A search that is going on numbers what there was: it is asked again after it.
-    if ($("cancel").hidden) await take(answer);
-    tellState(answer.live);
+    if ($("cancel").hidden) await takeNews(answer);
+    showState(answer.live);
     if (data.n) followLast();
     if (live.failed && state.group >= 0) drawGroup();
     live.failed = false;
   } catch (error) {
-    tellGone(error);
+    showGone(error);
   }
   live.asking = false;
-  setTimeout(poll, Math.max(EVERY, 10 * (performance.now() - began)));
+  setTimeout(poll, Math.max(POLL_EVERY, 10 * (performance.now() - began)));
 }
 
-async function take({ live: now, head, index }) {
+async function takeNews({ live: now, head, index }) {
   if (!head) return;
   if (!data.n) {
     if (now.groups) location.reload();
-    live.known = now;
+    live.news = now;
     return;
   }
   const before = { ...data.head, scale: [data.scale, data.range] };
-  const anew = now.epoch !== live.known.epoch;
+  const anew = now.epoch !== live.news.epoch;
   if (anew && !now.groups) return location.reload();
   const from = anew ? 0 : data.n;
-  live.index = anew ? index : appended(live.index, index);
-  live.known = now;
+  live.index = anew ? index : joinIndex(live.index, index);
+  live.news = now;
   if (index.rewards.length) live.came = clock();
   if (anew) chunks.clear();
   load(head, live.index);
@@ -94,7 +95,7 @@ async function take({ live: now, head, index }) {
 }
 
 // Columns of groups, and of those that came after them: words and prompts are numbered on.
-function appended(old, more) {
+function joinIndex(old, more) {
   const groups = Object.fromEntries(Object.entries(more.groups).map(([name, values]) => [name, old.groups[name].concat(values)]));
   return { words: more.words, groups, rewards: old.rewards.concat(more.rewards), chunks: old.chunks.concat(more.chunks) };
 }
@@ -114,11 +115,11 @@ function fillAgain(before) {
 }
 
 async function fillPickedAgain() {
-  const needed = picked.size || (metrics.table && $("picker").open); // the list of names grows, too
+  const needed = pickedMetrics.size || (metrics.table && $("picker").open); // the list of names grows, too
   metrics.table = null;
   if (!needed) return;
   await loadMetrics();
-  for (const [name, plot] of picked) {
+  for (const [name, plot] of pickedMetrics) {
     if (Object.hasOwn(metrics.metrics, name)) plot.fill(metricSpec(name), curvesSpan());
     else pick(name, false);
   }
@@ -128,19 +129,17 @@ async function fillPickedAgain() {
 async function addRows(from) {
   const { rows } = state;
   const fresh = matching().filter((g) => g >= from);
-  const found = state.source ? await searched(fresh) : fresh;
+  const found = state.source ? await searchNew(fresh) : fresh;
   // Whoever changed the filters meanwhile has all of them.
   if (state.rows === rows && found.length) setRows([...rows, ...found], "", state.group < 0);
 }
 
-async function searched(groups) {
+async function searchNew(groups) {
   const found = [];
   const worker = newWorker();
   try {
     for (const [n, members] of byChunk(groups)) {
-      const places = members.map((g) => data.place[g]);
-      const hits = new Set(await ask(worker, { source: state.source, places, ...(await packedChunk(n)) }, PATIENCE));
-      found.push(...members.filter((g) => hits.has(data.place[g])));
+      found.push(...(await searchChunk(worker, state.source, n, members)));
     }
   } finally {
     worker.terminate();
@@ -151,19 +150,20 @@ async function searched(groups) {
 // -- the last step is followed until one moves off it or to prompts, or begins to compare, to search or to read a text
 
 // Checked whenever the address is written, so that it names the step as soon as one has moved.
-followsNewest = () => {
+function followsNewest() {
   const box = $("follow-last");
   if (box.checked && live.last !== null && (state.view || state.step !== live.last)) box.checked = false;
   return box.checked;
-};
+}
 
-const reads = () => state.pins.length || state.source || document.activeElement.closest("#columns");
+const isReading = () => state.pins.length || state.source || document.activeElement.closest("#columns");
+const lastStep = () => data.steps[state.split]?.at(-1) ?? null;
 
 function followLast() {
   const follows = followsNewest();
   live.last = lastStep();
   if (!follows) return;
-  if (reads()) {
+  if (isReading()) {
     $("follow-last").checked = false;
     remember();
   } else if (state.step !== live.last) goToStep(live.last);
@@ -177,36 +177,38 @@ function followFrom() {
   else drawGroup();
 }
 
-// -- what is told
+// -- what is told of the run
 
-function tellState({ ended, problem, there }) {
+function showState({ ended, problem, there }) {
   const waits = `Waiting for the first batch of ${data.head.title}${there ? "" : ": its folder is not there yet"}.`;
   const over = "The run has ended. This page shows it for as long as its server runs; trl-grpo-plus view writes one that stays.";
-  const told = [data.n ? "" : waits, ended ? over : "", problem];
-  tell(ended ? "Ended" : data.n ? "Live" : "Waiting", told.filter(Boolean).join(" "), ended ? "ended" : "on");
+  const sentences = [data.n ? "" : waits, ended ? over : "", problem];
+  showLive(ended ? "Ended" : data.n ? "Live" : "Waiting", sentences.filter(Boolean).join(" "), ended ? "ended" : "on");
 }
 
-function tellGone(error) {
+function showGone(error) {
   if (live.gone === undefined) live.gone = clock();
-  const why = error.told === GONE ? `The server is gone since ${live.gone}.` : `Not understood since ${live.gone}: ${error.message}.`;
-  tell("Offline", `${why} What is here stays, without the texts of groups that were not looked at. It is asked again every few seconds; a server that is started anew has a new address.`, "off");
+  const why = error.reason === GONE ? `The server is gone since ${live.gone}.` : `Not understood since ${live.gone}: ${error.message}.`;
+  showLive("Offline", `${why} What is here stays, without the texts of groups that were not looked at. It is asked again every few seconds; a server that is started anew has a new address.`, "off");
 }
 
-function tell(name, note, kind) {
+function showLive(name, note, kind) {
   if (kind !== "off") delete live.gone;
   const last = data.n ? data.steps.train?.at(-1) : undefined;
-  const of = data.head.max_steps ? ` of ${data.head.max_steps}` : "";
+  const total = data.head.max_steps ? ` of ${data.head.max_steps}` : "";
   const came = live.came ? `, new at ${live.came}` : "";
   $("live").className = kind;
-  $("live").textContent = last === undefined ? name : `${name}: step ${loggedStep(last, "train")}${of}${came}`;
+  $("live").textContent = last === undefined ? name : `${name}: step ${loggedStep(last, "train")}${total}${came}`;
   if ($("live-note").textContent !== note) $("live-note").textContent = note;
   $("live-note").hidden = !note;
 }
 
+const clock = () => new Date().toLocaleTimeString();
+
 // -- start
 
 function goLive(index) {
-  Object.assign(live, { known: data.head.live, index });
+  Object.assign(live, { news: data.head.live, index });
   $("keys").before(el("span", { id: "live" }));
   $("note").after(el("p", { id: "live-note", role: "status", hidden: true }));
   const followed = !new URLSearchParams(location.hash.slice(1)).has("step");
@@ -215,7 +217,7 @@ function goLive(index) {
   box.addEventListener("input", followFrom);
   $("where").append(el("label", { hidden: !data.n }, box, " Follow the last step"));
   live.last = lastStep();
-  tellState(data.head.live);
+  showState(data.head.live);
   document.addEventListener("visibilitychange", poll);
-  setTimeout(poll, EVERY);
+  setTimeout(poll, POLL_EVERY);
 }

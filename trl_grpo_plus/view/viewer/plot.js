@@ -1,4 +1,4 @@
-// -- a plot: series over x, drawn from plain data; it knows nothing of the page's state
+// Draws a plot: series over x, from plain data. Both pages use it. It needs base.js, and knows nothing of a page's state.
 //
 // newPlot(spec, {xs, pick, go}) -> {node, rest(x), fill(spec, xs)}: it draws itself, anew where its width changes
 //   spec.title, spec.xName ("step")
@@ -12,7 +12,7 @@
 //   rest(x)       where the cursor stands while nobody points; null for nowhere: then the last values are told
 
 const SVG = "http://www.w3.org/2000/svg";
-const TALL = 96; // px, as in style.css
+const PLOT_HEIGHT = 96; // px, as in style.css
 const SHAPES = ["M-2.6 0a2.6 2.6 0 1 0 5.2 0a2.6 2.6 0 1 0-5.2 0", "M-2.4-2.4h4.8v4.8h-4.8z", "M0-3.3L3.3 0L0 3.3L-3.3 0z", "M0-3L3 2.4H-3z"];
 
 function svg(name, attributes, ...children) {
@@ -24,7 +24,7 @@ function svg(name, attributes, ...children) {
 
 function newPlot(spec, { xs, pick, go } = {}) {
   const plot = { at: null, resting: null, go, pick };
-  plot.where = svg("g", { class: "where" }, svg("rect", { height: 14, y: TALL - 14 }), svg("text", { y: TALL - 3 }));
+  plot.where = svg("g", { class: "where" }, svg("rect", { height: 14, y: PLOT_HEIGHT - 14 }), svg("text", { y: PLOT_HEIGHT - 3 }));
   plot.picture = svg("svg", { role: "slider", tabindex: 0 });
   plot.caption = el("figcaption", {});
   plot.node = el("figure", { className: spec.stacked ? "curve stacked" : "curve" }, plot.caption, plot.picture);
@@ -40,12 +40,12 @@ function fillPlot(plot, spec, xs) {
   const filled = JSON.stringify([spec, xs]);
   if (plot.filled === filled) return;
   const series = spec.series.filter(({ points }) => points.length);
-  const all = [...new Set(series.flatMap(({ points }) => points.map(([x]) => x)))].sort((a, b) => a - b);
+  const all = ascending(new Set(series.flatMap(({ points }) => points.map(([x]) => x))));
   const range = spec.range || (spec.stacked ? [0, 1] : extremes(series.flatMap(plotHeights)));
   const ends = xs || extremes(all);
   Object.assign(plot, { filled, spec, series, all, range, xs: ends, values: series.map(() => el("b", {})) });
-  const told = { "aria-label": plotTold(plot), "aria-valuemin": ends[0], "aria-valuemax": ends[1] };
-  for (const [name, value] of Object.entries(told)) plot.picture.setAttribute(name, value);
+  const attributes = { "aria-label": plotLabel(plot), "aria-valuemin": ends[0], "aria-valuemax": ends[1] };
+  for (const [name, value] of Object.entries(attributes)) plot.picture.setAttribute(name, value);
   plot.caption.className = series.length > 1 ? "many" : "";
   plot.caption.replaceChildren(el("b", { className: "title", title: spec.title }, el("bdi", {}, spec.title)), plotKey(plot));
   showAt(plot, plot.at);
@@ -63,11 +63,11 @@ const plotHeights = ({ points, band }) => [...points, ...(band || [])].flatMap((
 const styleOf = ({ style }, i) => style || `s${i % 8}`;
 const nameOf = ({ label, name }) => label || words(name);
 
-function plotTold({ spec, series }) {
-  return [spec.title, ...series.map((one) => `${nameOf(one)}: ${courseTold(one.points)}`)].join("; ");
+function plotLabel({ spec, series }) {
+  return [spec.title, ...series.map((one) => `${nameOf(one)}: ${courseText(one.points)}`)].join("; ");
 }
 
-function courseTold(points) {
+function courseText(points) {
   const ends = endTexts(extremes(points.map(([, y]) => y)), 4);
   return ends.length > 1 ? `${ends.join(" to ")}, at last ${number(points.at(-1)[1])}` : `${ends[0]} throughout`;
 }
@@ -124,7 +124,7 @@ function plotScale({ picture, xs: [first, last], range, spec }) {
   const [low, high] = texts.length > 1 ? range : [range[0] - 0.5, range[0] + 0.5];
   const ends = texts.map((text, i) => [range[i], text]);
   const left = spec.stacked ? 30 : 10 + 6 * Math.max(...texts.map((text) => text.length));
-  const [right, foot, top] = [6, TALL - 15, 7];
+  const [right, foot, top] = [6, PLOT_HEIGHT - 15, 7];
   const step = (width - left - right) / Math.max(last - first, 1);
   return {
     ...{ width, left, right: width - right, foot, top, ends },
@@ -138,8 +138,8 @@ function drawPlot(plot) {
   if (!plot.picture.clientWidth) return;
   const scale = plotScale(plot);
   plot.scale = scale;
-  plot.picture.setAttribute("viewBox", `0 0 ${scale.width} ${TALL}`);
-  plot.cursor = svg("line", { class: "cursor", y1: 0, y2: TALL - 14 });
+  plot.picture.setAttribute("viewBox", `0 0 ${scale.width} ${PLOT_HEIGHT}`);
+  plot.cursor = svg("line", { class: "cursor", y1: 0, y2: PLOT_HEIGHT - 14 });
   const shapes = plot.spec.stacked ? plotAreas(plot.series, scale) : plot.series.map((one, i) => plotLine(one, i, scale));
   const marks = [...(plot.spec.marks || []).map((mark) => markNode(plot, mark)), ...(plot.spec.dots || []).map((dot) => plotDot(plot, dot))];
   plot.picture.replaceChildren(...plotAxes(plot), ...shapes, plot.cursor, plot.where, ...marks);
@@ -153,13 +153,13 @@ function plotAxes({ scale, xs: [first, last], spec }) {
     label(scale.left - 4, scale.y(end) + 3.5, "end", text),
   ]);
   const name = `${spec.xName || "step"} ${number(first)}`;
-  nodes.push(label(scale.left, TALL - 3, "start", name));
+  nodes.push(label(scale.left, PLOT_HEIGHT - 3, "start", name));
   const from = scale.left + 6 * name.length + 12;
   for (const x of plotTicks(first, last, (scale.right - scale.left) / 70)) {
     const wide = 3.2 * number(x).length;
     if (scale.x(x) - wide < from) continue;
     const over = Math.max(0, scale.x(x) + wide - scale.width);
-    nodes.push(svg("line", { class: "grid", x1: scale.x(x), x2: scale.x(x), y1: scale.foot, y2: scale.foot + 3 }), label(scale.x(x) - over, TALL - 3, "middle", number(x)));
+    nodes.push(svg("line", { class: "grid", x1: scale.x(x), x2: scale.x(x), y1: scale.foot, y2: scale.foot + 3 }), label(scale.x(x) - over, PLOT_HEIGHT - 3, "middle", number(x)));
   }
   return nodes;
 }
@@ -214,14 +214,15 @@ function plotDot({ scale, go }, dot) {
 
 // -- the values at x: of each series that of its nearest point at or before
 
-function atOrBefore(points, x) {
+// Where the last point at or before x is; -1 for none.
+function indexAtOrBefore(points, x) {
   let [low, high] = [0, points.length];
   while (low < high) {
     const middle = (low + high) >> 1;
     if (points[middle][0] <= x) low = middle + 1;
     else high = middle;
   }
-  return points[low - 1];
+  return low - 1;
 }
 
 function showAt(plot, x) {
@@ -229,7 +230,7 @@ function showAt(plot, x) {
   const { spec, series, values, picture, cursor, where, scale } = plot;
   where.lastChild.textContent = x === null ? "" : `${spec.xName || "step"} ${number(x)}`;
   const shown = series.map(({ points }, i) => {
-    const found = x === null ? points.at(-1) : atOrBefore(points, x);
+    const found = x === null ? points.at(-1) : points[indexAtOrBefore(points, x)];
     const value = found ? (spec.stacked ? `${Math.round(100 * found[1])}%` : number(found[1])) : "–";
     const from = found && found[0] !== x ? ` at ${number(found[0])}` : "";
     values[i].replaceChildren(value, el("span", { className: "from" }, from));

@@ -1,4 +1,52 @@
-// -- lists of prompts: which were solved in time, which were lost, which never and which always
+// Draws two views in the place of a group: the lists of prompts (which were solved in time, which were lost), and one prompt
+// through training, with its mean reward over the steps and attempts of two of its groups side by side. It needs base.js,
+// text.js, plot.js, markdown.js, group.js and the `state` of page.js.
+
+// -- to a view and back
+
+// "", "follow" or "prompts"
+async function setView(view) {
+  state.view = view;
+  state.pins = [];
+  remember();
+  await redraw();
+  if (view === "prompts") $("prompt-list")?.focus({ preventScroll: true });
+  if (view && $("group").getBoundingClientRect().top > innerHeight / 2) $("group").scrollIntoView(); // on a phone
+}
+
+function toggleFollow() {
+  setView(state.view === "follow" ? "" : "follow");
+}
+
+function togglePrompts() {
+  setView(state.view === "prompts" ? "" : "prompts");
+}
+
+// Whoever goes to a group wants to see it.
+function leaveLists() {
+  if (state.view === "prompts") state.view = "";
+}
+
+// -- the groups of a prompt
+
+const keyOfPrompt = (g) => `${data.prompt[g]} ${data.split[g]}`;
+
+// Key of a prompt in its split -> its groups, by step. Built when it is first asked for, and where groups have come.
+const byPrompt = { source: null, n: 0, groups: new Map() };
+
+function promptGroups() {
+  if (byPrompt.source === data.prompt && byPrompt.n === data.n) return byPrompt.groups;
+  Object.assign(byPrompt, { source: data.prompt, n: data.n, groups: groupedBy(data.prompt.keys(), keyOfPrompt) });
+  return byPrompt.groups;
+}
+
+// Evenly spread, the first and the last among them.
+function thinned(list, most) {
+  if (list.length <= most) return list;
+  return Array.from({ length: most }, (_, i) => list[Math.round((i * (list.length - 1)) / (most - 1))]);
+}
+
+// -- lists of prompts
 
 const LISTS = {
   newly: { name: "Newly solved", rule: "At most half of its early attempts solved it, at least 3/4 of the late ones, and all of the last group." },
@@ -8,9 +56,9 @@ const LISTS = {
   unsettled: { name: "Not learnt", rule: "Sampled eight times or more; between 1/4 and 3/4 of its early attempts solved it, and of its late ones too. Its reward may be noise, or its gold wrong." },
   all: { name: "All", rule: "First those that changed most, then those sampled most." },
 };
-const WHOSE = { solved_reward: "solved_reward", all_good: "the least in any group that is all good", best: "the best of the run" };
-const browsing = { list: "", query: "", at: 0, rows: [], top: 0 };
 
+const BAR_SOURCES = { solved_reward: "solved_reward", all_good: "the least in any group that is all good", best: "the best of the run" };
+const browsing = { list: "", query: "", at: 0, rows: [], top: 0 };
 let listsRead = null;
 
 // What the page knows of the prompts of the whole run: {bar, by, counts, lines: key -> line}.
@@ -19,7 +67,7 @@ async function promptLists() {
   return listsRead;
 }
 
-let readLists = async () => listsOf(await unpack(block("lists").data, block("lists").packed), data.listed);
+let readLists = async () => listsOf(await unpackBlock("lists"), data.listed);
 
 // `listed` are the numbers of the lines' prompts: -1 where none of its groups is in the page.
 function listsOf(table, listed) {
@@ -40,20 +88,20 @@ function linesOf(lists, split, list) {
   for (const [key, groups] of promptGroups()) {
     if (data.split[groups[0]] !== split || lists.lines.has(key)) continue;
     const curve = thinned(groups, 40).map((g) => [data.step[g], meanReward(g)]).filter(([, mean]) => mean !== null);
-    const told = { key, split, title: data.title[groups[0]], list: null, groups: groups.length };
+    const line = { key, split, title: data.title[groups[0]], list: null, groups: groups.length };
     const [early, late] = [curve[0]?.[1] ?? null, curve.at(-1)?.[1] ?? null];
-    found.push({ ...told, early, late, steps: curve.map(([step]) => step), means: curve.map(([, mean]) => mean) });
+    found.push({ ...line, early, late, steps: curve.map(([step]) => step), means: curve.map(([, mean]) => mean) });
   }
   return found;
 }
 
 async function drawPrompts(turn) {
   const lists = await promptLists();
-  if (turn !== shown) return;
+  if (turn !== drawTurn) return;
   const counts = lists.counts[state.split] || { all: linesOf(lists, state.split, "all").length };
-  const known = Object.keys(LISTS).filter((name) => name in counts);
-  if (!known.includes(browsing.list)) browsing.list = known.find((name) => counts[name]) || "all";
-  const head = el("div", { id: "group-head" }, el("h2", {}, `Prompts of ${state.split}`), ...known.map((name) => listTool(name, counts[name])), el("span", { className: "grow" }));
+  const names = Object.keys(LISTS).filter((name) => name in counts);
+  if (!names.includes(browsing.list)) browsing.list = names.find((name) => counts[name]) || "all";
+  const head = el("div", { id: "group-head" }, el("h2", {}, `Prompts of ${state.split}`), ...names.map((name) => listTool(name, counts[name])), el("span", { className: "grow" }));
   const filter = el("input", { type: "search", id: "prompt-query", value: browsing.query, placeholder: "in titles", spellcheck: false });
   head.append(el("label", { className: "muted" }, "Text ", filter));
   const list = el("div", { id: "prompt-list", role: "listbox", tabIndex: 0 }, el("div", { id: "prompt-rows" }));
@@ -85,13 +133,13 @@ function fillPrompts(lists, counts) {
   const query = browsing.query.toLowerCase();
   browsing.rows = query ? every.filter(({ title }) => title.toLowerCase().includes(query)) : every;
   const left = counts[browsing.list] - every.length;
-  const told = [LISTS[browsing.list].rule];
-  if (["newly", "lost", "unsettled"].includes(browsing.list)) told.push("Early and late are about eight attempts each, a third of its groups at most.");
-  if (lists.bar !== null) told.push(`To solve it is a reward of ${number(lists.bar)} or more (${WHOSE[lists.by]}).`);
-  if (query) told.push(`${number(browsing.rows.length)} of ${number(every.length)} bear “${browsing.query}”.`);
-  if (left > 0) told.push(`Not here, for size: ${count(left, "prompt")}, the least telling.`);
-  if (lists.missing) told.push("The lists of what was solved and lost could not be had from the server.");
-  $("prompt-rule").textContent = told.join(" ");
+  const sentences = [LISTS[browsing.list].rule];
+  if (["newly", "lost", "unsettled"].includes(browsing.list)) sentences.push("Early and late are about eight attempts each, a third of its groups at most.");
+  if (lists.bar !== null) sentences.push(`To solve it is a reward of ${number(lists.bar)} or more (${BAR_SOURCES[lists.by]}).`);
+  if (query) sentences.push(`${number(browsing.rows.length)} of ${number(every.length)} bear “${browsing.query}”.`);
+  if (left > 0) sentences.push(`Not here, for size: ${count(left, "prompt")}, the least telling.`);
+  if (lists.missing) sentences.push("The lists of what was solved and lost could not be had from the server.");
+  $("prompt-rule").textContent = sentences.join(" ");
   $("prompt-rows").style.height = `${browsing.rows.length * promptRowHeight()}px`;
   $("prompt-list").scrollTop = browsing.top;
   drawPromptRows();
@@ -112,7 +160,7 @@ function drawPromptRows() {
 function promptRow(line, i, steps) {
   const went = line.groups > 1 ? `${number(line.early, 3)} → ${number(line.late, 3)}` : number(line.early, 3);
   const absent = line.key.startsWith("unseen") ? el("span", { className: "tag" }, "not in this page") : "";
-  const row = el("div", { className: "prompt-row", title: plainly(line.title) }, titleNode(line.title, { className: "row-title" }), absent, sparkline(line, steps));
+  const row = el("div", { className: "prompt-row", title: readableString(line.title) }, titleNode(line.title, { className: "row-title" }), absent, sparkline(line, steps));
   row.append(el("span", { className: "went", title: "mean reward, early and late" }, went), el("span", { className: "muted times" }, `${number(line.groups)} ×`));
   row.addEventListener("click", () => followLine(i));
   return row;
@@ -153,21 +201,147 @@ function goToLine(i) {
   drawPromptRows();
 }
 
-function togglePrompts() {
-  setView(state.view === "prompts" ? "" : "prompts");
+// -- a prompt through training
+
+const MOST_SPOTS = 1500; // most groups drawn or offered
+const following = { key: "", sides: [] }; // each side: a group of the prompt, and "best" or "worst"
+
+async function drawFollow(g, turn) {
+  const groups = promptGroups().get(keyOfPrompt(g));
+  const lists = await promptLists();
+  if (following.key !== keyOfPrompt(g) || !following.sides.every((side) => groups.includes(side.g))) {
+    const [first, last] = [groups[0], groups[groups.length - 1]];
+    following.key = keyOfPrompt(g);
+    following.sides = [{ g: first, which: "best" }, { g: last, which: first === last ? "worst" : "best" }];
+  }
+  const { sides } = following;
+  const found = await Promise.all(sides.map((side) => texts(side.g))).catch((error) => showMissing(error, turn));
+  if (!found) return;
+  if (state.rendered) await loadLibraries();
+  if (turn !== drawTurn) return;
+  const line = lists.lines.get(keyOfPrompt(g)) ?? null;
+  const chosen = found.map(({ attempts }, i) => asColumn(chosenOf(attempts, sides[i].which)));
+  const pair = el("div", { id: "pair" }, ...chosen.map((attempt, i) => sideNode(groups, i, attempt, chosen)));
+  const plot = promptPlot(g, groups, line);
+  const view = el("div", { id: "follow" }, promptFacts(groups, line, lists.bar), plot.node);
+  $("group").replaceChildren(followHead(g), view, taskNode(found[0], [...found[0].prompt, ...found[0].reference].map(() => [])), pair);
+  plot.rest(loggedStepOf(g));
 }
 
-// Whoever goes to a group wants to see it.
-function leaveLists() {
-  if (state.view === "prompts") state.view = "";
+function followHead(g) {
+  const title = el("h2", {}, titleNode(data.title[g]));
+  const head = el("div", { id: "group-head" }, title, el("span", { className: "muted" }, data.split[g]), el("span", { className: "grow" }));
+  head.append(tool("follow-on", "Follow", "f", true, toggleFollow), tool("diff", "Differences", "d", diffOn(), toggleDiff));
+  head.append(tool("unfold", "Thinking", "t", state.unfold, toggleFold));
+  if (canRender()) head.append(tool("rendered", "Rendered", "m", state.rendered, toggleRendered));
+  return head;
 }
 
-// "", "follow" or "prompts"
-async function setView(view) {
-  state.view = view;
-  state.pins = [];
-  remember();
-  await redraw();
-  if (view === "prompts") $("prompt-list")?.focus({ preventScroll: true });
-  if (view && $("group").getBoundingClientRect().top > innerHeight / 2) $("group").scrollIntoView(); // on a phone
+// -- what is known of it
+
+// Where it has no line of its own, what its groups in the page say.
+function promptFacts(groups, line, bar) {
+  const whole = line || pageFacts(groups, bar);
+  const facts = [`Sampled ${count(whole.groups, "time")}, ${count(whole.attempts, "attempt")}`];
+  if (bar !== null && whole.groups) {
+    const at = (step) => `at step ${number(loggedStep(step, data.split[groups[0]]))}`;
+    facts.push(whole.solved === null ? "no group all solved" : `first solved by all attempts ${at(whole.solved)}`);
+    facts.push(whole.failed === null ? "never failed by all" : `last failed by all ${at(whole.failed)}`);
+  }
+  if (groups.length < whole.groups) facts.push(`${number(groups.length)} of its groups in this page`);
+  const list = whole.list ? el("span", { className: "tag" }, LISTS[whole.list].name.toLowerCase()) : null;
+  return el("p", { id: "follow-facts" }, list, list ? " " : null, `${facts.join("; ")}.`);
+}
+
+function pageFacts(groups, bar) {
+  const shares = groups.map((g) => [data.step[g], scoredRewards(g)]).filter(([, rewards]) => rewards.length);
+  const some = (rewards) => rewards.some((reward) => reward >= bar - 1e-6);
+  const all = (rewards) => rewards.every((reward) => reward >= bar - 1e-6);
+  return {
+    groups: groups.length,
+    attempts: groups.reduce((sum, g) => sum + data.size[g], 0),
+    solved: shares.find(([, rewards]) => all(rewards))?.[0] ?? null,
+    failed: shares.findLast(([, rewards]) => !some(rewards))?.[0] ?? null,
+    list: null,
+  };
+}
+
+// -- its plot
+
+// The mean of all groups at a step, also of those that found no room in the page; a dot for each group that did.
+function promptPlot(g, groups, line) {
+  const reward = data.belief[g]?.[4]; // one reward, of which something is believed
+  const earned = (other) => (reward ? data.belief[other]?.[3] ?? null : meanReward(other));
+  const here = groups.map((other) => [loggedStepOf(other), earned(other)]).filter(([, mean]) => mean !== null);
+  const missing = !reward && line && line.groups > groups.length ? line.steps.map((step, i) => [loggedStep(step, data.split[g]), line.means[i]]) : [];
+  const believed = groups.filter((other) => data.belief[other] && data.belief[other][0] !== null);
+  const means = believed.map((other) => [loggedStepOf(other), data.belief[other][0]]);
+  const range = extremes([...(reward ? [0, 1] : data.range), ...[...here, ...missing, ...means].map(([, y]) => y)]);
+  const within = (y) => Math.max(range[0], Math.min(range[1], y));
+  const band = believed.map((other) => {
+    const [mean, std] = data.belief[other];
+    return [loggedStepOf(other), within(mean - (std || 0)), within(mean + (std || 0))];
+  });
+  const series = [{ name: "mean reward", label: reward ? `mean ${reward}` : "mean reward", style: "s0", points: byStep(missing.length ? missing : here) }];
+  if (means.length) series.push({ name: "believed", style: "s1", points: means, band });
+  const dots = thinned(groups, MOST_SPOTS).filter((other) => earned(other) !== null).map((other) => spotOf(other, earned(other)));
+  const pick = (x) => leaveFor(nearest(groups, x, loggedStepOf));
+  const xs = extremes(data.steps[data.split[g]].map((step) => loggedStep(step, data.split[g])));
+  const plot = newPlot({ title: reward ? `mean ${reward}` : "mean reward", series, range, dots }, { xs, pick, go: (dot) => leaveFor(dot.g) });
+  plot.node.id = "follow-plot";
+  return plot;
+}
+
+const stepAndRound = (g) => `step ${loggedStepOf(g)}${data.round[g] ? `, round ${data.round[g]}` : ""}`;
+
+function spotOf(g, y) {
+  const verdict = data.verdict[g];
+  const chosen = following.sides.some((side) => side.g === g) ? "chosen" : "";
+  const title = `${stepAndRound(g)}: ${number(y, 3)}${verdict ? `, ${words(verdict)}` : ""}`;
+  return { x: loggedStepOf(g), y, g, title, style: `${verdict || ""} ${chosen}`.trim() };
+}
+
+// Points at the same step as one, by step.
+function byStep(points) {
+  const sums = new Map();
+  for (const [step, mean] of points) {
+    const [sum, n] = sums.get(step) || [0, 0];
+    sums.set(step, [sum + mean, n + 1]);
+  }
+  return [...sums].map(([step, [sum, n]]) => [step, sum / n]).sort(([a], [b]) => a - b);
+}
+
+// To one of its groups, out of this view.
+function leaveFor(g) {
+  state.view = "";
+  visit(g);
+}
+
+// -- two attempts
+
+function chosenOf(attempts, which) {
+  return which === "best" ? attempts[0] : attempts.findLast((attempt) => attempt.reward !== null) || attempts[attempts.length - 1];
+}
+
+const asColumn = (attempt) => ({ ...attempt, members: [attempt.attempt], hits: [], best: false });
+
+function sideNode(groups, i, attempt, both) {
+  const side = following.sides[i];
+  const some = ascending(new Set([...thinned(groups, 300), ...following.sides.map(({ g }) => g)]));
+  const named = (g) => `${stepAndRound(g)}: ${number(meanReward(g), 3)}`;
+  const group = el("select", { id: `side-group-${i}` }, ...some.map((g) => el("option", { value: g, selected: g === side.g }, named(g))));
+  const which = el("select", { id: `side-which-${i}` }, ...["best", "worst"].map((name) => el("option", { selected: name === side.which }, name)));
+  for (const select of [group, which]) {
+    select.setAttribute("aria-label", `${select === group ? "Group" : "Attempt"} on the ${i ? "right" : "left"}`);
+    select.addEventListener("input", () => {
+      Object.assign(side, { g: Number(group.value), which: which.value });
+      redraw();
+    });
+  }
+  const open = tool(`side-open-${i}`, "Open", "Enter in the plot", null, () => leaveFor(side.g));
+  const node = columnNode(attempt, both, true, []);
+  node.classList.remove("pinned");
+  node.querySelector("[id^='pin-']")?.remove(); // pins are of one group
+  node.querySelector(".body").setAttribute("aria-label", `Text of attempt ${attempt.attempt} on the ${i ? "right" : "left"}`);
+  return el("section", { className: "side" }, el("div", { className: "row-line" }, group, which, badge(data.verdict[side.g]), open), node);
 }

@@ -1,0 +1,338 @@
+// Draws what stands above the list: what the run is, its first prompt, the results of its evaluations, its alarms, its
+// curves, the metrics that a reader picks, and the calibration of beliefs. It needs base.js, text.js and plot.js, and
+// page.js, which goes where a click leads.
+
+// -- what the run is
+
+function fillHead() {
+  const { title, groups, groups_total: total, attempts, attempts_total: all, note, panel } = data.head;
+  document.title = `${title}: attempts side by side`;
+  if ($("run").textContent !== title) $("run").replaceChildren(el("bdi", {}, title));
+  const steps = data.splits.map((split) => `${count(data.steps[split].length, "step")} of ${split}`).join(", ");
+  const left = total - groups;
+  $("facts").textContent = data.n ? `${steps}; ${count(groups, "group")}, ${count(attempts, "attempt")}` : "";
+  const sentences = [];
+  if (left) sentences.push(`Left out for size: ${number(left)} of ${number(total)} groups (${number(all - attempts)} of ${number(all)} attempts), evenly over the steps; those that an alarm names and live ones stay longest.`);
+  if (note) sentences.push(note);
+  $("note").textContent = sentences.join(" ");
+  $("note").hidden = !sentences.length;
+  document.body.classList.toggle("panel", panel);
+}
+
+const MOST_OPTIONS = 6; // so many options stand in sight, more are folded
+
+function fillAbout() {
+  const { about } = data.head;
+  const options = Object.entries(about.options || {});
+  const facts = [about.model, datasetText(about.dataset), rewardsText(data.head.weights), attemptsText(about)].filter(Boolean);
+  const versions = Object.entries(about.versions || {}).map(([name, version]) => `${name} ${version}`);
+  if (!about.model && !options.length) return fillPlain(facts);
+  const evaluations = Object.entries(about.evaluations || {}).filter(([, rows]) => rows !== null);
+  const folded = [
+    ["changed options", options.length > MOST_OPTIONS ? optionNodes(options) : []],
+    ["evaluated on", evaluations.map(([split, rows]) => el("bdi", {}, `${split} (${count(rows, "row")})`))],
+    ["versions", versions.map((version) => el("bdi", {}, version))],
+  ].filter(([, nodes]) => nodes.length);
+  const summary = el("summary", {}, ...dotted(facts.map((fact) => el("bdi", {}, fact))));
+  if (options.length > MOST_OPTIONS) summary.append(el("span", { className: "muted" }, ` · ${count(options.length, "changed option")}`));
+  else if (options.length) summary.append(" · ", ...optionNodes(options));
+  const list = el("dl", {}, ...folded.flatMap(([name, nodes]) => [el("dt", {}, name), el("dd", {}, ...nodes)]));
+  $("about").append(el("details", {}, summary, list));
+  $("about").hidden = false;
+}
+
+// A run that was written before it said more.
+function fillPlain(facts) {
+  $("about").append(...dotted(facts.map((fact) => el("bdi", {}, fact))));
+  $("about").hidden = !facts.length;
+}
+
+const dotted = (nodes) => nodes.flatMap((node, i) => (i ? [" · ", node] : [node]));
+
+function optionNodes(options) {
+  return options.map(([name, value]) => el("code", {}, `${name}=${typeof value === "string" ? value : JSON.stringify(value)}`));
+}
+
+function datasetText(dataset) {
+  if (!dataset) return "";
+  const rows = dataset.rows === null ? "" : count(dataset.rows, "row");
+  return [dataset.name, rows].filter(Boolean).join(", ");
+}
+
+function rewardsText(weights) {
+  const rewards = Object.entries(weights).map(([name, weight]) => {
+    return weight === 0 ? `${name} (monitor)` : weight === 1 ? name : `${name} × ${number(weight)}`;
+  });
+  return rewards.length ? `${rewards.length === 1 ? "reward" : "rewards"} ${rewards.join(" + ")}` : "";
+}
+
+const attemptsText = (about) => (about.num_generations ? `${about.num_generations} attempts a prompt` : "");
+
+// -- the first prompt of the run as the model saw it, which alone is kept: folded, with what to know of it in sight
+
+function fillGiven() {
+  const { first_prompt: prompt } = data.head;
+  $("given").hidden = !prompt;
+  // While a run goes on this is asked again and again, and somebody may be reading it.
+  if (!prompt || $("given-text").textContent === prompt.text) return;
+  // A run that an earlier version began has one of the step from which it went on.
+  const which = prompt.step ? `a prompt of step ${number(loggedStep(prompt.step, "train"))}, the first that was kept` : "the first prompt of the run";
+  const summary = [el("b", {}, "As the model saw it"), el("span", { className: "muted" }, `${which}, ${count(prompt.tokens, "token")}`)];
+  summary.push(...prompt.flags.map((flag) => el("bdi", {}, ...readable(flag))));
+  $("given").querySelector("summary").replaceChildren(...dotted(summary));
+  $("given-text").replaceChildren(...readable(prompt.text));
+}
+
+// -- what the evaluations reached
+
+// Of each evaluation: the reward at first and at last, and each reward's where there are several.
+function fillResults() {
+  const { results } = data.head;
+  $("results").hidden = !results.length;
+  $("results").replaceChildren();
+  for (const { split, steps, rewards } of results) {
+    const [total, ...each] = rewards;
+    const shown = each.length > 1 ? each : [];
+    const where = steps.length > 1 ? `steps ${steps.map((step) => number(step)).join(" and ")}` : `step ${number(steps[0])}`;
+    const node = el("span", { className: "result", title: `${split}, ${where}` }, el("bdi", {}, words(split)), " reward ", ...endsOf(total));
+    for (const one of shown) node.append(el("span", { className: "muted" }, "; ", el("bdi", {}, one[0]), " "), ...endsOf(one, "span"));
+    $("results").append(node);
+  }
+}
+
+function endsOf([, first, last], name = "b") {
+  if (last === undefined) return [el(name, {}, number(first, 3))];
+  return [number(first, 3), " → ", el(name, {}, number(last, 3))];
+}
+
+// -- alarms
+
+function fillAlarms() {
+  const { alarms } = data.head;
+  if (!alarms.length) return;
+  if ($("alarms").hidden) $("alarms").open = true;
+  $("alarms").hidden = false;
+  $("alarm-list").replaceChildren();
+  $("alarms").querySelector("summary").textContent = count(alarms.length, "alarm");
+  for (const { name, count: n, times } of alarms) {
+    const buttons = times.map((time) => {
+      const button = el("button", { type: "button", title: alarmText(time.message) }, `step ${loggedStep(time.step, "train")}`);
+      button.addEventListener("click", () => goToAlarm(time));
+      return button;
+    });
+    const more = n > times.length ? ` ${times.length} of ${n} shown` : "";
+    const message = el("bdi", { className: "muted" }, alarmText(times[0].message));
+    $("alarm-list").append(el("div", { className: "alarm" }, el("b", {}, words(name)), el("span", { className: "times" }, ...buttons, more), message));
+  }
+}
+
+// An alarm's message begins with its name and step, which are shown beside it.
+const alarmText = (message) => message.replace(/^\w+ at step \d+: /, "");
+
+// -- curves over the steps
+
+const plots = []; // all that are drawn, of picked metrics, too
+const plotsByTitle = new Map(); // of curves
+const PLOTS_WITH_ALARMS = 2; // so many of the first bear marks of alarms
+
+// Of plots that are there already only what has changed is drawn.
+function drawCurves(curves) {
+  const xs = curvesSpan();
+  for (const title of plotsByTitle.keys()) if (!curves.some((curve) => curve.title === title)) dropPlot(plotsByTitle, title);
+  curves.forEach((curve, i) => {
+    const spec = curveSpec(curve, i < PLOTS_WITH_ALARMS);
+    if (plotsByTitle.has(curve.title)) return plotsByTitle.get(curve.title).fill(spec, xs);
+    const plot = addPlot(plotsByTitle, curve.title, spec, xs);
+    $("curves").insertBefore(plot.node, $("curves").children[i] ?? null);
+  });
+  $("curves").hidden = !curves.length;
+}
+
+function curveSpec(curve, marked = false) {
+  const { title, stacked } = curve;
+  // Evaluations are few and far between: their points are drawn. A verdict that never was is not named.
+  const series = curve.series.map((one) => ({ ...one, marked: one.evaluation ?? one.name.startsWith("eval"), style: stacked ? one.name : undefined }));
+  const spec = { title, stacked, series: stacked ? series.filter(({ points }) => points.some(([, y]) => y)) : series };
+  if (marked) spec.marks = alarmMarks();
+  return spec;
+}
+
+// One a step; the first of those that came on then is where it leads.
+function alarmMarks() {
+  const marks = new Map();
+  for (const { name, times } of data.head.alarms) {
+    for (const alarm of times) {
+      const x = loggedStep(alarm.step, "train");
+      const title = `${words(name)} at step ${x}: ${alarmText(alarm.message)}`;
+      if (marks.has(x)) marks.get(x).title += `\n${title}`;
+      else marks.set(x, { x, title, alarm });
+    }
+  }
+  return [...marks.values()];
+}
+
+// All share their time axis.
+function curvesSpan() {
+  const everything = data.head.curves.flatMap((curve) => curve.series.flatMap((series) => series.points.map(([x]) => x)));
+  return extremes([...everything, ...data.splits.flatMap((split) => data.steps[split].map((step) => loggedStep(step, split)))]);
+}
+
+function addPlot(among, name, spec, xs) {
+  const pick = (x) => goToStep(nearestStep(x - loggedStep(0, state.split)));
+  const plot = newPlot(spec, { xs, pick, go: (mark) => goToAlarm(mark.alarm) });
+  among.set(name, plot);
+  plots.push(plot);
+  return plot;
+}
+
+function dropPlot(among, name) {
+  const plot = among.get(name);
+  among.delete(name);
+  plots.splice(plots.indexOf(plot), 1);
+  plot.node.remove();
+}
+
+const markStep = () => plots.forEach((plot) => plot.rest(loggedStep(state.step, state.split)));
+
+// -- every logged metric: a list of names to pick from, and a small plot of each that is picked
+
+const pickedMetrics = new Map(); // name -> its plot
+const metrics = {}; // the table, once it is unpacked: {steps, metrics}
+
+// A page that is served asks for them: live.js puts another in its place.
+let readMetrics = $("metrics") && (() => unpackBlock("metrics"));
+
+function fillPicker() {
+  if (!readMetrics) return;
+  $("picker").hidden = false;
+  $("picker").addEventListener("toggle", loadMetrics);
+  $("metric-query").addEventListener("input", findNames);
+  $("metric-none").addEventListener("click", () => pickOnly([]));
+}
+
+async function loadMetrics() {
+  if (!readMetrics) return false;
+  metrics.table ??= readMetrics().then((table) => {
+    Object.assign(metrics, table);
+    const names = Object.keys(table.metrics);
+    if (names.join("\n") !== metrics.named) fillNames(names);
+    metrics.named = names.join("\n");
+  });
+  await metrics.table;
+  return true;
+}
+
+function fillNames(names) {
+  $("metric-names").replaceChildren(el("div", {}, ...metricGroups(names).map(([group, members]) => {
+    const boxes = members.map((name) => {
+      const box = el("input", { type: "checkbox", checked: pickedMetrics.has(name) });
+      box.dataset.metric = name;
+      box.addEventListener("change", () => pick(name, box.checked));
+      return el("label", {}, box, " ", el("bdi", {}, name.slice(group.length)));
+    });
+    return el("fieldset", {}, el("legend", {}, el("h2", {}, el("bdi", {}, group || "general"))), ...boxes);
+  })));
+  findNames();
+}
+
+// By what stands before the first "/", and of an evaluation before the second; those without one come first.
+function metricGroups(names) {
+  const groups = groupedBy(names, (name) => /^(eval[^/]*\/([^/]*\/)?|[^/]*\/)?/.exec(name)[0]);
+  return [...groups].sort(([a], [b]) => (a < b ? -1 : 1));
+}
+
+const boxes = () => [...document.querySelectorAll("#metric-names input")];
+
+// Each word must be in a name; a group without any is hidden.
+function findNames() {
+  const wanted = $("metric-query").value.toLowerCase().split(/\s+/).filter(Boolean);
+  let found = 0;
+  for (const box of boxes()) {
+    const shown = wanted.every((word) => box.dataset.metric.toLowerCase().includes(word));
+    box.parentNode.hidden = !shown;
+    found += shown;
+  }
+  for (const group of $("metric-names").firstChild.children) group.hidden = !group.querySelector("label:not([hidden])");
+  $("metric-found").textContent = wanted.length ? `${number(found)} of ${count(boxes().length, "metric")}` : count(boxes().length, "metric");
+}
+
+// Show these and no others, in this order; names that there are not are passed over.
+async function pickOnly(names) {
+  if (!names.length && !pickedMetrics.size) return;
+  if (!(await loadMetrics())) return;
+  const wanted = new Set(names.filter((name) => Object.hasOwn(metrics.metrics, name)));
+  for (const name of [...pickedMetrics.keys()]) if (!wanted.has(name)) pick(name, false);
+  for (const name of wanted) pick(name, true);
+}
+
+function pick(name, on) {
+  if (on === pickedMetrics.has(name)) return;
+  if (on) $("picked").append(addPlot(pickedMetrics, name, metricSpec(name), curvesSpan()).node);
+  else dropPlot(pickedMetrics, name);
+  if (on) markStep();
+  boxes().find((box) => box.dataset.metric === name).checked = on;
+  $("metric-none").hidden = $("picked").hidden = !pickedMetrics.size;
+  remember();
+}
+
+function metricSpec(name) {
+  const [which, values] = metrics.metrics[name];
+  const points = metrics.steps[which].map((step, i) => [step, values[i]]);
+  return curveSpec({ title: name, series: [{ name, points, evaluation: name.startsWith("eval") }] });
+}
+
+// -- calibration: by tenths of what was believed, what was earned
+
+const CALIBRATION_SIZE = 210; // px, as in style.css
+const CALIBRATION_EDGE = 20;
+
+function fillCalibration() {
+  const { calibration } = data.head;
+  if (!calibration) return;
+  const { spans, range } = calibration;
+  const draw = () => {
+    const { tenths } = spans[$("calibration-steps").selectedIndex];
+    const groups = tenths.reduce((sum, [n]) => sum + n, 0);
+    const off = tenths.reduce((sum, [n, believed, earned]) => sum + n * Math.abs(believed - earned), 0) / groups;
+    $("calibration").querySelector("summary").textContent = `Calibration: off by ${number(off, 2)} over ${count(groups, "group")}`;
+    $("calibration-plot").replaceChildren(calibrationPlot(tenths, range));
+    $("calibration-table").replaceChildren(...calibrationTable(tenths));
+  };
+  const name = (steps, i) => `${i ? "last, " : "all, "}${steps.map((step) => number(loggedStep(step, "train"))).join(" – ")}`;
+  const chosen = Math.max($("calibration-steps").selectedIndex, 0);
+  $("calibration-steps").replaceChildren(...spans.map(({ steps }, i) => el("option", {}, name(steps, i))));
+  $("calibration-steps").selectedIndex = Math.min(chosen, spans.length - 1);
+  $("calibration-steps").oninput = draw;
+  $("calibration").hidden = false;
+  draw();
+}
+
+function calibrationPlot(tenths, [low, high]) {
+  const at = (value) => CALIBRATION_EDGE + ((value - low) / (high - low)) * (CALIBRATION_SIZE - 2 * CALIBRATION_EDGE);
+  const most = Math.max(...tenths.map(([n]) => n));
+  const circles = tenths.map(([n, believed, earned]) => {
+    const title = `believed ${number(believed, 3)}, earned ${number(earned, 3)}: ${count(n, "group")}`;
+    const place = { cx: at(believed).toFixed(1), cy: (CALIBRATION_SIZE - at(earned)).toFixed(1), r: (2 + 9 * Math.sqrt(n / most)).toFixed(1) };
+    return svg("circle", place, svg("title", {}, title));
+  });
+  const [from, to] = [at(low), at(high)];
+  const label = (x, y, text, more) => svg("text", { x, y, ...more }, text);
+  return svg(
+    "svg",
+    { role: "img", "aria-label": "What was earned against what was believed, by tenths", viewBox: `0 0 ${CALIBRATION_SIZE} ${CALIBRATION_SIZE}` },
+    svg("line", { class: "diagonal", x1: from, y1: CALIBRATION_SIZE - from, x2: to, y2: CALIBRATION_SIZE - to }),
+    label(CALIBRATION_SIZE / 2, CALIBRATION_SIZE - 5, "believed", { "text-anchor": "middle" }),
+    label(4, CALIBRATION_EDGE - 6, "earned"),
+    label(4, CALIBRATION_SIZE - 5, number(low, 3)),
+    label(CALIBRATION_SIZE - 4, CALIBRATION_SIZE - 5, number(high, 3), { "text-anchor": "end" }),
+    ...circles,
+  );
+}
+
+function calibrationTable(tenths) {
+  const head = ["believed", "earned", "groups"].map((name) => el("th", { scope: "col" }, name));
+  const rows = tenths.map(([n, believed, earned]) => {
+    return el("tr", {}, ...[number(believed, 3), number(earned, 3), number(n)].map((text) => el("td", {}, text)));
+  });
+  return [el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...rows)];
+}
