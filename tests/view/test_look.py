@@ -143,6 +143,19 @@ def test_a_run_that_says_little_of_itself_opens(opened, tmp_path, about):
         soon(lambda: page.inner_text("#about") == "reward accuracy · 4 attempts a prompt")
 
 
+def test_the_cursor_s_label_covers_no_half_of_another(opened, report):
+    page = opened(report, FIRST)
+    reward = curve(page, "reward")
+    hidden = "nodes => nodes.filter(node => node.getAttribute('visibility') === 'hidden').map(node => node.textContent)"
+    ticks = reward.locator("> svg > text")
+    soon(lambda: ticks.evaluate_all(hidden) == [])
+    for step in (19, 20, 21):
+        point(reward, step)
+        soon(lambda: "20" in ticks.evaluate_all(hidden))
+    page.mouse.move(0, 0)
+    soon(lambda: ticks.evaluate_all(hidden) == [])
+
+
 def test_a_plot_tells_each_series_at_the_cursor_and_between_logged_points(opened, report):
     page = opened(report, FIRST)
     reward = curve(page, "reward")

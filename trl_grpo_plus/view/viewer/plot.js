@@ -146,7 +146,8 @@ function drawPlot(plot) {
   showAt(plot, plot.at);
 }
 
-function plotAxes({ scale, xs: [first, last], spec }) {
+function plotAxes(plot) {
+  const { scale, xs: [first, last], spec } = plot;
   const label = (x, y, anchor, text) => svg("text", { x, y, "text-anchor": anchor }, text);
   const nodes = scale.ends.flatMap(([end, text]) => [
     svg("line", { class: "grid", x1: scale.left, x2: scale.right, y1: scale.y(end), y2: scale.y(end) }),
@@ -155,11 +156,14 @@ function plotAxes({ scale, xs: [first, last], spec }) {
   const name = `${spec.xName || "step"} ${number(first)}`;
   nodes.push(label(scale.left, PLOT_HEIGHT - 3, "start", name));
   const from = scale.left + 6 * name.length + 12;
+  plot.ticks = []; // [label, left, right]
   for (const x of plotTicks(first, last, (scale.right - scale.left) / 70)) {
     const wide = 3.2 * number(x).length;
     if (scale.x(x) - wide < from) continue;
     const over = Math.max(0, scale.x(x) + wide - scale.width);
-    nodes.push(svg("line", { class: "grid", x1: scale.x(x), x2: scale.x(x), y1: scale.foot, y2: scale.foot + 3 }), label(scale.x(x) - over, PLOT_HEIGHT - 3, "middle", number(x)));
+    const text = label(scale.x(x) - over, PLOT_HEIGHT - 3, "middle", number(x));
+    nodes.push(svg("line", { class: "grid", x1: scale.x(x), x2: scale.x(x), y1: scale.foot, y2: scale.foot + 3 }), text);
+    plot.ticks.push([text, scale.x(x) - over - wide, scale.x(x) - over + wide]);
   }
   return nodes;
 }
@@ -242,6 +246,11 @@ function showAt(plot, x) {
   for (const node of [cursor, where]) node.setAttribute("visibility", x === null ? "hidden" : "visible");
   for (const end of ["x1", "x2"]) cursor.setAttribute(end, scale.x(x ?? 0));
   const wide = 6 * where.textContent.length + 6;
-  where.setAttribute("transform", `translate(${Math.max(0, Math.min(scale.width - wide, scale.x(x ?? 0) - wide / 2)).toFixed(1)})`);
+  const begin = Math.max(0, Math.min(scale.width - wide, scale.x(x ?? 0) - wide / 2));
+  where.setAttribute("transform", `translate(${begin.toFixed(1)})`);
   where.firstChild.setAttribute("width", wide);
+  // No half number beside the cursor's own label.
+  for (const [text, left, right] of plot.ticks) {
+    text.setAttribute("visibility", x !== null && left < begin + wide && right > begin ? "hidden" : "visible");
+  }
 }
