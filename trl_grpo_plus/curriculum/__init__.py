@@ -8,6 +8,7 @@ draw               draws the prompts of all ranks on rank 0
 beliefs            the expected reward of each prompt, and the prior that prompts share
 belief_store       the beliefs, the head and the keys of one run, with their state
 row_ids            the values that identify prompts in another order or another training set
+row_history        the rewards that each row earned, decayed by age
 row_table          tables with one entry for each row, and how a checkpoint holds them
 belief_head        ridge regression from prompt states to expected rewards
 prompt_states      the policy's hidden state at the end of a prompt

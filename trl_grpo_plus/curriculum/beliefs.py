@@ -18,8 +18,7 @@ Sources: MoPPS (arXiv 2507.04632) decays counts because the policy moves, toward
 Half-lives side by side and `skill` are this project's.
 """
 
-import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +28,8 @@ from torch import Tensor
 from ..utils.dataset_rows import Codes, encoded
 from ..utils.validation import ConfigError, Number
 from .reward_range import RewardRange
-from .row_table import grown, packed, unpack
+from .row_history import RowHistory
+from .row_table import grown
 
 
 KEEP_WINDOW = 0.95  # decay of skill and calibration a batch: about the last 20 batches count
@@ -37,10 +37,6 @@ KEEP_ERRORS = 0.98  # decay of the half-lives' errors a batch
 FEW_GROUPS = 16.0  # skill is pulled to 0 with the weight of this number of groups
 ENOUGH_GROUPS = 32.0  # groups of rows seen before, until a half-life is chosen
 BINS = 10  # of the calibration
-SURE = 0.05  # share of the reward range next to each end in which a prompt is solved or hopeless
-SURE_ATTEMPTS = 3.0
-SOLVED, HOPELESS = 1, -1
-LARGEST = torch.finfo(torch.float32).max  # largest value that a moment is stored with
 
 
 @dataclass(frozen=True)
@@ -114,10 +110,7 @@ class Beliefs:
         self._range = RewardRange(low, high)
         self._origin = (low + high) / 2  # moments are about it: squares of values far from 0 lose digits
         self._num_rows, self._grows = num_rows, num_rows == 0
-        self._last = torch.full((num_rows or 0,), -1, dtype=torch.int32)
-        self._moments = torch.zeros(3, len(half_lives), num_rows or 0, dtype=torch.float32)
-        self._state = torch.zeros(num_rows or 0, dtype=torch.int8)  # at the last visit: SOLVED, HOPELESS or neither
-        self._tried = self._solved = self._hopeless = 0  # rows
+        self._history = RowHistory(num_rows or 0, self._half_lives)
         self._errors = _zeros(len(half_lives))
         self._compared = 0.0  # groups, with the decay of the errors
         self._shared = SharedPrior(self._origin, coded)
@@ -132,8 +125,7 @@ class Beliefs:
         """Add rows, with their keys if rows have keys. Only for beliefs that were made with `num_rows=0`."""
         assert self._num_rows is not None
         self._num_rows += num_rows
-        self._last = grown(self._last, self._num_rows, -1)
-        self._moments, self._state = (grown(table, self._num_rows, 0) for table in (self._moments, self._state))
+        self._history.grow(self._num_rows)
         if keys is not None:
             self._shared.extend(keys)
 
@@ -198,7 +190,10 @@ class Beliefs:
             self._measure(count, mean, within, believed)
             if self._num_rows is not None:
                 self._compare(rows, count, mean, believed)
-                self._remember(rows, torch.stack([count, values.sum(dim=1), values.square().sum(dim=1)]))
+                moments = torch.stack([count, values.sum(dim=1), values.square().sum(dim=1)])
+                self._history.add(
+                    rows, moments, self.step, self._range.low - self._origin, self._range.high - self._origin
+                )
             self._share(rows, rewards, scored, mean, within, strength / believed.count)
         self.step += 1
 
@@ -253,9 +248,7 @@ class Beliefs:
             measured["outside"] = self._range.outside
         values = {"skill": self.skill, **measured}
         if self._num_rows is not None:
-            counts = {"never_tried": self._num_rows - self._tried, "solved": self._solved, "hopeless": self._hopeless}
-            shares = {name: count / self._num_rows if self._num_rows else math.nan for name, count in counts.items()}
-            values |= {"half_life": self.half_life, **shares}
+            values |= {"half_life": self.half_life, **self._history.shares()}
         return {f"beliefs/{name}": value for name, value in values.items()}
 
     def state_dict(self) -> dict[str, Any]:
@@ -265,7 +258,7 @@ class Beliefs:
             **{"range": self._range.state_dict(), "batch": list(self._batch), "half_lives": list(self._half_lives)},
             **{"keys": self._shared.keys, "shared": self._shared.state_dict()},
             **{name: getattr(self, f"_{name}").clone() for name in _SUMS},
-            "table": packed(self._table, self._table["last"] >= 0),
+            "table": self._history.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any], rows: Tensor | None = None) -> None:
@@ -288,21 +281,14 @@ class Beliefs:
                     "dataset and options, or start a new run from the checkpoint's weights."
                 )
         if self._grows:
-            self._num_rows = 0
-            self.grow(state["num_rows"])
-        unpack(state["table"], self._table, rows, {"last": -1})
+            self._num_rows = state["num_rows"]
+            self._history = RowHistory(self._num_rows, self._half_lives)
+        self._history.load_state_dict(state["table"], rows)
         for name in _SUMS:
             setattr(self, f"_{name}", state[name].clone())
         self._shared.load_state_dict(state["shared"])
         self._range.load_state_dict(state["range"])
         self.step, self._compared, self._batch = state["step"], state["compared"], list(state["batch"])
-        self._tried = int((self._last >= 0).sum())
-        self._solved, self._hopeless = (int((self._state == kind).sum()) for kind in (SOLVED, HOPELESS))
-
-    @property
-    def _table(self) -> Mapping[str, Tensor]:
-        """The rows' own tables, `(..., num_rows)`, as views."""
-        return {name: getattr(self, f"_{name}")[..., : self._num_rows or 0] for name in ("last", "moments", "state")}
 
     @property
     def _best(self) -> int:
@@ -314,12 +300,11 @@ class Beliefs:
         """Return the rows' own decayed moments, (3, half-lives, P): attempts, sum and sum of squares of rewards."""
         if self._num_rows is None:
             return _zeros(3, len(self._half_lives), len(rows))
-        age = self.step - self._last[rows].double()
-        return self._moments[:, :, rows].double() * 0.5 ** (age / _column(self._half_lives))
+        return self._history.of(rows, self.step)
 
     def _compare(self, rows: Tensor, count: Tensor, mean: Tensor, believed: Belief) -> None:
         """Add the half-lives' squared errors, on rows with a history."""
-        again = self._last[rows] >= 0
+        again = self._history.has(rows)
         own_count, total, _ = self._remembered(rows)[..., again]
         # The prior at that time, perhaps a head's: the belief without the row's own attempts.
         prior = (believed.mean - self._origin)[again] * believed.count[again] - total[self._best]
@@ -340,25 +325,6 @@ class Beliefs:
         self._bins = KEEP_WINDOW * self._bins + added
         self._batch = [float(believed.mean.mean()), float(mean.mean()) + self._origin]
 
-    def _remember(self, rows: Tensor, moments: Tensor) -> None:
-        """Add (3, P) moments to the rows' own decayed moments."""
-        distinct, places = rows.unique(return_inverse=True)
-        added = _zeros(3, len(distinct)).index_add_(1, places, moments)
-        # The square of a reward may exceed float32.
-        sums = (self._remembered(distinct) + added.unsqueeze(1)).clamp(-LARGEST, LARGEST)
-        self._moments[:, :, distinct] = sums.float()
-        self._tried += int((self._last[distinct] < 0).sum())
-        self._last[distinct] = self.step
-        count, total, _ = sums[:, -1]
-        own, margin = total / count + self._origin, SURE * (self._range.high - self._range.low)
-        before, now = self._state[distinct], torch.zeros_like(self._state[distinct])
-        now[(count >= SURE_ATTEMPTS) & (own >= self._range.high - margin)] = SOLVED
-        now[(count >= SURE_ATTEMPTS) & (own <= self._range.low + margin)] = HOPELESS
-        self._state[distinct] = now
-        # Updated row by row: a pass over ten million rows takes half a second of a step.
-        self._solved += int((now == SOLVED).sum() - (before == SOLVED).sum())
-        self._hopeless += int((now == HOPELESS).sum() - (before == HOPELESS).sum())
-
     def _share(
         self, rows: Tensor, rewards: Tensor, scored: Tensor, mean: Tensor, within: Tensor, of_prior: Tensor
     ) -> None:
@@ -377,10 +343,6 @@ _SUMS = ("errors", "groups", "bins")
 
 def _zeros(*shape: int) -> Tensor:
     return torch.zeros(shape, dtype=torch.float64)
-
-
-def _column(values: Iterable[float]) -> Tensor:
-    return torch.tensor(list(values), dtype=torch.float64).unsqueeze(1)
 
 
 def _indices(rows: Sequence[int] | Tensor) -> Tensor:
