@@ -1,6 +1,7 @@
 """`trl-grpo-plus rescore`, on runs that were made up."""
 
 import json
+import random
 import subprocess
 import sys
 from collections import Counter
@@ -13,6 +14,7 @@ import torch
 from trl_grpo_plus.cli.main import main
 from trl_grpo_plus.cli.rescore import compare, requested_rewards, scoring_loop
 from trl_grpo_plus.cli.rescore.command import limits
+from trl_grpo_plus.cli.rescore.found import Found
 from trl_grpo_plus.objective import advantages
 from trl_grpo_plus.scoring import Outcome
 from trl_grpo_plus.utils.validation import ConfigError
@@ -233,7 +235,7 @@ def test_a_time_limit_holds(run, capsys):
     (one,) = requested_rewards.build([("mine.py:slow", {})], None, [], timeout=1.0)
     found = list(scoring_loop.scored(groups, [one]))
     differences = compare.agreement(found, "slow", "reward").differences
-    assert differences["time-out"] == [(found[1], 2, 1.0, None)]
+    assert list(differences["time-out"]) == [(found[1], 2, 1.0, None)]
     assert found[1].outcomes["slow"][2].message == "It was stopped after 1 s."
     zeros = sum(not row["reward"] for row in ATTEMPTS)
     assert {kind: len(of_kind) for kind, of_kind in differences.items()} == {"0 -> 1": zeros, "time-out": 1}
@@ -376,6 +378,46 @@ def test_advantages_are_grpos_and_of_groups_alive_in_both():
     assert found.alive == 1
     pair = torch.tensor([made[0].advantages, [1.0, -1.0, 0.0]])
     assert found.advantages == pytest.approx(torch.corrcoef(pair)[0, 1].item(), abs=1e-4)
+
+
+def test_groups_come_back_from_the_disk_as_they_were_scored():
+    made = [group_of([1.0, None], [0.25, None], other=[0.5, 0.5]), group_of([1.0], [0.0], "all_good", "timeout")]
+    made[0].tails[:] = ["\ud800 end", "é"]
+    made[1].outcomes["new"][0] = Outcome(0.0, "timeout", "It was stopped.")
+    found = Found()
+    for group in made:
+        found.append(group)
+    assert (len(found), found.attempts) == (2, 3)
+    assert [*found] == found[:] == made
+    assert found[-1] == made[1]
+    assert isinstance(found[1].outcomes["new"][0], Outcome)
+    found.append(made[0])  # after a read
+    assert found[1:] == [made[1], made[0]]
+
+
+def test_a_comparison_in_batches_is_that_of_all(monkeypatch):
+    rng = random.Random(0)
+    made = []
+    for n in range(40):
+        scores = [[float(rng.random() < 0.5) for _ in range(2 + n % 3)] for _ in range(2)]
+        made.append(group_of(*scores, "alive" if len({*scores[0]}) > 1 else "all_good"))
+        made[-1].advantages[:] = advantages.compute(torch.tensor([scores[0]])).tolist()[0]
+    for name in ("BATCH", "PAIRS"):
+        monkeypatch.setattr(compare, name, 10**6)
+    whole = compare.effect(made, "new", "reward", {}, {})
+    for name in ("BATCH", "PAIRS"):
+        monkeypatch.setattr(compare, name, 7)
+    apart = compare.effect(made, "new", "reward", {}, {})
+    assert apart._replace(advantages=None) == whole._replace(advantages=None)
+    assert apart.advantages == pytest.approx(whole.advantages)
+    assert 0 < whole.alive < 40
+
+
+def test_differences_are_fetched_from_their_groups():
+    made = [group_of([1.0, 0.0], [1.0, 0.0]), group_of([1.0, 0.0], [0.0, 0.0]), group_of([1.0, 1.0], [0.0, 0.0])]
+    found = compare.agreement(made, "new", "old").differences["1 -> 0"]
+    assert [(one.group, one.attempt) for one in found] == [(made[1], 0), (made[2], 0), (made[2], 1)]
+    assert [one.attempt for one in found[::2]] == [0, 1]
 
 
 def test_pearson_needs_two_sides_that_differ():

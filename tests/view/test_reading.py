@@ -10,9 +10,10 @@ import pytest
 import synthetic_traces
 from browser_pages import DRAWN, FIRST, attempts, body, in_scheme, settled, shows, sideways, soon, until
 
+from trl_grpo_plus.traces import entry
 from trl_grpo_plus.view import Rescored, Tried, panel, write_page
 from trl_grpo_plus.view import page as view
-from trl_grpo_plus.view.group_data import detail, entry
+from trl_grpo_plus.view.group_data import detail
 from trl_grpo_plus.view.template import LIBRARIES, library, template
 from trl_grpo_plus.view.tool_calls import calls
 
@@ -438,7 +439,7 @@ def test_copies_are_exact_and_say_so(opened, reading):
 def test_a_copied_attempt_has_the_scores_of_a_reward_that_was_tried(opened, tmp_path):
     rows = synthetic_traces.group([1.0, 0.0], length=3)
     scores = [[["mine", "accuracy", 1.0, 0.5, "lower", "half"]], [["mine", None, None, 0.0, None, ""]]]
-    tried = Rescored("train", "told", [("mine", "lower")], lambda group: Tried(scores, []))
+    tried = Rescored("train", "told", [("mine", "lower")], lambda group: Tried(scores, []), lambda split, place: True)
     run = synthetic_traces.write_traces(tmp_path, [rows])
     page = opened(write_page(run, tmp_path / "rescore.html", rescored=tried).path)
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])

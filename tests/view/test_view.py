@@ -10,6 +10,7 @@ import sys
 import zlib
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import synthetic_traces
@@ -17,14 +18,14 @@ import synthetic_traces
 from trl_grpo_plus import traces
 from trl_grpo_plus.cli.main import main
 from trl_grpo_plus.rollouts.verdicts import VERDICTS
-from trl_grpo_plus.traces import trl_completions
+from trl_grpo_plus.traces import believed, best_first, entry, trl_completions
 from trl_grpo_plus.utils.text import as_text
 from trl_grpo_plus.view import page as view
 from trl_grpo_plus.view import panel, write_page
-from trl_grpo_plus.view.calibration import believed, calibration
-from trl_grpo_plus.view.group_data import Tally, best_first, by_name, curves, detail, entry, thin, utf16
+from trl_grpo_plus.view.calibration import calibration
+from trl_grpo_plus.view.group_data import Tally, by_name, curves, detail, thin, utf16
 from trl_grpo_plus.view.overview import before_after, metrics_table, opening, telling
-from trl_grpo_plus.view.size_budget import Stored, choose
+from trl_grpo_plus.view.size_budget import fitting, in_turn
 
 
 HOSTILE = "</script><script>alert(1)</script><!-- \u2028 \x00 \ud800 \udfff \u202eRTL \x1b[31mred <b>&amp;"
@@ -197,9 +198,15 @@ def test_what_is_left_out_is_spread_over_the_steps(tmp_path):
 
 
 def test_even_few_groups_are_spread_over_the_steps():
-    stored = [Stored(("train", step), rank=1, size=4, at=0, line=0, packed=0, raw=0) for step in range(64)]
-    steps = [group.when[1] for group in choose(stored, room=8 * stored[0].cost)]
-    assert steps == list(range(0, 64, 8))
+    order = in_turn(np.arange(64), np.ones(64, int)).tolist()
+    assert sorted(fitting([(step, 10) for step in order], room=85)) == list(range(0, 64, 8))
+
+
+def test_groups_are_chosen_by_rank_and_then_in_turn_over_the_steps():
+    whens, ranks = np.array([0, 0, 0, 1, 1, 2]), np.array([1, 1, 0, 1, 2, 1])
+    assert in_turn(whens, ranks).tolist() == [2, 0, 5, 3, 1, 4]
+    assert in_turn(whens[:0], ranks[:0]).tolist() == []
+    assert fitting([(4, 5), (2, 9), (7, 3)], room=8) == [4, 7]
 
 
 def test_groups_that_alarms_name_and_live_ones_stay_first(tmp_path):

@@ -7,6 +7,8 @@ records          turns a batch into lines
 token_runs       advantages of tokens, as stretches of the text
 rendered_prompt  a prompt as the model receives it
 images           the text that stands for an image in a line, and thumbnails
+group_line       a group's line in the list of a page
+group_index      the index of a run's groups, which the writer keeps beside the files
 writer           writes the files
 trl_completions  reads the files that TRL itself writes with `log_completions`
 alarms/          warnings about patterns in the attempts of a run
@@ -16,6 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from . import trl_completions
+from .group_line import answer_place, believed, best_first, entry, joined, messages_of, shown
 from .images import Thumbnails, named_in
 from .reader import (
     FIRST_PROMPT,
@@ -35,6 +38,7 @@ from .reader import (
     lines,
     newest,
     parse,
+    parse_name,
     read_lines,
     read_object,
     split_name,
@@ -45,6 +49,7 @@ from .schema import Row
 
 
 if TYPE_CHECKING:
+    from . import group_index
     from .records import Part, Sampled, complete, json_value, part_of, pick
     from .token_runs import advantages_by_token
     from .writer import Writer
@@ -55,6 +60,8 @@ _OF_TENSORS |= {"advantages_by_token": ".token_runs", "Writer": ".writer"}
 
 
 def __getattr__(name: str) -> Any:
+    if name == "group_index":  # it imports numpy
+        return import_module(".group_index", __name__)
     if name in _OF_TENSORS:
         return getattr(import_module(_OF_TENSORS[name], __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

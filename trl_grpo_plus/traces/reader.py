@@ -49,6 +49,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import IO, Any, cast
 
+import orjson
+
 from ..utils.files import Unreadable, open_within, within
 from ..utils.validation import finite_or_none
 from . import schema
@@ -76,6 +78,8 @@ _ENTRIES: dict[str, _Kind] = {
 _ATTEMPTS: _Kind = ("no attempt", [_PLACE, _WRITTEN], schema.ATTEMPT)
 _OBJECTS = {"run.json": schema.ABOUT, "trainer_state.json": schema.STATE, "race_settings.json": schema.RACE}
 # Other programs may have written NaN or Infinity: both are read as None.
+# orjson reads four times as fast, but rounds integers of more than 64 bits.
+_DIGITS, _LONG_NUMBER = bytes(48 if 48 <= byte < 58 else 32 for byte in range(256)), b"0" * 19
 _decode = json.JSONDecoder(parse_constant=lambda name: None).decode
 
 
@@ -284,6 +288,11 @@ def _misfit(value: Any, path: Path) -> str:
 
 
 def _json(data: bytes) -> Any:
+    if _LONG_NUMBER not in data.translate(_DIGITS):
+        try:
+            return orjson.loads(data)
+        except orjson.JSONDecodeError:  # NaN, lone surrogates, other encodings; or no JSON, which is told below
+            pass
     return _decode(data.decode(json.detect_encoding(data), "surrogatepass"))
 
 

@@ -2,27 +2,34 @@
 
 A run that is killed loses at most the batch in flight, and a resumed run has each step only once.
 
-There is one file per split and step, and each batch is appended at once. A run that is resumed at step S makes the
-steps from S on again. Their existing files, from a process that got further than its last checkpoint, move to
-`superseded-N`.
+There is one file per split and step, and each batch is appended at once. A compressed file has gzip members of whole
+groups, each of which can be unpacked by itself. The index of the groups is appended after the lines.
+
+A run that is resumed at step S makes the steps from S on again. Their existing files, from a process that got further
+than its last checkpoint, move to `superseded-N`.
 """
 
 import gzip
 import json
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from ..utils.files import replace, unused
 from ..utils.terminal import visible
-from . import images
-from .reader import FOLDER, JOURNALS, parse_name, read_lines
+from . import group_index, images
+from .reader import FOLDER, JOURNALS, group_key, parse_name, read_lines
 from .records import to_lines
+from .schema import Row
 
 
 logger = logging.getLogger(__name__)
+
+MEMBER = 1 << 20  # bytes of lines from which on a gzip member ends
+Lines = tuple[list[Row], bytes]  # a group's attempts, and their lines
 
 
 class Writer:
@@ -30,7 +37,8 @@ class Writer:
 
     Args:
         output_dir (`str`): the run's output folder.
-        compress (`bool`, *optional*, defaults to `False`): gzip the files of attempts, with one member per batch.
+        compress (`bool`, *optional*, defaults to `False`): gzip the files of attempts, with members of whole groups,
+            about 1 MB of lines each.
         about (`dict`, *optional*): the content of run.json.
 
     Evaluations without training, in the folder of another run, go to `rollouts/evaluation-N`.
@@ -43,6 +51,7 @@ class Writer:
         self._own: set[Path] = set()  # files that this run has created
         self._batches: dict[tuple[str, int], int] = {}
         self._folder: Path | None = None  # chosen when the first file is written
+        self._told = False  # whether a warning said that the index cannot be written
 
     def begin(self, step: int, max_steps: int) -> None:
         """Start or resume training at `step` of `max_steps`. Files that the training will write again move aside."""
@@ -81,9 +90,22 @@ class Writer:
         if path not in self._own:
             self._move_aside([path.with_name(f"{split}-{step:08d}{suffix}") for suffix in (".jsonl", ".jsonl.gz")])
             self._own.add(path)
-        data = to_lines(rows)
-        # The fastest level, since the next batch waits for this one.
-        _append(path, gzip.compress(data, compresslevel=1) if path.suffix == ".gz" else data)
+        groups = [(of_group, to_lines(of_group)) for _, same in groupby(rows, group_key) for of_group in [list(same)]]
+        packed = path.suffix == ".gz"
+        members = list(_members(groups)) if packed else [groups]
+        pieces = [b"".join(lines for _, lines in member) for member in members]
+        if packed:  # at the fastest level, since the next batch waits for this one
+            pieces = [gzip.compress(piece, compresslevel=1) for piece in pieces]
+        data = b"".join(pieces)
+        start, written = _append(path, data)
+        try:
+            self._index(path, start, written, data, [*zip(members, pieces, strict=True)])
+        except Exception as error:  # the lines are written, and a reader can do without the index
+            if not self._told:
+                self._told = True
+                logger.warning(
+                    visible(f"{path.parent / group_index.NAME} could not be kept: {error}. Pages open later.")
+                )
 
     def note(self, name: str, entries: list[dict[str, Any]]) -> None:
         """Append entries to the journal `name`."""
@@ -99,6 +121,25 @@ class Writer:
     def keep(self, thumbnails: dict[str, bytes]) -> None:
         """Write thumbnails of images, by the images' names in the lines."""
         images.keep(self._where(), thumbnails)
+
+    def _index(
+        self, path: Path, start: int, written: int, data: bytes, members: Sequence[tuple[list[Lines], bytes]]
+    ) -> None:
+        """Append what was written to the index, unless the batch is other than whole groups."""
+        builder, at = group_index.Builder(), start
+        for groups, piece in members:
+            skip = 0
+            for rows, lines in groups:
+                if len(rows) != rows[0].get("size"):
+                    return
+                builder.add(rows, (at, skip, len(lines)) if path.suffix == ".gz" else (at + skip, 0, len(lines)))
+                skip += len(lines)
+            at += len(piece)
+        if not len(builder):
+            return
+        end = start + len(data)
+        check = group_index.edges(lambda offset, size: data[offset - start :][:size], start, end)
+        group_index.append(path.parent, [builder.block(path.name, start, end, check, written)])
 
     def _path(self, split: str, step: int) -> Path:
         return self._where() / f"{split}-{step:08d}{self._suffix}"
@@ -152,7 +193,22 @@ def _content(path: Path) -> bytes | None:
     return path.read_bytes() if path.exists() else None
 
 
-def _append(path: Path, data: bytes) -> None:
+def _members(groups: Iterable[Lines]) -> Iterator[list[Lines]]:
+    """Yield the groups of each gzip member. A reader unpacks a whole member to read one group of it."""
+    member: list[Lines] = []
+    size = 0
+    for of_group, lines in groups:
+        member.append((of_group, lines))
+        size += len(lines)
+        if size >= MEMBER:
+            yield member
+            member, size = [], 0
+    if member:
+        yield member
+
+
+def _append(path: Path, data: bytes) -> tuple[int, int]:
+    """Append all data or none; return the size of the file before, and when it was written (ns)."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "ab", buffering=0) as file:
         start = file.tell()
@@ -163,3 +219,4 @@ def _append(path: Path, data: bytes) -> None:
         except OSError:
             os.ftruncate(file.fileno(), start)  # the next append must not continue a partial line
             raise
+        return start, os.fstat(file.fileno()).st_mtime_ns

@@ -3,39 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ..traces import Row
-from ..utils.validation import finite_or_none
+import numpy as np
 
 
 Pair = tuple[int, float, float]  # step, mean believed, mean earned
 
 BINS = 10
 _LAST = 4  # the last span is one fourth of the steps
-
-
-def believed(rows: Sequence[Row]) -> list[Any] | None:
-    """Return the belief about a group's prompt and the mean reward that the group earned.
-
-    Returns:
-        `list`: the believed mean, std and attempts, then the earned mean of the same reward, then that reward's name
-        if it is not the total. `None` if there was no belief.
-
-    Example:
-        >>> belief = {"mean": 0.4, "std": 0.49, "attempts": 3.5}
-        >>> believed([{"reward": 1.0, "belief": belief}, {"reward": 0.0, "belief": belief}])
-        [0.4, 0.49, 3.5, 0.5]
-    """
-    belief = rows[0].get("belief")
-    if not isinstance(belief, dict) or finite_or_none(belief.get("mean")) is None:
-        return None
-    of = belief.get("of")
-    rewards = [
-        finite_or_none(row.get("reward") if of is None else (row.get("rewards") or {}).get(str(of))) for row in rows
-    ]
-    scored = [reward for reward in rewards if reward is not None]
-    earned = sum(scored) / len(scored) if scored else None
-    values = [*(finite_or_none(belief.get(key)) for key in ("mean", "std", "attempts")), earned]
-    return values if of is None else [*values, str(of)]
 
 
 def calibration(pairs: Sequence[Pair]) -> dict[str, Any] | None:
@@ -46,23 +20,21 @@ def calibration(pairs: Sequence[Pair]) -> dict[str, Any] | None:
         `tenths`, `[groups, mean believed, mean earned]` of each bin that is not empty. The span of the last quarter is
         left out if there are fewer than four steps. `None` without pairs.
     """
-    if not pairs:
+    return binned(*(np.array([pair[part] for pair in pairs]) for part in range(3)))
+
+
+def binned(steps: Any, means: Any, earned: Any) -> dict[str, Any] | None:
+    """Return [`calibration`] of three arrays with an element for each pair."""
+    if not len(steps):
         return None
-    values = [0.0, 1.0, *(value for _, *both in pairs for value in both)]
-    low, high = min(values), max(values)
-    steps = sorted({step for step, *_ in pairs})
-    firsts = [steps[0], *([steps[len(steps) - len(steps) // _LAST]] if len(steps) >= _LAST else [])]
-    spans = [{"steps": [first, steps[-1]], "tenths": _tenths(pairs, first, low, high)} for first in firsts]
+    low, high = float(min(0.0, means.min(), earned.min())), float(max(1.0, means.max(), earned.max()))
+    known = np.unique(steps).tolist()
+    firsts = [known[0], *([known[len(known) - len(known) // _LAST]] if len(known) >= _LAST else [])]
+    tenth = np.minimum(((means - low) / (high - low) * BINS).astype(int), BINS - 1)
+    spans = []
+    for first in firsts:
+        late = steps >= first
+        sums = [np.bincount(tenth[late], weights, BINS).tolist() for weights in (None, means[late], earned[late])]
+        tenths = [[int(count), mean / count, got / count] for count, mean, got in zip(*sums, strict=True) if count]
+        spans.append({"steps": [first, known[-1]], "tenths": tenths})
     return {"range": [low, high], "spans": spans}
-
-
-def _tenths(pairs: Sequence[Pair], first: int, low: float, high: float) -> list[list[float]]:
-    sums = [[0, 0.0, 0.0] for _ in range(BINS)]
-    for step, mean, earned in pairs:
-        if step >= first:
-            place = int((mean - low) / (high - low) * BINS)
-            tenth = sums[min(place, BINS - 1)]
-            tenth[0] += 1
-            tenth[1] += mean
-            tenth[2] += earned
-    return [[count, mean / count, earned / count] for count, mean, earned in sums if count]

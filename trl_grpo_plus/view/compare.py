@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from .. import traces
-from ..traces import Row
+from ..traces import Row, entry
 from ..utils.files import replace
 from ..utils.validation import finite_or_none
-from .group_data import Tally, columns, detail, entry
+from .group_data import Tally, columns, detail
 from .run_summary import AXES, Points, Run, differing, open_runs, sampled, shared_folder
 from .template import TAGS, array, block, chunks, deflate, dumped, pack, packed_block, template
 

@@ -1,17 +1,38 @@
-"""Groups in a file that still grows: they are read from an offset on, and read again later from their places."""
+"""The groups of a run's files, which may still grow: what is known of all, and each read again later from its place.
 
+What the index beside the files lacks is read from the lines, from an offset on. The memory holds about 300 bytes for a
+group of 8 attempts. Texts are read from disk when they are asked for.
+"""
+
+import logging
 import os
 import zlib
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
+import numpy as np
+
+from .. import traces
 from ..traces import Row, damaged, group_key, parse
 from ..utils.files import open_within
+from ..utils.terminal import visible
+from .group_data import Tally
+from .prompt_history import Prompts
+from .size_budget import in_turn
 
 
+logger = logging.getLogger(__name__)
+
+KEEP = 8 << 20  # bytes of attempts that were read without an index, from which on the index keeps them
 _BLOCK = 1 << 20
+_GROUPS = 256  # groups of a block that is made from the lines: a damaged file loses no more than its rest
+
+
+Named = Mapping[tuple[int, ...], set[str]]  # (step, batch, round, group) of a training group -> its alarms
 
 
 class Place(NamedTuple):
@@ -28,7 +49,47 @@ class Moved(Exception):
     """Error: the file is gone, or another file has its name."""
 
 
-def groups(path: Path, inode: int, start: int) -> Iterator[tuple[list[Row], Place, int]]:
+def scanned(path: Path, inode: int, start: int, cut: bool = False) -> Iterator[tuple[Any, bool]]:
+    """Yield blocks of the whole groups from an offset on, made from the lines, and whether the index may keep them.
+
+    A block ends with a line, or with a gzip member. With `cut`, also read the whole groups of a gzip member that a
+    kill cut off. The index may keep neither such a member nor one with a bad line: it must be read again.
+
+    Raises:
+        ValueError: a line is no attempt. The groups before it are yielded first.
+    """
+    step, split = traces.parse_name(path) or (0, "")
+    packed, failed = path.suffix == ".gz", None
+    builder, end = traces.group_index.Builder(), start
+    of_file = groups(path, inode, start, cut)
+    while failed is None:
+        try:
+            rows, place, after = next(of_file, ([], None, end))
+            full = place is None or (after != end and len(builder) >= _GROUPS) or (packed and after == place.at)
+            if full and end > start:
+                yield _block(builder, path, start, end), True
+                builder, start = traces.group_index.Builder(), end
+            if place is None:
+                break
+            builder.add([{**row, "step": step, "split": split} for row in rows], place[2:])
+            end = after
+        except Exception as error:
+            failed = error
+    if len(builder):
+        yield _block(builder, path, start, end), end > start and not packed
+    if failed is not None:
+        raise failed
+
+
+def _block(builder: Any, path: Path, start: int, end: int) -> Any:
+    with open_within(path, path.parent) as file:
+        number = file.fileno()
+        written = os.fstat(number).st_mtime_ns
+        check = traces.group_index.edges(lambda at, size: os.pread(number, size, at), start, end)
+    return builder.block(path.name, start, end, check, written)
+
+
+def groups(path: Path, inode: int, start: int, cut: bool = False) -> Iterator[tuple[list[Row], Place, int]]:
     """Yield each whole group from an offset on: its attempts, its place, and the offset at which to read on.
 
     A group that is not whole yet is left for the next call. A group that a kill cut off is left out. A gzip file is
@@ -41,8 +102,9 @@ def groups(path: Path, inode: int, start: int) -> Iterator[tuple[list[Row], Plac
         for rows, first, after in _whole(lines(path, start), path):
             yield rows, Place(path, inode, start + first, 0, after - first), start + after
         return
-    for at, data, end in _members(path, start):
-        for rows, first, after in _whole(data.splitlines(keepends=True), path):
+    for at, data, end in _members(path, start, cut):
+        lines_of = data[: data.rfind(b"\n") + 1].splitlines(keepends=True)
+        for rows, first, after in _whole(lines_of, path):
             yield rows, Place(path, inode, at, first, after - first), end
 
 
@@ -59,12 +121,14 @@ def read(place: Place) -> list[Row]:
         else:
             with _opened(path, inode, at) as file:
                 data = file.read(size)
-    except (OSError, EOFError, zlib.error):
+    except (OSError, zlib.error):
         raise Moved from None
+    if len(data) < size:
+        raise Moved
     return [parse(line, path) for line in data.splitlines()]
 
 
-@lru_cache(maxsize=1)  # the next group requested is mostly in the same member
+@lru_cache(maxsize=2)  # the next group requested is mostly in the same member
 def _member_at(path: Path, inode: int, at: int) -> bytes:
     with _opened(path, inode, at) as file:
         return _member(file, b"")[0]
@@ -104,29 +168,233 @@ def _whole(lines: Iterable[bytes], path: Path) -> Iterator[tuple[list[Row], int,
             rows, first = [], after
 
 
-def _members(path: Path, start: int) -> Iterator[tuple[int, bytes, int]]:
-    """Yield offset, content and end of each whole gzip member from an offset on."""
+def _members(path: Path, start: int, cut: bool) -> Iterator[tuple[int, bytes, int]]:
+    """Yield offset, content and end of each whole gzip member from an offset on.
+
+    With `cut`, also yield what there is of the last member. It ends where it begins: it is to be read again.
+    """
     with open_within(path, path.parent) as file:
         file.seek(start)
         rest = b""
         while True:
             try:
-                data, rest = _member(file, rest)
-            except EOFError:  # being written, or cut off by a kill
-                return
+                data, rest, whole = _member(file, rest)
             except zlib.error as error:
                 raise damaged(path, error) from None
-            end = file.tell() - len(rest)
+            if not whole and not (cut and data):  # being written, or cut off by a kill
+                return
+            end = file.tell() - len(rest) if whole else start
             yield start, data, end
+            if not whole:
+                return
             start = end
 
 
-def _member(file: IO[bytes], before: bytes) -> tuple[bytes, bytes]:
-    """Unpack the gzip member that begins with the bytes `before`; return its content and the bytes read beyond it."""
+def _member(file: IO[bytes], before: bytes) -> tuple[bytes, bytes, bool]:
+    """Unpack the gzip member that begins with the bytes `before`.
+
+    Returns:
+        `tuple[bytes, bytes, bool]`: its content, the bytes read beyond it, and whether it is whole.
+    """
     unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
     parts = [unpacker.decompress(before)]
     while not unpacker.eof:
         if not (block := file.read(_BLOCK)):
-            raise EOFError
+            return b"".join(parts), b"", False
         parts.append(unpacker.decompress(block))
-    return b"".join(parts), unpacker.unused_data
+    return b"".join(parts), unpacker.unused_data, True
+
+
+# -- all groups of a run
+
+
+class Groups:
+    """Groups by number, in the order in which they were added, with the sums over them.
+
+    Attributes:
+        tally ([`Tally`]): the sums of the curves.
+        prompts ([`Prompts`]): the history of the prompts.
+        attempts (`int`): number of attempts in all groups.
+    """
+
+    def __init__(self) -> None:
+        self.tally, self.prompts = Tally(), Prompts()
+        self.attempts = self._count = 0
+        self._blocks: list[tuple[Any, Path, int]] = []  # block of the index, path, inode
+        self._firsts: list[int] = []
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, block: Any, path: Path, inode: int) -> None:
+        """Add the groups of a block of the index. Steps must ascend. Their sums are added by themselves."""
+        self._firsts.append(self._count)
+        self._blocks.append((block, path, inode))
+        self._count += len(block)
+        self.attempts += len(block.rewards)
+        self.prompts.see_block(block)
+
+    def line(self, number: int, named: Named) -> dict[str, Any]:
+        """Return a group's line of the list, with the alarms that name it."""
+        block, at = self._at(number)
+        line: dict[str, Any] = block.line(at)
+        if named and line["split"] == "train":
+            key = tuple(line[name] for name in ("step", "batch", "round", "group"))
+            line["alarms"] = sorted({*line["alarms"], *named.get(key, ())})
+        return line
+
+    def place(self, number: int) -> Place:
+        """Return the place of a group's attempts on disk."""
+        block, at = self._at(number)
+        _, path, inode = self._blocks[bisect_right(self._firsts, number) - 1]
+        record = block.records[at]
+        return Place(path, inode, *(int(record[name]) for name in ("at", "skip", "bytes")))
+
+    def rows(self, number: int) -> list[Row]:
+        """Return a group's attempts.
+
+        Raises:
+            ValueError: they are no longer there.
+        """
+        place, (split, step) = self.place(number), self.step(number)
+        try:
+            return [{**row, "step": step, "split": split} for row in read(place)]
+        except Moved:
+            raise ValueError(f"{place.path} was changed while it was read. Read it again.") from None
+
+    def prompt(self, number: int) -> str:
+        """Return the identity of a group's prompt, as in its line."""
+        block, at = self._at(number)
+        return f"{int(block.records['prompt'][at]):016x}"
+
+    def step(self, number: int) -> tuple[str, int]:
+        """Return the split and the step of a group."""
+        step, split = self._at(number)[0].place
+        return split, step
+
+    def group_keys(self) -> list[tuple[str, tuple[int, ...]]]:
+        """Return the split and (step, batch, round, group) of each group."""
+        return [key for block, *_ in self._blocks for key in block.group_keys()]
+
+    def sizes(self) -> Any:
+        """Return the number of attempts of each group."""
+        return self._column("size")
+
+    def bytes(self) -> Any:
+        """Return the number of bytes of each group's lines."""
+        return self._column("bytes")
+
+    def ranks(self, named: Named) -> Any:
+        """Return each group's rank: 0 if an alarm names it, 1 if it is alive or has no verdict, 2 if it is dead."""
+        ranks = []
+        steps = {step for step, *_ in named}
+        for block, *_ in self._blocks:
+            records, (step, split) = block.records, block.place
+            alive = [code for code, word in enumerate(block.words) if word == "alive"]
+            of_block = np.where(np.isin(records["verdict"], [-1, *alive]), 1, 2)
+            of_block[records["alarms"] >= 0] = 0
+            if split == "train" and step in steps:
+                of_block[[key in named for _, key in block.group_keys()]] = 0
+            ranks.append(of_block)
+        return np.concatenate(ranks) if ranks else np.zeros(0, int)
+
+    def whens(self) -> Any:
+        """Return a number for the split and step of each group, in order of their first groups."""
+        whens: dict[tuple[int, str], int] = {}
+        of_block = [whens.setdefault(block.place, len(whens)) for block, *_ in self._blocks]
+        return np.repeat(of_block, [len(block) for block, *_ in self._blocks]).astype(int)
+
+    def in_turn(self, ranks: Any) -> Any:
+        """Return the numbers of all groups in the order in which a page chooses them."""
+        return in_turn(self.whens(), ranks)
+
+    def _column(self, name: str) -> Any:
+        columns = [block.records[name] for block, *_ in self._blocks]
+        return np.concatenate(columns).astype(int) if columns else np.zeros(0, int)
+
+    def _at(self, number: int) -> tuple[Any, int]:
+        n = bisect_right(self._firsts, number) - 1
+        return self._blocks[n][0], number - self._firsts[n]
+
+
+class Keeper:
+    """Keeps in the index what was read without it, if that is much.
+
+    A folder that cannot be written, or an index that is a link out of it, stays as it is.
+
+    Args:
+        folder (`Path`): the folder of the traces.
+    """
+
+    def __init__(self, folder: Path):
+        self._folder, self._blocks, self._bytes, self._wrote = folder, list[Any](), 0, False
+
+    def see(self, block: Any) -> None:
+        """Keep a block together with those before, once they are worth a write."""
+        self._blocks.append(block)
+        self._bytes += block.end - block.start
+        if self._bytes >= KEEP:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the blocks."""
+        if not self._wrote:
+            told = f"{self._folder} has attempts that its index lacks. Reading them takes a minute for a million"
+            logger.warning(visible(f"{told}. If {traces.group_index.NAME} can be written there, they are read once."))
+        with suppress(OSError):
+            traces.group_index.append(self._folder, self._blocks)
+        self._blocks, self._bytes, self._wrote = [], 0, True
+
+    def end(self) -> None:
+        """Write the rest, if there was enough to write before."""
+        if self._wrote and self._blocks:
+            self.flush()
+
+
+def read_file(
+    path: Path, inode: int, start: int, known: list[Any], keeper: Keeper | None, cut: bool = False
+) -> Iterator[Any]:
+    """Yield the blocks of a file from an offset on: those that the index has, and then those of further lines.
+
+    Args:
+        path (`Path`), inode (`int`): the file of attempts.
+        start (`int`): the offset.
+        known (`list`): blocks of the file in the index, if the offset is 0.
+        keeper ([`Keeper`], *optional*): what keeps new blocks.
+        cut (`bool`, *optional*, defaults to `False`): also read a gzip member that a kill cut off.
+
+    Raises:
+        ValueError: a line is no attempt.
+    """
+    for block in traces.group_index.valid(path.parent, known):
+        yield block
+        start = block.end
+    if start and start == path.stat().st_size:
+        return
+    for block, whole in scanned(path, inode, start, cut):
+        if whole and keeper is not None:
+            keeper.see(block)
+        yield block
+
+
+def read_run(folder: Path, wanted: Callable[[str, tuple[int, ...]], bool] | None = None) -> Groups:
+    """Return all groups of a run in the folder of its traces. The sums of the curves are over all groups.
+
+    Args:
+        folder (`Path`): the folder.
+        wanted (`Callable`, *optional*): function from a split and (step, batch, round, group) to whether to return the
+            group. By default all are returned.
+
+    Raises:
+        ValueError: there are no traces, or a line is no attempt.
+    """
+    groups, keeper, index = Groups(), Keeper(folder), traces.group_index.read(folder)
+    for _, _, path in traces.files(folder):
+        inode = path.stat().st_ino
+        for block in read_file(path, inode, 0, index.pop(path.name, []), keeper, cut=True):
+            groups.tally.see_block(block)
+            groups.add(
+                block if wanted is None else block.where([wanted(*key) for key in block.group_keys()]), path, inode
+            )
+    keeper.end()
+    return groups

@@ -3,21 +3,18 @@
 All of it is plain data for `viewer/*.js`. Positions in texts are in UTF-16 units, as JavaScript counts.
 """
 
-import hashlib
-import json
-import math
+from array import array
 from base64 import b64encode
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..rollouts.verdicts import VERDICTS
-from ..traces import Row, evaluated, named_in
-from ..utils.text import as_text, find_answer
+from ..traces import Row, answer_place, believed, best_first, evaluated, joined, messages_of, named_in, shown
 from ..utils.validation import finite_or_none
-from . import calibration
 from .token_credit import credit, utf16
 from .tool_calls import calls, roles
 
@@ -29,45 +26,6 @@ _CURVES = {
     "entropy": ("entropy", None),
     "tokens": ("completions/mean_length", "tokens"),
 }
-_found_answer = lru_cache(maxsize=256)(find_answer)  # a group's line and its texts search the same text
-
-
-def best_first(rows: Sequence[Row]) -> list[Row]:
-    """Sort a group's attempts by advantage, then by reward, the best first; attempts without a value come last.
-
-    Example:
-        >>> [row["attempt"] for row in best_first([{"attempt": 0, "reward": None}, {"attempt": 1, "reward": 0.5}])]
-        [1, 0]
-    """
-
-    def key(row: Row) -> tuple[Any, ...]:
-        values = [finite_or_none(row.get(name)) for name in ("advantage", "reward")]
-        return *((value is None, -(value or 0.0)) for value in values), row.get("attempt", 0)
-
-    return sorted(rows, key=key)
-
-
-def entry(rows: Sequence[Row], named: Iterable[str] = ()) -> dict[str, Any]:
-    """Return a group's line in the list.
-
-    Args:
-        rows (`Sequence[dict]`): the group's attempts.
-        named (`Iterable[str]`, *optional*): alarms that name the group, besides the alarms that its rows hold.
-    """
-    first = rows[0]
-    return {
-        **{key: first[key] for key in ("split", "step", "batch", "round", "group")},
-        "verdict": first.get("verdict"),
-        "kept": _trained_on(rows),
-        "reason": first.get("reason"),
-        "alarms": sorted({name for row in rows for name in row.get("alarms") or ()} | set(named)),
-        "title": _title(first["prompt"]),
-        "prompt": _identity(first),
-        "belief": calibration.believed(rows),
-        "tokens": _mean_length(rows),
-        "entropy": _entropy_of_answers(rows),
-        "rewards": [finite_or_none(row.get("reward")) for row in best_first(rows)],
-    }
 
 
 def detail(rows: Sequence[Row], folder: Path | None = None) -> dict[str, Any]:
@@ -75,8 +33,8 @@ def detail(rows: Sequence[Row], folder: Path | None = None) -> dict[str, Any]:
 
     With the `folder` of the traces, also return the thumbnails of the pictures that the texts name, as data URLs.
     """
-    prompt, attempts = _messages(rows[0]["prompt"]), [_attempt(row) for row in best_first(rows)]
-    named = named_in(folder, [_told(prompt), *(attempt["text"] for attempt in attempts)])
+    prompt, attempts = messages_of(rows[0]["prompt"]), [_attempt(row) for row in best_first(rows)]
+    named = named_in(folder, [joined(prompt), *(attempt["text"] for attempt in attempts)])
     small = {name: f"data:image/webp;base64,{b64encode(data).decode()}" for name, data in named}
     return {
         "prompt": prompt,
@@ -87,9 +45,9 @@ def detail(rows: Sequence[Row], folder: Path | None = None) -> dict[str, Any]:
 
 
 def _attempt(row: Row) -> dict[str, Any]:
-    messages = _messages(row["completion"])
-    text = _told(messages)
-    answer = _found_answer(text)
+    messages = messages_of(row["completion"])
+    text = joined(messages)
+    answer = answer_place(text)
     outcomes = row.get("outcomes") or {}
     return {
         "attempt": row["attempt"],
@@ -147,7 +105,7 @@ class Tally:
     def __init__(self) -> None:
         self._sums: dict[tuple[str, int, str], list[float]] = defaultdict(lambda: [0.0, 0])
         self._verdicts: dict[int, Counter[str]] = defaultdict(Counter)
-        self.beliefs: list[calibration.Pair] = []
+        self._believed = array("q"), array("d"), array("d")  # step, mean believed, mean earned
 
     def see(self, rows: Sequence[Row]) -> None:
         """Add a group to the sums."""
@@ -155,17 +113,49 @@ class Tally:
         for row in rows:
             for key in ("reward", "kl", "tokens"):
                 if (value := finite_or_none(row.get(key))) is not None:
-                    total = self._sums[split, step, key]
-                    total[0] += value
-                    total[1] += 1
+                    self._add(split, step, key, value, 1)
         if split == "train" and rows[0].get("verdict"):
             self._verdicts[step][rows[0]["verdict"]] += 1
-        if (belief := calibration.believed(rows)) and belief[3] is not None:
-            self.beliefs.append((step, belief[0], belief[3]))
+        if (belief := believed(rows)) and belief[3] is not None:
+            self._believe(np.array([step]), np.array([belief[0]]), np.array([belief[3]]))
+
+    def see_block(self, block: Any) -> None:
+        """Add all groups of a block of the index to the sums."""
+        (step, split), records = block.place, block.records
+        scored = block.rewards[~np.isnan(block.rewards)]
+        sums = {"reward": (scored.sum(), len(scored))}
+        sums |= {key: (records[f"{key}_sum"].sum(), records[f"{key}_count"].sum()) for key in ("kl", "tokens")}
+        for key, (total, count) in sums.items():
+            if count:
+                self._add(split, step, key, float(total), int(count))
+        if split == "train":
+            for code, count in zip(*np.unique(records["verdict"], return_counts=True), strict=True):
+                if code >= 0 and block.words[code]:
+                    self._verdicts[step][block.words[code]] += int(count)
+        known = records[~np.isnan(records["mean"]) & ~np.isnan(records["earned"])]
+        self._believe(np.full(len(known), step), known["mean"], known["earned"])
+
+    @property
+    def beliefs(self) -> tuple[Any, Any, Any]:
+        """Step, mean believed and mean earned of each group that had a belief, as arrays."""
+        steps, means, earned = self._believed
+        return np.array(steps, "i8"), np.array(means, "f8"), np.array(earned, "f8")
+
+    def _believe(self, steps: Any, means: Any, earned: Any) -> None:
+        all_steps, all_means, all_earned = self._believed
+        all_steps.frombytes(steps.astype("i8").tobytes())
+        all_means.frombytes(means.astype("f8").tobytes())
+        all_earned.frombytes(earned.astype("f8").tobytes())
+
+    def _add(self, split: str, step: int, key: str, total: float, count: int) -> None:
+        sums = self._sums[split, step, key]
+        sums[0] += total
+        sums[1] += count
 
     def means(self, split: str, key: str) -> list[list[float]]:
         """Return [step, mean] of a row key for each step of a split."""
-        return [[step, total / n] for (s, step, k), (total, n) in sorted(self._sums.items()) if (s, k) == (split, key)]
+        of_steps = ((step, sums) for (s, step, k), sums in self._sums.items() if (s, k) == (split, key))
+        return [[step, total / n] for step, (total, n) in sorted(of_steps)]
 
     def shares(self, verdict: str) -> list[list[float]]:
         """Return [step, share of the groups with the verdict] for each training step."""
@@ -257,67 +247,5 @@ def names_by_group(alarms: Sequence[Row]) -> dict[tuple[int, ...], set[str]]:
 # -- values
 
 
-def _trained_on(rows: Sequence[Row]) -> int | None:
-    """Return 1 if any attempt was kept for training, 0 if none was, `None` if this is not known."""
-    return int(any(row["kept"] for row in rows)) if rows[0].get("kept") is not None else None
-
-
-def _entropy_of_answers(rows: Sequence[Row]) -> float | None:
-    """Return the entropy of the attempts' answers, in bits; `None` for fewer than two attempts.
-
-    The entropy is 0 if all attempts give the same answer, 1 if two answers are given equally often, and log2 of the
-    number of attempts if all answers differ. If no answer is found in a text, the whole text is the answer.
-    """
-    if len(rows) < 2:
-        return None
-    answers = Counter(_answer(_told(_messages(row["completion"]))) for row in rows)
-    return round(sum(count / len(rows) * math.log2(len(rows) / count) for count in answers.values()), 3)
-
-
-def _answer(text: str) -> str:
-    answer = _found_answer(text)
-    return text[slice(*answer)].strip() if answer else text.strip()
-
-
-def _mean_length(rows: Sequence[Row]) -> float | None:
-    known = [value for row in rows if (value := finite_or_none(row.get("tokens"))) is not None]
-    return round(sum(known) / len(known), 1) if known else None
-
-
-def _text(messages: Any) -> str:
-    try:
-        return as_text(messages)
-    except (AttributeError, TypeError):  # neither a text nor messages
-        return _shown(messages)
-
-
-def _messages(value: Any) -> list[list[Any]]:
-    """Return `[role or None, text]` of each message. The texts joined by newlines equal `as_text` of all messages."""
-    if not isinstance(value, list) or not all(isinstance(message, dict) for message in value):
-        return [[None, _text(value)]]
-    return [[role if isinstance(role := message.get("role"), str) else None, _text([message])] for message in value]
-
-
-def _told(messages: Sequence[Sequence[Any]]) -> str:
-    return "\n".join(part for _, part in messages)
-
-
-def _title(prompt: Any) -> str:
-    """Return the first non-blank line of the user's last message, cut to 160 characters."""
-    messages = _messages(prompt)
-    text = next((text for role, text in reversed(messages) if role == "user"), messages[-1][1] if messages else "")
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")[:160]
-
-
-def _identity(row: Row) -> str:
-    """Return a hash of a row's prompt and reference, equal for all groups of one dataset row."""
-    text = json.dumps([row["prompt"], row.get("reference")], default=str)
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
 def _pairs(values: Any) -> list[list[str]]:
-    return [[str(key), _shown(value)] for key, value in (values or {}).items()]
-
-
-def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return [[str(key), shown(value)] for key, value in (values or {}).items()]

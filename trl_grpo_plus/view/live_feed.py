@@ -1,11 +1,13 @@
 """A reader for a run that is still being written: each look reads the bytes added to its files since the last look.
 
-Memory holds each group's line of the list and the place of its attempts on disk. Texts are read from disk when a page
-asks for them. If a file is gone, shorter, or replaced by another file, everything is read anew. A resumed run
-replaces files, because it repeats steps.
+Memory holds numbers about each group, and the place of its attempts on disk: see `file_index`. Texts are read from
+disk when a page asks for them. If a file is gone, shorter, or replaced by another file, everything is read anew. A
+resumed run replaces files, because it repeats steps.
+
+The list of a long run has room for some of the groups only. They are chosen when everything is read, as those of a
+page from disk are. Groups that come later all join the list, until it is twice as long.
 """
 
-import json
 import os
 import threading
 import time
@@ -15,26 +17,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from .. import traces
-from ..traces import Row, group_key
+from ..traces import Row
 from . import file_index
-from .file_index import Moved, Place
-from .group_data import Tally, columns, detail, entry, names_by_group
+from .file_index import Groups, Keeper, Moved, Named, read_file
+from .group_data import columns, detail, names_by_group
 from .overview import metrics_table
-from .prompt_history import Prompts
 from .run_source import Source, head_of
 from .template import in_chunks
 
 
 AT_MOST_EVERY = 0.5  # s between two looks, however many ask
-
-
-class Held(NamedTuple):
-    """A group: its place on disk, its number of attempts, and its line of the list."""
-
-    place: Place
-    size: int
-    line: bytes  # JSON
+MOST_LISTED = 300_000  # attempts of the groups in the list, which a browser holds
+_NEWEST = 4  # a fourth of the list is for all groups of the newest steps
+_SLOW, _REST = 0.1, 20  # lists of prompts that take longer (s) are not counted again for 20 times as long
 
 
 class _Seen(NamedTuple):
@@ -43,20 +41,40 @@ class _Seen(NamedTuple):
     read: int  # offset up to which whole groups were read
 
 
+class _Lists(NamedTuple):
+    told: dict[str, Any]
+    identities: list[str]
+    version: int
+    at: float  # when they were counted
+    rest: float  # s until they may be counted again
+
+
 @dataclass
 class _Read:
-    """All data that was read since the start of the epoch."""
+    """All data that was read since everything was read anew."""
 
     files: dict[Path, _Seen] = field(default_factory=dict)
-    groups: list[Held] = field(default_factory=list)
-    tally: Tally = field(default_factory=Tally)
+    groups: Groups = field(default_factory=Groups)
     about: Row = field(default_factory=dict)
     journals: dict[str, list[Row]] = field(default_factory=lambda: {name: [] for name in traces.JOURNALS})
     newest: dict[str, int] = field(default_factory=dict)  # split -> its last step
     problems: dict[Path, str] = field(default_factory=dict)
+    index: dict[str, list[Any]] = field(default_factory=dict)  # file -> its blocks, as long as it was not read
+    keeper: Keeper | None = None  # at the first look
+    lists: _Lists | None = None
+
+
+@dataclass
+class _List:
+    """The list of an epoch."""
+
+    numbers: list[int] = field(default_factory=list)  # of its groups
+    attempts: int = 0
+    seen: int = 0  # groups that are in it, or for which there was no room
     words: dict[str, int] = field(default_factory=dict)
     prompts: dict[str, int] = field(default_factory=dict)
-    lists: Prompts = field(default_factory=Prompts)
+    note: str = ""
+    numbered: int = 0  # groups whose prompts have a number
 
 
 class Feed:
@@ -68,10 +86,10 @@ class Feed:
 
     def __init__(self, run: str | Path):
         self._run = Path(run)
-        self._lock = threading.Lock()
+        self._lock, self._counting = threading.Lock(), threading.Lock()
         self._looked = 0.0
         self._epoch = self._version = 0
-        self._all = _Read()
+        self._all, self._list = _Read(), _List()
 
     def news(self, epoch: int = -1, groups: int = 0, version: int = -1) -> dict[str, Any]:
         """Return the data that is new to a reader who knows `groups` groups of an epoch.
@@ -92,8 +110,14 @@ class Feed:
             live = self._live()
             if (epoch, version) == (self._epoch, self._version):
                 return {"live": live}
-            known = min(max(groups, 0), len(self._all.groups)) if epoch == self._epoch else 0
+            known = min(max(groups, 0), len(self._list.numbers)) if epoch == self._epoch else 0
             return {"live": live, "head": self._head(), "index": self._index(known)}
+
+    def look(self) -> dict[str, Any]:
+        """Read what is new, and return the state of the run: `live` of [`news`]."""
+        with self._lock:
+            self._look()
+            return self._live()
 
     def metrics(self) -> dict[str, Any]:
         """Return every logged metric, as [`~trl_grpo_plus.view.overview.metrics_table`]."""
@@ -102,15 +126,25 @@ class Feed:
         return metrics_table(journal)
 
     def lists(self) -> dict[str, Any]:
-        """Return the course of each prompt so far.
+        """Return the course of each prompt so far; in a long run, as it was some seconds ago.
 
         Returns:
             `dict`: the columns of [`~trl_grpo_plus.view.prompt_history.Prompts.told`], and `listed`, the number of
-            each line's prompt, or -1 if no reader has got its groups yet.
+            each line's prompt, or -1 if none of its groups is in the list.
         """
+        with self._counting:  # so that texts can be had meanwhile
+            with self._lock:
+                now, read, version = time.monotonic(), self._all, self._version
+                lists = read.lists
+                stale = lists is None or (lists.version != version and now - lists.at >= lists.rest)
+                prompts, bar = read.groups.prompts.snapshot() if stale else None, read.about.get("solved_reward")
+            if prompts is not None:
+                counted, took = prompts.told(bar), time.monotonic() - now
+                read.lists = lists = _Lists(*counted, version, now, _REST * took if took > _SLOW else 0.0)
+        assert lists is not None
         with self._lock:
-            told, identities = self._all.lists.told(self._all.about.get("solved_reward"))
-            return {**told, "listed": [self._all.prompts.get(identity, -1) for identity in identities]}
+            self._number()
+            return {**lists.told, "listed": [self._list.prompts.get(identity, -1) for identity in lists.identities]}
 
     def texts(self, epoch: int, start: int, stop: int) -> Iterator[dict[str, Any]]:
         """Yield prompt, reference and attempts of the groups from `start` to `stop`, read from disk one by one.
@@ -119,11 +153,11 @@ class Feed:
             Moved: the groups are no longer at their places.
         """
         with self._lock:
-            wanted = self._all.groups[max(start, 0) : stop]
+            wanted = [self._all.groups.place(number) for number in self._list.numbers[max(start, 0) : stop]]
             if epoch != self._epoch or not wanted:
                 raise Moved
-        for group in wanted:
-            yield detail(file_index.read(group.place), group.place.path.parent)
+        for place in wanted:
+            yield detail(file_index.read(place), place.path.parent)
 
     # -- answers
 
@@ -134,7 +168,7 @@ class Feed:
         return {
             "epoch": self._epoch,
             "version": self._version,
-            "groups": len(read.groups),
+            "groups": len(self._list.numbers),
             "ended": "train_runtime" in last,
             "problem": _told(list(read.problems.values())),
             "there": self._run.is_dir(),
@@ -144,11 +178,11 @@ class Feed:
         path = self._run.resolve()
         title = path.parent.name if path.name == traces.FOLDER else path.name
         about = self._all.about
-        sizes = [group.size for group in self._all.groups]
-        journals = self._all.journals
+        groups, journals = self._all.groups, self._all.journals
         first_prompt = next(iter(journals[traces.FIRST_PROMPT]), None)
         source = Source(title, (), journals["metrics"], journals["alarms"], about, first_prompt=first_prompt)
-        head = head_of(source, sizes, self._all.tally)
+        head = head_of(source, len(groups), groups.attempts, groups.tally)
+        head |= {"groups": len(self._list.numbers), "attempts": self._list.attempts, "note": self._list.note}
         return head | {"live": self._live(), "max_steps": about.get("max_steps"), "opening": self._opening()}
 
     def _opening(self) -> dict[str, Any] | None:
@@ -157,9 +191,32 @@ class Feed:
         return None if step is None else {"split": "train", "step": step}
 
     def _index(self, known: int) -> dict[str, Any]:
-        new = self._all.groups[known:]
-        index = columns((json.loads(group.line) for group in new), self._all.words, self._all.prompts)
-        return {**index, "chunks": in_chunks(group.place.bytes for group in new)}
+        groups, named = self._all.groups, names_by_group(self._all.journals["alarms"])
+        new = self._list.numbers[known:]
+        index = columns((groups.line(number, named) for number in new), self._list.words, self._list.prompts)
+        return {**index, "chunks": in_chunks(groups.place(number).bytes for number in new)}
+
+    def _number(self) -> None:
+        """Assign numbers to the prompts of all groups in the list, in its order, as their lines will do."""
+        for number in self._list.numbers[self._list.numbered :]:
+            self._list.prompts.setdefault(self._all.groups.prompt(number), len(self._list.prompts))
+        self._list.numbered = len(self._list.numbers)
+
+    # -- the list
+
+    def _extend(self) -> None:
+        """Add the new groups to the list. If it becomes too long, choose its groups anew, in a new epoch."""
+        groups, chosen = self._all.groups, self._list
+        new = range(chosen.seen, len(groups))
+        if not new:
+            return
+        chosen.numbers.extend(new)
+        chosen.attempts += int(groups.sizes()[new.start :].sum())
+        chosen.seen = len(groups)
+        if chosen.attempts > MOST_LISTED * (2 if new.start else 1):
+            self._epoch += bool(new.start)
+            self._version += 1
+            self._list = _choose(groups, names_by_group(self._all.journals["alarms"]))
 
     # -- reading
 
@@ -169,8 +226,9 @@ class Feed:
         if not self._take():
             self._epoch += 1
             self._version += 1
-            self._all = _Read()
+            self._all, self._list = _Read(), _List()
             self._take()
+        self._extend()
         self._looked = time.monotonic()
 
     def _take(self) -> bool:
@@ -182,6 +240,8 @@ class Feed:
             if isinstance(error, OSError):
                 self._all.problems[self._run] = str(error)
             return not self._all.files
+        if not self._all.files:
+            self._all.index, self._all.keeper = traces.group_index.read(folder), Keeper(folder)
         there = [*(folder / f"{name}.jsonl" for name in self._all.journals), *(path for *_, path in attempts)]
         found = {path: known for path in there if (known := _stat(path)) is not None}
         for path, seen in self._all.files.items():
@@ -190,17 +250,18 @@ class Feed:
                 return False
         with self._telling_of(folder / "run.json"):
             self._all.about = traces.about(folder)
-        # Alarms first: they name groups.
         for name, lines in self._all.journals.items():
             self._follow(folder / f"{name}.jsonl", found, lines)
-        named = names_by_group(self._all.journals["alarms"])
         for step, split, path in attempts:
             if path not in found or not self._grown(path, found):
                 continue
             if step < self._all.newest.get(split, 0):  # the list is sorted by step
                 return False
             self._all.newest[split] = step
-            self._read(path, found[path], step, split, named)
+            self._read(path, found[path])
+        if self._all.keeper is not None:
+            self._all.keeper.end()
+        self._all.index, self._all.keeper = {}, None  # later looks read what is new from the lines
         return True
 
     def _grown(self, path: Path, found: dict[Path, tuple[int, int]]) -> bool:
@@ -216,21 +277,15 @@ class Feed:
                     end += len(line)
             self._done(path, found[path], end)
 
-    def _read(
-        self, path: Path, found: tuple[int, int], step: int, split: str, named: dict[tuple[int, ...], set[str]]
-    ) -> None:
+    def _read(self, path: Path, found: tuple[int, int]) -> None:
         """Read the whole groups of a file; the next look at a plain file starts at its first incomplete group."""
         start = end = self._start(path)
+        known = self._all.index.pop(path.name, [])
         with self._telling_of(path):
-            for attempts, place, after in file_index.groups(path, found[0], start):
-                end = after
-                rows = [{**row, "step": step, "split": split} for row in attempts]
-                self._all.tally.see(rows)
-                alarms = named.get((step, *group_key(rows[0])), ()) if split == "train" else ()
-                line = entry(rows, alarms)
-                self._all.lists.see(line)
-                told = json.dumps(line, separators=(",", ":")).encode()
-                self._all.groups.append(Held(place, len(rows), told))
+            for block in read_file(path, found[0], start, known, self._all.keeper):
+                self._all.groups.tally.see_block(block)
+                self._all.groups.add(block, path, found[0])
+                end = block.end
         self._done(path, found, end)
 
     def _start(self, path: Path) -> int:
@@ -250,6 +305,22 @@ class Feed:
             self._all.problems[path] = str(error)
         except Exception as error:  # a malformed attempt must not stop the reading of other files
             self._all.problems[path] = f"{path} has an attempt that is none ({type(error).__name__}: {error})."
+
+
+def _choose(groups: Groups, named: Named) -> _List:
+    """Return the list of a long run: all groups of the newest steps, and of the others those that a page chooses."""
+    sizes, whens = groups.sizes(), groups.whens()
+    since_each = np.cumsum(sizes[::-1])[::-1]
+    newest = int(np.count_nonzero(since_each > MOST_LISTED // _NEWEST))
+    while 0 < newest < len(sizes) and whens[newest] == whens[newest - 1]:
+        newest += 1
+    order = groups.in_turn(groups.ranks(named))
+    order = order[order < newest]
+    fits = np.cumsum(sizes[order]) <= MOST_LISTED - sizes[newest:].sum()
+    numbers = [*np.sort(order[fits]).tolist(), *range(newest, len(sizes))]
+    steps = len(set(whens[newest:].tolist()))
+    note = f"The list holds all groups of the last {steps:,} steps and evaluations." if steps else ""
+    return _List(numbers, int(sizes[numbers].sum()), len(sizes), note=note)
 
 
 def _told(problems: list[str]) -> str:

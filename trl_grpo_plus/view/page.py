@@ -12,20 +12,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from ..traces import Row, group_key
+import numpy as np
+
+from ..traces import Row, entry, group_key
 from ..utils.files import replace
-from .group_data import Tally, columns, detail, entry, names_by_group
+from . import file_index
+from .group_data import Tally, columns, detail, names_by_group
 from .overview import MOST, metrics_table, opening, place, telling
 from .prompt_history import MOST as MOST_PROMPTS
 from .prompt_history import Prompts
 from .rescored import Rescored, marked, words
 from .run_source import Source, head_of, source_of
-from .size_budget import Stored, choose
+from .size_budget import Stored, fitting, in_turn
 from .template import TAGS, array, block, chunks, deflate, dumped, pack, packed_block, template
 
 
 SCRIPTS = ("base", "text", "search", "plot", "markdown", "overview", "list", "group", "prompts", "page")
 LIVE = (*SCRIPTS[:-1], "live", SCRIPTS[-1])  # for a served page: a page from disk sends no requests
+_FIRST = 512  # groups that are read before it is known how many fit
+_SPARE = 0.02  # of the room may stay empty if not all groups were read
 STYLES = ("style", "reading", "follow", "narrow")
 
 
@@ -72,27 +77,25 @@ def write_page(run: str | Path, output: str | Path, max_mb: float = 100, rescore
         )
     source = source_of(run)
     with tempfile.TemporaryFile() as spool:
-        tally, prompts = Tally(), Prompts()
-        named = names_by_group(source.alarms)
-        stored = list(_store(source.groups, named, tally, prompts, spool, rescored, source.folder))
-        if not stored:
+        supply = _Supply(source, spool, rescored)
+        if not supply.total:
             raise ValueError(f"{run} has traces, but no group in them is whole yet. Wait for the first step to end.")
-        head = head_of(source, [group.size for group in stored], tally)
+        head = head_of(source, supply.total, supply.attempts, supply.tally)
         if rescored is not None:
             head["rescored"] = {"told": rescored.told, "words": words(rescored)}
         room = int(max_mb * 1e6) - sum(map(len, (*_template(), block("head", head)))) - 1000
         metrics = _metrics_block(source.metrics, room // 4)
         room -= len(metrics)
-        lists, room = _lists(prompts, source.about, room, min(group.cost for group in stored))
-        chosen = choose(stored, room)
+        lists, room = _lists(supply.prompts, source.about, room, supply.least)
+        chosen = supply.fill(room)
         if not chosen:
-            least = math.ceil((min(group.cost for group in stored) + int(max_mb * 1e6) - room) / 1e4) / 100
+            least = math.ceil((supply.least + int(max_mb * 1e6) - room) / 1e4) / 100
             raise ValueError(f"max_mb={max_mb} leaves no room for a single group. This run needs {least} or more.")
         head |= {"groups": len(chosen), "attempts": sum(group.size for group in chosen)}
         if rescored is None:
             head["opening"] = opening((group.place, group.told) for group in chosen)
         size = replace(output, (piece.encode() for piece in _pieces(head, metrics, lists, chosen, spool)))
-    return Page(output, size, len(stored), len(chosen), head["attempts_total"], head["attempts"])
+    return Page(output, size, supply.total, len(chosen), head["attempts_total"], head["attempts"])
 
 
 def panel(
@@ -111,7 +114,7 @@ def panel(
         weights (`dict[str, float]`, *optional*): weight of each reward. A reward of weight 0 is shown as a monitor.
     """
     source = Source(title, groups, [], [], {"rewards": weights})
-    head = head_of(source, [len(rows) for rows in groups], Tally(), panel=True)
+    head = head_of(source, len(groups), sum(map(len, groups)), Tally(), panel=True)
     lines = [entry(rows) for rows in groups]
     prompts, numbers = Prompts(), dict[str, int]()
     for line in lines:
@@ -139,36 +142,87 @@ def served(news: dict[str, Any]) -> tuple[bytes, str]:
 # -- contents of the page
 
 
-def _store(
-    groups: Iterable[Sequence[Row]],
-    named: dict[tuple[int, ...], set[str]],
-    tally: Tally,
-    prompts: Prompts,
-    spool: IO[bytes],
-    rescored: Rescored | None = None,
-    folder: Path | None = None,
-) -> Iterator[Stored]:
-    """Write each group to the spool file and yield its place: a run's texts need not fit into memory."""
-    at = 0
-    for rows in groups:
-        tally.see(rows)
-        tried = rescored.of(rows) if rescored is not None and rows[0]["split"] == rescored.split else None
-        if rescored is not None and tried is None:
-            continue
-        first = rows[0]
-        alarms = named.get((first["step"], *group_key(first)), ()) if first["split"] == "train" else ()
-        line = entry(rows, alarms)
-        prompts.see(line)
-        texts = detail(rows, folder)
-        if rescored is not None and tried is not None:
+class _Supply:
+    """The groups of a run, of which a page takes those that it has room for.
+
+    The texts of a long run are not all read. Groups are read in the order in which a page chooses them, a batch at a
+    time, and wait packed in the spool file.
+    """
+
+    def __init__(self, source: Source, spool: IO[bytes], rescored: Rescored | None):
+        self._source, self._spool, self._rescored, self._end = source, spool, rescored, 0
+        self._named = names_by_group(source.alarms)
+        self._stored: dict[int, Stored] = {}
+        if source.folder is None:
+            self._store_all(source.groups)
+        else:
+            wanted = None if rescored is None else lambda *key: rescored.differs(*key) is not None
+            self._groups = file_index.read_run(source.folder, wanted)
+            self.tally, self.prompts = self._groups.tally, self._groups.prompts
+            self.total, self.attempts = len(self._groups), self._groups.attempts
+            self._sizes = self._groups.bytes()
+            self._order = self._groups.in_turn(self._ranks())
+            self._read(_FIRST)
+
+    @property
+    def least(self) -> int:
+        """Bytes that the smallest group takes, of those that were read."""
+        return min(group.cost for group in self._stored.values())
+
+    def fill(self, room: int) -> list[Stored]:
+        """Return the groups that fit into `room` bytes, in the order of the run."""
+        while True:
+            known = [(n, self._stored[n].cost) for n in self._order[: len(self._stored)].tolist()]
+            chosen = fitting(known, room)
+            left = room - sum(self._stored[n].cost for n in chosen)
+            if len(known) == self.total or (chosen and left < max(self.least, _SPARE * room)):
+                return [self._stored[n] for n in sorted(chosen)]
+            # As many as fill the room, if they pack as those before, and a tenth more.
+            packed = sum(cost for _, cost in known) / sum(self._sizes[n] for n, _ in known)
+            enough = int(np.count_nonzero(np.cumsum(self._sizes[self._order]) * packed < room))
+            self._read(max(enough, len(known)) + len(known) // 10 + 1)
+
+    def _ranks(self) -> Any:
+        ranks = self._groups.ranks(self._named)
+        if self._rescored is not None:
+            differs = [self._rescored.differs(*key) for key in self._groups.group_keys()]
+            ranks[np.array(differs, bool)] = 0
+        return ranks
+
+    def _read(self, count: int) -> None:
+        """Store the first `count` groups of the order, in the order of the run."""
+        for number in np.sort(self._order[len(self._stored) : count]).tolist():
+            self._store(number, self._groups.rows(number))
+
+    def _store_all(self, groups: Iterable[Sequence[Row]]) -> None:
+        self.tally, self.prompts, self.attempts = Tally(), Prompts(), 0
+        for number, rows in enumerate(groups):
+            self.tally.see(rows)
+            self.attempts += len(rows)
+            self.prompts.see(self._store(number, rows))
+        self.total = len(self._stored)
+        whens: dict[tuple[str, int], int] = {}
+        of_groups = [whens.setdefault(group.when, len(whens)) for group in self._stored.values()]
+        ranks = np.array([group.rank for group in self._stored.values()], int)
+        self._order = in_turn(np.array(of_groups, int), ranks)
+
+    def _store(self, number: int, rows: Sequence[Row]) -> Row:
+        """Write a group to the spool file and keep its place there, and return its line of the list."""
+        first, rescored = rows[0], self._rescored
+        alarms = self._named.get((first["step"], *group_key(first)), ()) if first["split"] == "train" else ()
+        line, texts = entry(rows, alarms), detail(rows, self._source.folder)
+        if rescored is not None and (tried := rescored.of(rows)) is not None:
             marked(line, texts, tried, rescored)
         written, raw = dumped(line).encode(), dumped(texts).encode() + b","
         packed = deflate(raw)
-        spool.write(written + packed)
+        self._spool.seek(self._end)
+        self._spool.write(written + packed)
         rank = 0 if line["alarms"] or line.get("differs") else 1 if line["verdict"] in ("alive", None) else 2
         sizes = (len(written), len(packed), len(raw))
-        yield Stored((first["split"], first["step"]), rank, len(rows), at, *sizes, place(rows), telling(rows))
-        at += len(written) + len(packed)
+        when = first["split"], first["step"]
+        self._stored[number] = Stored(when, rank, len(rows), self._end, *sizes, place(rows), telling(rows))
+        self._end += len(written) + len(packed)
+        return line
 
 
 class _Lists(NamedTuple):

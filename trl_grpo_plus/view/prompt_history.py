@@ -3,15 +3,19 @@
 A prompt is newly solved, lost, never solved, always solved, or unsettled: tried often and not learnt.
 
 The input is the lines of the list, read one by one, including groups that do not fit into a page. The memory holds a
-few numbers for each group, 8 bytes for each attempt, and texts only of prompts that were sampled at least twice.
+few numbers for each group, and 8 bytes for each attempt. Titles stay in the blocks of the index, if there is one.
 """
 
+import copy
 import math
 from array import array
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
 from itertools import accumulate, islice
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from .group_data import thin
 
@@ -24,8 +28,6 @@ _MOSTLY, _HALF, _FEW = 0.75, 0.5, 0.25
 _OFTEN = 8  # groups
 _ATTEMPTS = 8  # attempts that are enough to judge a prompt by
 _EPSILON = 1e-6  # rewards are sums of floats
-
-Group = tuple[int, Sequence[float]]  # step; the rewards of its attempts, NaN for an unscored attempt
 
 
 def window(groups: int, size: float) -> int:
@@ -101,6 +103,14 @@ class _Went(NamedTuple):
     groups: int
 
 
+class _Scored(NamedTuple):
+    """Of each group: the number of attempts, their mean reward, the share that solved it; NaN if none is scored."""
+
+    sizes: Any
+    means: Any
+    shares: Any
+
+
 class Prompts:
     """The history of a run's prompts. A prompt is followed separately in each split.
 
@@ -115,27 +125,56 @@ class Prompts:
     """
 
     def __init__(self) -> None:
-        self._numbers: dict[tuple[str, str], int] = {}  # split and identity
+        self._splits: list[str] = []
+        # For each group: the number of its split, its prompt's identity, its step, and its number of attempts.
+        self._split, self._identity, self._steps, self._sizes = array("q"), array("Q"), array("q"), array("q")
+        self._rewards = array("d")  # of all groups
         self._titles: dict[int, str] = {}
-        # For each group: the number of its prompt, its step, and the end of its rewards in `_rewards`.
-        self._whose, self._steps, self._ends = array("L"), array("q"), array("Q")
-        self._rewards = array("d")
+        self._blocks: list[tuple[int, Any]] = []  # the number of a block's first group, and the block
         self._good = math.inf  # the lowest reward in any group with the verdict all_good
         self._judged = False
 
     def see(self, line: dict[str, Any]) -> None:
-        """Add a group by its line of the list, from [`~trl_grpo_plus.view.group_data.entry`]. Steps must ascend."""
-        before = len(self._numbers)
-        number = self._numbers.setdefault((line["split"], line["prompt"]), before)
-        if number < before:
-            self._titles.setdefault(number, line["title"])
-        self._whose.append(number)
+        """Add a group by its line of the list, from [`~trl_grpo_plus.traces.entry`]. Steps must ascend."""
+        self._titles[len(self._steps)] = line["title"]
+        self._split.append(self._number(line["split"]))
+        self._identity.append(int(line["prompt"], 16))
         self._steps.append(line["step"])
+        self._sizes.append(len(line["rewards"]))
         self._rewards.extend(math.nan if reward is None else reward for reward in line["rewards"])
-        self._ends.append(len(self._rewards))
         self._judged |= line["verdict"] is not None
         if line["verdict"] == "all_good":
             self._good = min([self._good, *(reward for reward in line["rewards"] if reward is not None)])
+
+    def see_block(self, block: Any) -> None:
+        """Add all groups of a block of the index. Steps must ascend."""
+        (step, split), records = block.place, block.records
+        self._blocks.append((len(self._steps), block))
+        self._split.frombytes(np.full(len(records), self._number(split), "i8").tobytes())
+        self._identity.frombytes(records["prompt"].tobytes())
+        self._steps.frombytes(np.full(len(records), step, "i8").tobytes())
+        self._sizes.frombytes(records["size"].astype("i8").tobytes())
+        self._rewards.frombytes(block.rewards.tobytes())
+        self._judged |= bool((records["verdict"] >= 0).any())
+        if "all_good" in block.words:
+            good = np.repeat(records["verdict"] == block.words.index("all_good"), records["size"])
+            rewards = block.rewards[good & ~np.isnan(block.rewards)]
+            self._good = min(self._good, float(rewards.min(initial=math.inf)))
+
+    def snapshot(self) -> "Prompts":
+        """Return a copy that stays as it is while groups are added."""
+        return copy.deepcopy(self, {id(block): block for _, block in self._blocks})
+
+    def _number(self, split: str) -> int:
+        if split not in self._splits:
+            self._splits.append(split)
+        return self._splits.index(split)
+
+    def _title(self, group: int) -> str:
+        if group in self._titles:
+            return self._titles[group]
+        first, block = self._blocks[bisect_right(self._blocks, group, key=lambda known: known[0]) - 1]
+        return str(block.title(group - first))
 
     def bar(self, solved_reward: float | None) -> tuple[float, str]:
         """Return the reward from which on an attempt solves its prompt, and the name of the reward's source.
@@ -165,55 +204,76 @@ class Prompts:
             rewards. `steps` and `means` are the prompt's curve. `counts` counts all prompts, by split.
         """
         bar, by = self.bar(solved_reward)
-        keys = list(self._numbers)
-        went, places = list[_Went](), self._places()
-        for number, its in places.items():
-            went.append(_went(number, [self._group(place) for place in its], bar))
-        chosen = _most_telling(went, most, [split for split, _ in keys])
+        scored, (firsts, whose) = self._scored(bar), self._prompts()
+        places = _places(whose, len(firsts))
+        splits = [self._splits[self._split[first]] for first in firsts]
+        went = [_went(number, its, scored, bar) for number, its in places.items()]
+        chosen = _most_telling(went, most, splits)
         points = max(_FEWEST, min(POINTS, _ALL_POINTS // max(len(chosen), 1)))
+        steps = np.array(self._steps, "i8")
         lines = [
             {
-                "split": keys[one.prompt][0],
-                "title": self._titles[one.prompt],
+                "split": splits[one.prompt],
+                "title": self._title(firsts[one.prompt]),
                 "list": one.list,
-                **_course([self._group(place) for place in places[one.prompt]], bar, points),
+                **_course(places[one.prompt], steps, scored, bar, points),
             }
             for one in chosen
         ]
         names = [*("split", "title", "list", "groups", "attempts", "solved", "failed")]
         names += ["early", "late", "steps", "means"]
         table = {name: [line[name] for line in lines] for name in names}
-        told = {"bar": None if math.isnan(bar) else bar, "by": by, "counts": self._counts(went), **table}
-        return told, [keys[one.prompt][1] for one in chosen]
+        told = {"bar": None if math.isnan(bar) else bar, "by": by, "counts": _counts(went, splits), **table}
+        return told, [f"{self._identity[firsts[one.prompt]]:016x}" for one in chosen]
 
-    def _places(self) -> dict[int, list[int]]:
-        """Map each prompt seen at least twice to its groups."""
-        times = Counter(self._whose)
-        places: dict[int, list[int]] = defaultdict(list)
-        for place, number in enumerate(self._whose):
-            if times[number] > 1:
-                places[number].append(place)
-        return places
+    def _prompts(self) -> tuple[list[int], Any]:
+        """Return the first group of each prompt, in order, and the number of each group's prompt."""
+        split, identity = np.array(self._split, "i8"), np.array(self._identity, "u8")
+        firsts, whose, count = [np.zeros(0, int)], np.zeros(len(split), int), 0
+        for number in range(len(self._splits)):
+            own = np.flatnonzero(split == number)
+            _, first, inverse = np.unique(identity[own], return_index=True, return_inverse=True)
+            firsts.append(own[first])
+            whose[own] = inverse + count
+            count += len(first)
+        found = np.concatenate(firsts)
+        order = np.argsort(found)
+        rank = np.empty(count, int)
+        rank[order] = np.arange(count)
+        return found[order].tolist(), rank[whose]
 
-    def _group(self, place: int) -> Group:
-        start = self._ends[place - 1] if place else 0
-        return self._steps[place], self._rewards[start : self._ends[place]]
+    def _scored(self, bar: float) -> _Scored:
+        sizes, rewards = np.array(self._sizes, "i8"), np.array(self._rewards, "f8")
+        if not len(sizes):
+            return _Scored(sizes, rewards, rewards)
+        starts, known = np.cumsum(sizes) - sizes, ~np.isnan(rewards)
+        counts = np.add.reduceat(known.astype(int), starts)
+        sums = np.add.reduceat(np.where(known, rewards, 0.0), starts)
+        solved = np.add.reduceat((rewards >= bar - _EPSILON).astype(int), starts)
+        with np.errstate(invalid="ignore"):
+            return _Scored(sizes, np.where(counts, sums, np.nan) / counts, np.where(counts, solved, np.nan) / counts)
 
-    def _counts(self, went: Sequence[_Went]) -> dict[str, dict[str, int]]:
-        keys = list(self._numbers)
-        every, lists = Counter(split for split, _ in keys), Counter((keys[one.prompt][0], one.list) for one in went)
-        return {
-            split: {"all": count, **{name: lists[split, name] for name in LISTS}} for split, count in every.items()
-        }
+
+def _places(whose: Any, prompts: int) -> dict[int, Any]:
+    """Map each prompt seen at least twice to its groups, in order."""
+    times = np.bincount(whose, minlength=prompts)
+    order, ends = np.argsort(whose, kind="stable"), np.cumsum(times)
+    return {int(n): order[ends[n] - times[n] : ends[n]] for n in np.flatnonzero(times > 1)}
 
 
-def _went(prompt: int, groups: Sequence[Group], bar: float) -> _Went:
-    shares = [one for _, rewards in groups if (one := share(rewards, bar)) is not None]
+def _counts(went: Sequence[_Went], splits: Sequence[str]) -> dict[str, dict[str, int]]:
+    lists = Counter((splits[one.prompt], one.list) for one in went)
+    every = Counter(splits)
+    return {split: {"all": count, **{name: lists[split, name] for name in LISTS}} for split, count in every.items()}
+
+
+def _went(prompt: int, places: Any, scored: _Scored, bar: float) -> _Went:
+    shares = [one for one in scored.shares[places].tolist() if not math.isnan(one)]
     if not shares or math.isnan(bar):
-        return _Went(prompt, None, 0.0, len(groups))
-    some = window(len(shares), sum(len(rewards) for _, rewards in groups) / len(groups))
+        return _Went(prompt, None, 0.0, len(places))
+    some = window(len(shares), float(scored.sizes[places].sum()) / len(places))
     change = (sum(shares[-some:]) - sum(shares[:some])) / some
-    return _Went(prompt, judged(shares, some), change, len(groups))
+    return _Went(prompt, judged(shares, some), change, len(places))
 
 
 def _most_telling(went: Sequence[_Went], most: int, splits: Sequence[str]) -> list[_Went]:
@@ -230,28 +290,23 @@ def _most_telling(went: Sequence[_Went], most: int, splits: Sequence[str]) -> li
     return sorted((one for *_, one in islice(ranked, most)), key=telling)
 
 
-def _course(groups: Sequence[Group], bar: float, points: int) -> dict[str, Any]:
+def _course(places: Any, all_steps: Any, scored: _Scored, bar: float, points: int) -> dict[str, Any]:
     """Return a line's data about its prompt's groups."""
-    shares = [(step, one) for step, rewards in groups if (one := share(rewards, bar)) is not None]
-    means = list(_means(groups))
-    curve, some = thin(means, points), window(len(means), sum(len(rewards) for _, rewards in groups) / len(groups))
+    steps, shares, means = (values[places].tolist() for values in (all_steps, scored.shares, scored.means))
+    course = [(step, float(f"{mean:.4g}")) for step, mean in zip(steps, means, strict=True) if not math.isnan(mean)]
+    attempts = int(scored.sizes[places].sum())
+    curve, some = thin(course, points), window(len(course), attempts / len(places))
+    failed = (step for step, one in zip(reversed(steps), reversed(shares), strict=True) if one <= 0)
     return {
-        "groups": len(groups),
-        "attempts": sum(len(rewards) for _, rewards in groups),
-        "solved": next((step for step, one in shares if one >= 1), None),
-        "failed": next((step for step, one in reversed(shares) if one <= 0), None) if not math.isnan(bar) else None,
-        "early": _mean([mean for _, mean in means[:some]]),
-        "late": _mean([mean for _, mean in means[-some:]]),
+        "groups": len(places),
+        "attempts": attempts,
+        "solved": next((step for step, one in zip(steps, shares, strict=True) if one >= 1), None),
+        "failed": next(failed, None) if not math.isnan(bar) else None,
+        "early": _mean([mean for _, mean in course[:some]]),
+        "late": _mean([mean for _, mean in course[-some:]]),
         "steps": [step for step, _ in curve],
         "means": [mean for _, mean in curve],
     }
-
-
-def _means(groups: Sequence[Group]) -> Iterator[tuple[int, float]]:
-    for step, rewards in groups:
-        scored = [reward for reward in rewards if not math.isnan(reward)]
-        if scored:
-            yield step, float(f"{sum(scored) / len(scored):.4g}")
 
 
 def _mean(means: Sequence[float]) -> float | None:

@@ -17,13 +17,15 @@ class Rescored(NamedTuple):
         told (`str`): a summary of the results, in a sentence or two.
         kinds (`list[tuple[str, str]]`): label and kind of each disagreement that occurs.
         of (`Callable`): function from a group's attempts to a [`Tried`], or to `None` for a group that was not scored.
-            The page leaves such a group out.
+        differs (`Callable`): function from the split and (step, batch, round, group) of a group to whether scores of
+            its attempts or its verdict differ; `None` for a group that was not scored. The page leaves it out.
     """
 
     split: str
     told: str
     kinds: list[tuple[str, str]]
     of: Callable[[Sequence[Row]], "Tried | None"]
+    differs: Callable[[str, tuple[int, ...]], bool | None]
 
 
 class Tried(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import traces
 from ..traces import Row
-from .calibration import calibration
+from .calibration import binned
 from .group_data import Tally, by_name, curves
 from .overview import before_after
 
@@ -51,12 +51,12 @@ def source_of(run: str | Path) -> Source:
     return Source(title, traces.groups(folder), *read, folder=folder, first_prompt=first_prompt)
 
 
-def head_of(source: Source, sizes: Sequence[int], tally: Tally, panel: bool = False) -> dict[str, Any]:
+def head_of(source: Source, groups: int, attempts: int, tally: Tally, panel: bool = False) -> dict[str, Any]:
     """Return the page's data about a run as a whole.
 
     Args:
         source ([`Source`]): the run.
-        sizes (`Sequence[int]`): number of attempts of each of the run's groups.
+        groups (`int`), attempts (`int`): numbers of the run's groups and attempts.
         tally ([`Tally`]): sums over these groups.
         panel (`bool`, *optional*, defaults to `False`): the page shows only some groups.
     """
@@ -69,12 +69,12 @@ def head_of(source: Source, sizes: Sequence[int], tally: Tally, panel: bool = Fa
         "opening": None,  # the page then opens on the first group
         "step_shift": source.step_shift,
         "curves": curves(source.metrics, tally, source.step_shift),
-        "calibration": calibration(tally.beliefs),
+        "calibration": binned(*tally.beliefs),
         "alarms": by_name(source.alarms),
         "note": source.note,
         "panel": panel,
-        **dict.fromkeys(("groups", "groups_total"), len(sizes)),
-        **dict.fromkeys(("attempts", "attempts_total"), sum(sizes)),
+        **dict.fromkeys(("groups", "groups_total"), groups),
+        **dict.fromkeys(("attempts", "attempts_total"), attempts),
     }
 
 

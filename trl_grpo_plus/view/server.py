@@ -11,6 +11,7 @@ import hmac
 import json
 import secrets
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -60,7 +61,7 @@ def open_server(run: str | Path, port: int = 0) -> "Server":
     if not 0 <= port <= 65535:
         raise ValueError(f"--port={port} is no port. Give one from 1024 to 65535, or none for a free one.")
     feed = Feed(run)
-    if not feed.news()["live"]["groups"] and traces.trl_completions.files(run):
+    if not feed.look()["groups"] and traces.trl_completions.files(run):
         raise ValueError(f"{run} is a run of stock TRL, whose files are not followed. Leave out --serve for its page.")
     try:
         return Server(feed, port)
@@ -127,8 +128,11 @@ class _Handler(BaseHTTPRequestHandler):
         answer(asked)
 
     def _page(self, asked: dict[str, int]) -> None:
-        page, policy = served(self.server.feed.news())
+        news = self.server.feed.news()
+        page, policy = served(news)
         self._send(page, "text/html; charset=utf-8", {"Content-Security-Policy": f"{policy}; frame-ancestors 'none'"})
+        if news["head"]["groups"] < news["head"]["groups_total"]:  # a long run, whose lists take a second to count
+            threading.Thread(target=self.server.feed.lists, daemon=True).start()
 
     def _data(self, asked: dict[str, int]) -> None:
         known = {name: asked[name] for name in ("epoch", "groups", "version") if name in asked}

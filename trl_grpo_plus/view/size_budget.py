@@ -1,8 +1,9 @@
 """The choice of the groups that fit into a page."""
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from .overview import Place, Telling
 from .template import TAGS
@@ -30,25 +31,34 @@ class Stored(NamedTuple):
         return self.packed * 4 // 3 + self.line + TAGS
 
 
-def choose(stored: Sequence[Stored], room: int) -> list[Stored]:
-    """Return the groups that fit into `room` bytes, in their given order.
+def in_turn(whens: Any, ranks: Any) -> Any:
+    """Return the numbers of groups in the order in which a page chooses them.
 
-    Groups of the lowest rank are chosen first. Within a rank, the first group of each step is chosen, then the second,
-    and so on.
+    Groups of the lowest rank come first. Within a rank, the first group of each step comes first, then the second, and
+    so on.
+
+    Args:
+        whens (`np.ndarray`): for each group, the number of its split and step, in order of their first groups.
+        ranks (`np.ndarray`): for each group, its rank: see [`Stored`].
     """
-    whens = list(dict.fromkeys(group.when for group in stored))
-    turn = {when: _scattered(i) for i, when in enumerate(whens)}
-    seen: dict[Any, int] = defaultdict(int)
-    order = []
-    for number, group in enumerate(stored):
-        order.append((group.rank, seen[group.when, group.rank], turn[group.when], number))
-        seen[group.when, group.rank] += 1
+    if not len(whens):
+        return np.zeros(0, int)
+    together = np.lexsort((ranks, whens))  # stable: groups of one step and rank stay in order
+    begins = np.flatnonzero(np.diff(whens[together], prepend=-1) | np.diff(ranks[together], prepend=-1))
+    turn = np.empty(len(whens), int)
+    turn[together] = np.arange(len(whens)) - np.repeat(begins, np.diff(begins, append=len(whens)))
+    scattered = np.array([_scattered(i) for i in range(int(whens.max()) + 1)])
+    return np.lexsort((scattered[whens], turn, ranks))
+
+
+def fitting(costs: Iterable[tuple[int, int]], room: int) -> list[int]:
+    """Return those groups, given as number and cost, that fit into the room one after the other."""
     chosen = []
-    for *_, number in sorted(order):
-        if stored[number].cost <= room:
-            room -= stored[number].cost
+    for number, cost in costs:
+        if cost <= room:
+            room -= cost
             chosen.append(number)
-    return [stored[number] for number in sorted(chosen)]
+    return chosen
 
 
 def _scattered(i: int) -> float:

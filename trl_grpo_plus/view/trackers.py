@@ -17,12 +17,11 @@ from typing import Any
 from accelerate.logging import get_logger
 
 from ..rollouts.verdicts import VERDICTS
-from ..traces import Row
+from ..traces import Row, best_first
 from ..utils import optional_packages
 from ..utils.text import as_text
 from ..utils.validation import finite_or_none
 from . import page
-from .group_data import best_first
 
 
 logger = get_logger(__name__)

@@ -1,6 +1,6 @@
 """Writers of the table: JSON lines, or a folder with a parquet file for each split.
 
-Memory holds at most some hundred attempts of each split at once.
+Memory holds at most some thousand attempts of each split at once.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from .columns import COLUMNS, clean, flat
 from .schema import MESSAGES, Held, look
 
 
-CHUNK = 500  # attempts; a row group of a parquet file
+CHUNK = 4000  # attempts; a row group of a parquet file, whose footer grows with the number of row groups
 _TYPES = {"int": pa.int64(), "float": pa.float64(), "flag": pa.bool_(), "text": pa.string(), "json": pa.string()}
 _TYPES |= {"texts": pa.list_(pa.string()), "pairs": pa.list_(pa.list_(pa.float64()))}
 _MESSAGES = pa.list_(pa.struct({"role": pa.string(), "content": pa.string(), "other": pa.string()}))

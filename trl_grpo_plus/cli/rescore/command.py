@@ -16,10 +16,11 @@ from ...utils import files
 from ...utils.terminal import say
 from ...utils.validation import ConfigError, Number, did_you_mean, finite_or_none
 from ...view import Rescored, write_page
+from .found import Found
 from .page import rescored
 from .report import report, to_lines
 from .requested_rewards import Asked, build, check, read
-from .scoring_loop import Group, scored
+from .scoring_loop import scored
 
 
 PAGE = "rescore.html"
@@ -59,9 +60,8 @@ def rescore(options: argparse.Namespace) -> int:
         say(f"Interrupted. {'The report covers what' if found else 'Nothing'} was scored until then.", file=sys.stderr)
     if found:
         weights = known.get("rewards") or {}
-        attempts = sum(group.size for group in found)
         steps = f"steps {found[0].place['step']} to {found[-1].place['step']}"
-        which = f"{options.folder}: {options.split}, {steps}, {attempts:,} attempts in {len(found):,} groups"
+        which = f"{options.folder}: {options.split}, {steps}, {found.attempts:,} attempts in {len(found):,} groups"
         say(f"{which}, {took:.1f} s\n\n{report(found, asked, weights, limits(known))}")
         if lines is not None:
             files.replace(lines, to_lines(found, asked, options.split))
@@ -127,9 +127,9 @@ def _recorded(folder: str, split: str, since: int) -> list[str]:
     return list(dict.fromkeys(name for path in paths for name in next(read_lines(path), {}).get("rewards") or ()))
 
 
-def _scored(options: argparse.Namespace, since: int, asked: list[Asked]) -> tuple[list[Group], bool]:
+def _scored(options: argparse.Namespace, since: int, asked: list[Asked]) -> tuple[Found, bool]:
     """Return the scored groups, and `True` if Ctrl-C came before all were scored."""
-    found: list[Group] = []
+    found = Found()
     total = sum(
         sum(1 for _ in lines_of(path))
         for step, of, path in files_of(options.folder)

@@ -1,15 +1,17 @@
 """Pure functions: the agreement of rewards, and the verdicts and advantages that a new reward would have given."""
 
 import math
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, overload
 
 import torch
 from torch import Tensor
 
 from ...objective.advantages import compute
 from ...rollouts.groups import judge, totals
+from .found import batches
 from .requested_rewards import TOTAL
 from .scoring_loop import Group
 
@@ -18,6 +20,8 @@ Score = float | None
 Pair = tuple[Score, Score]
 
 TOLERANCE = 1e-6  # absolute or relative: traces hold float32 rounded to 7 decimals
+BATCH = 4096  # groups that are compared at once
+PAIRS = 1 << 18  # pairs that are multiplied at once
 FAILED = {"error": "error", "timeout": "time-out", "starved": "starved"}
 KINDS = ("0 -> 1", "1 -> 0", "lower", "higher", "was None", "now None", *FAILED.values())
 
@@ -31,6 +35,35 @@ class Difference(NamedTuple):
     new: Score
 
 
+class Differences(Sequence[Difference]):
+    """Differences by their places. Memory holds 16 bytes for each; their groups are fetched when asked for."""
+
+    def __init__(self, groups: Sequence[Group], label: str, against: str):
+        self._groups, self._label, self._against = groups, label, against
+        self._numbers, self._attempts = array("Q"), array("Q")
+
+    def append(self, number: int, attempt: int) -> None:
+        """Add an attempt of the group with this number."""
+        self._numbers.append(number)
+        self._attempts.append(attempt)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, at: int) -> Difference: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Difference]: ...
+
+    def __getitem__(self, at: int | slice) -> Difference | list[Difference]:
+        if isinstance(at, slice):
+            return [self[one] for one in range(*at.indices(len(self)))]
+        group, attempt = self._groups[self._numbers[at]], self._attempts[at]
+        old, new = group.recorded[self._against][attempt], group.outcomes[self._label][attempt].score
+        return Difference(group, attempt, old, new)
+
+
 class Agreement(NamedTuple):
     """The result of [`agreement`]: counts, means and differences over the attempts."""
 
@@ -40,7 +73,7 @@ class Agreement(NamedTuple):
     old_mean: Score
     new_mean: Score
     statuses: Counter[str]  # of all attempts
-    differences: dict[str, list[Difference]]  # by kind, in the order of KINDS
+    differences: dict[str, Differences]  # by kind, in the order of KINDS
 
 
 def same(old: Score, new: Score) -> bool:
@@ -75,37 +108,48 @@ def kind(old: Score, new: Score, status: str = "ok") -> str | None:
     return "lower" if new < old else "higher"
 
 
-def agreement(groups: Iterable[Group], label: str, against: str) -> Agreement:
+def agreement(groups: Sequence[Group], label: str, against: str) -> Agreement:
     """Compare the reward `label` with the recorded reward `against`, over the groups that recorded it."""
-    found: dict[str, list[Difference]] = {name: [] for name in KINDS}
+    found = {name: Differences(groups, label, against) for name in KINDS}
     statuses: Counter[str] = Counter()
-    olds, news, lacking = [], [], 0
-    for group in groups:
+    olds, news, attempts, lacking = array("d"), array("d"), 0, 0
+    for number, group in enumerate(groups):
         statuses.update(outcome.status for outcome in group.outcomes[label])
         if against not in group.recorded:
             lacking += group.size
             continue
+        attempts += group.size
         for attempt, (old, outcome) in enumerate(zip(group.recorded[against], group.outcomes[label], strict=True)):
             new = outcome.score
-            olds.append(old)
-            news.append(new)
+            olds.extend(() if old is None else (old,))
+            news.extend(() if new is None else (new,))
             if differs := kind(old, new, outcome.status):
-                found[differs].append(Difference(group, attempt, old, new))
-    equal = len(olds) - sum(map(len, found.values()))
+                found[differs].append(number, attempt)
+    equal = attempts - sum(map(len, found.values()))
     differences = {name: of_kind for name, of_kind in found.items() if of_kind}
-    return Agreement(len(olds), lacking, equal, _mean(olds), _mean(news), statuses, differences)
+    return Agreement(attempts, lacking, equal, _mean(olds), _mean(news), statuses, differences)
 
 
 def pearson(pairs: Iterable[Pair]) -> float | None:
     """Return Pearson's r over the pairs without a `None`; `None` for fewer than two, or if a side is constant."""
-    both = [pair for pair in pairs if None not in pair]
-    if len(both) < 2:
+    both = array("d")
+    for old, new in pairs:
+        if old is not None and new is not None:
+            both.extend((old, new))
+    return _correlation(both)
+
+
+def _correlation(both: "array[float]") -> float | None:
+    """Return Pearson's r of the pairs that follow one another in an array, without a copy of the array."""
+    if len(both) < 4:
         return None
-    x, y = torch.tensor(both, dtype=torch.float64).unbind(1)
-    if min(x.max() - x.min(), y.max() - y.min()) <= TOLERANCE:
+    pairs = torch.frombuffer(both, dtype=torch.float64).view(-1, 2)
+    if (pairs.amax(dim=0) - pairs.amin(dim=0)).min() <= TOLERANCE:
         return None
-    x, y = x - x.mean(), y - y.mean()
-    return ((x @ y) / (x.norm() * y.norm())).item()
+    mean, products = pairs.mean(dim=0), torch.zeros(2, 2, dtype=torch.float64)
+    for some in pairs.split(PAIRS):
+        products += (some - mean).T @ (some - mean)
+    return (products[0, 1] / (products[0, 0] * products[1, 1]).sqrt()).item()
 
 
 def share_equal(pairs: Sequence[Pair]) -> float:
@@ -194,11 +238,10 @@ def effect(
         limits (`Mapping`): arguments of [`~trl_grpo_plus.rollouts.groups.judge`].
     """
     table: Counter[tuple[str, str]] = Counter()
-    pairs: list[Pair] = []
-    unexplained = alive = 0
-    known = totalled(groups, against, weights)
-    for size in sorted({group.size for group in known}):
-        alike = [group for group in known if group.size == size]
+    both = array("d")
+    unexplained = alive = judged_groups = 0
+    for alike in alike_batches(groups, against, weights):
+        judged_groups += len(alike)
         news = new_totals(alike, label, against, weights)
         advantages = compute(news.double()).tolist()
         judged = zip(alike, verdicts(alike, old_totals(alike), limits), verdicts(alike, news, limits), strict=True)
@@ -207,8 +250,18 @@ def effect(
             unexplained += group.verdict != again
             if group.verdict == new == "alive" and group.advantages[0] is not None:
                 alive += 1
-                pairs += zip(group.advantages, of_group, strict=True)
-    return Effect(table, unexplained, pearson(pairs), alive, len(groups) - len(known))
+                for old, other in zip(group.advantages, of_group, strict=True):
+                    if old is not None:
+                        both.extend((old, other))
+    return Effect(table, unexplained, _correlation(both), alive, len(groups) - judged_groups)
+
+
+def alike_batches(groups: Iterable[Group], against: str, weights: Mapping[str, float]) -> Iterator[list[Group]]:
+    """Yield the groups whose new total is known, in batches of groups of one size: see [`totalled`]."""
+    for batch in batches(groups, BATCH):
+        known = totalled(batch, against, weights)
+        for size in sorted({group.size for group in known}):
+            yield [group for group in known if group.size == size]
 
 
 def _tensor(scores: Sequence[Score]) -> Tensor:

@@ -5,7 +5,7 @@ from typing import Any
 
 from ...traces import Row
 from ...view import Rescored, Tried
-from .compare import Agreement, agreement, kind, new_totals, totalled, verdicts
+from .compare import Agreement, agreement, alike_batches, kind, new_totals, verdicts
 from .requested_rewards import TOTAL, Asked
 from .scoring_loop import Group
 
@@ -30,18 +30,27 @@ def rescored(
     """
     found = {one.label: agreement(groups, one.label, one.against) for one in asked}
     turned = _turned(groups, asked, weights, limits)
-    by_place = {_place(group.place): group for group in groups}
+    by_place: dict[Place, int] = {}
+    differing = bytearray(len(groups))
+    for number, group in enumerate(groups):
+        by_place[_place(group.place)] = number
+        disagrees = any(score[4] is not None for n in range(group.size) for score in _scores(group, n, asked))
+        differing[number] = disagrees or _place(group.place) in turned
 
     def of(rows: Sequence[Row]) -> Tried | None:
-        place = _place(rows[0])
-        group = by_place.get(place)
-        if group is None or group.size != len(rows):
+        number = by_place.get(_place(rows[0]))
+        if number is None or (group := groups[number]).size != len(rows):
             return None
-        return Tried([_scores(group, attempt, asked) for attempt in range(group.size)], turned.get(place, []))
+        scores = [_scores(group, attempt, asked) for attempt in range(group.size)]
+        return Tried(scores, turned.get(_place(group.place), []))
+
+    def differs(of_split: str, place: tuple[int, ...]) -> bool | None:
+        number = by_place.get(place) if of_split == split else None
+        return None if number is None else bool(differing[number])
 
     sentences = [_sentence(one, found[one.label]) for one in asked]
     kinds = [(one.label, name) for one in asked for name in found[one.label].differences]
-    return Rescored(split, " ".join(sentences), kinds, of)
+    return Rescored(split, " ".join(sentences), kinds, of, differs)
 
 
 def _sentence(asked: Asked, found: Agreement) -> str:
@@ -73,9 +82,7 @@ def _turned(
     """Return the new verdicts of the groups whose verdict would change."""
     turned: dict[Place, list[list[str]]] = {}
     for one in asked:
-        known = totalled(groups, one.against, weights)
-        for size in {group.size for group in known}:
-            alike = [group for group in known if group.size == size]
+        for alike in alike_batches(groups, one.against, weights):
             judged = verdicts(alike, new_totals(alike, one.label, one.against, weights), limits)
             for group, new in zip(alike, judged, strict=True):
                 if new != group.verdict:

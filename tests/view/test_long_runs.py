@@ -1,0 +1,292 @@
+"""Long runs: pages by the index and by the lines are alike, and what a list or a page has no room for is told."""
+
+import json
+import shutil
+
+import pytest
+import synthetic_traces
+from browser_pages import ask, serving
+from test_view import page_of_run, room_for
+
+from trl_grpo_plus.traces import Writer, group_index
+from trl_grpo_plus.view import file_index, live_feed, page, write_page
+from trl_grpo_plus.view.live_feed import Feed
+from trl_grpo_plus.view.prompt_history import Prompts
+
+
+ABOUT = {"rewards": {"accuracy": 1.0, "format": 1.0}, "num_generations": 2, "solved_reward": 2.0}
+SCORES = ([1.0, 0.0], [1.0, 1.0], [0.0, 0.0])
+
+
+class Run:
+    """A run that its writer makes, of three groups a step."""
+
+    def __init__(self, folder, compress=False):
+        self.folder, self.rollouts, self.step = folder, folder / "rollouts", 0
+        self._writer = Writer(str(folder), compress, ABOUT)
+        self._writer.begin(0, 50)
+
+    def go_on(self, steps=1, length=60, batches=1):
+        for step in range(self.step, self.step + steps):
+            for _ in range(batches):
+                number = self._writer.number("train", step)
+                rows = [
+                    {**row, "belief": {"mean": 0.5, "std": 0.1, "attempts": 2.0}, "kl": 0.1 * number}
+                    for n, scores in enumerate(SCORES)
+                    for row in synthetic_traces.group(
+                        scores, length, step=step, batch=number, group=n, prompt=f"Task {n} of {step % 3}"
+                    )
+                ]
+                self._writer.write("train", step, rows)
+        self.step += steps
+        return self
+
+
+@pytest.fixture(autouse=True)
+def looks_always(monkeypatch):
+    monkeypatch.setattr(live_feed, "AT_MOST_EVERY", 0.0)
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "gzip"])
+def run(tmp_path, request):
+    return Run(tmp_path / "run", request.param).go_on(4, batches=2)
+
+
+@pytest.fixture
+def lines_read(monkeypatch):
+    """The names of the files of which lines are read."""
+    read, scan = [], file_index.groups
+
+    def watched(path, *more):
+        for found in scan(path, *more):
+            read.append(path.name.partition(".")[0])
+            yield found
+
+    monkeypatch.setattr(file_index, "groups", watched)
+    return read
+
+
+def told(run):
+    """All that a server tells of a run: its state, head, list, prompts and texts."""
+    feed = Feed(run.folder)
+    news, lists = feed.news(), feed.lists()
+    del news["live"]["version"], news["head"]["live"]["version"]
+    return json.dumps([news, lists, list(feed.texts(0, 0, 999))])
+
+
+def without_index(run):
+    shutil.copytree(run.folder, bare := run.folder.with_name("bare") / run.folder.name, dirs_exist_ok=True)
+    (bare / "rollouts" / group_index.NAME).unlink(missing_ok=True)
+    return type("Bare", (), {"folder": bare, "rollouts": bare / "rollouts"})
+
+
+def assert_alike(run, tmp_path):
+    """By whatever the index holds, the pages are those by the lines."""
+    bare = without_index(run)
+    assert told(run) == told(bare)
+    pages = [write_page(one.folder, tmp_path / f"{n}.html").path.read_bytes() for n, one in enumerate((run, bare))]
+    assert pages[0] == pages[1]
+
+
+def test_pages_by_the_index_are_those_by_the_lines(run, tmp_path, lines_read):
+    by_index = told(run)
+    write_page(run.folder, tmp_path / "page.html")
+    assert lines_read == []
+    assert by_index == told(without_index(run))
+    assert len(lines_read) == 24
+    assert_alike(run, tmp_path)
+
+
+def test_what_a_kill_kept_from_the_index_is_read_from_the_lines(run, tmp_path, lines_read):
+    index = run.rollouts / group_index.NAME
+    before = index.read_bytes()
+    run.go_on(batches=2)
+    whole = index.read_bytes()
+    for cut in (len(before), len(before) + 50, len(whole) - 3):  # between the lines and the index, and within it
+        index.write_bytes(whole[:cut])
+        lines_read.clear()
+        assert len(json.loads(told(run))[0]["index"]["groups"]["step"]) == 30
+        assert set(lines_read) == {"train-00000004"}
+        assert_alike(run, tmp_path)
+
+
+def test_lines_that_the_index_tells_otherwise_are_believed(run, tmp_path):
+    path = sorted(run.rollouts.glob("train-*"))[1]
+    other = sorted(run.rollouts.glob("train-*"))[2]
+    path.write_bytes(other.read_bytes())
+    assert_alike(run, tmp_path)
+
+
+def test_what_was_read_without_an_index_is_kept_for_the_next_time(run, tmp_path, monkeypatch, lines_read):
+    bare = without_index(run)
+    by_lines = told(bare)
+    assert not (bare.rollouts / group_index.NAME).exists(), "what is read at once is not worth a file"
+    traced = sum(path.stat().st_size for path in bare.rollouts.glob("train-*"))
+    monkeypatch.setattr(file_index, "KEEP", int(0.6 * traced))  # one write, and the rest
+    assert told(bare) == by_lines
+    lines_read.clear()
+    assert told(bare) == by_lines
+    write_page(bare.folder, tmp_path / "page.html")
+    assert lines_read == []
+    (bare.rollouts / group_index.NAME).unlink()
+    (bare.rollouts / group_index.NAME).mkdir()  # it cannot be written
+    assert told(bare) == by_lines
+
+
+def test_a_bad_line_is_named_each_time(run, monkeypatch):
+    monkeypatch.setattr(file_index, "KEEP", 1)
+    bare = Run(run.folder.with_name("other")).go_on(2)
+    path = bare.rollouts / "train-00000000.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:3], b"{}\n", *lines[3:]]))
+    (bare.rollouts / group_index.NAME).unlink()
+    for _ in range(2):
+        news = Feed(bare.folder).news()
+        assert "train-00000000.jsonl, line 4 is no attempt" in news["live"]["problem"]
+        assert news["live"]["groups"] == 1 + 3
+        with pytest.raises(ValueError, match=r"train-00000000\.jsonl, line 4 is no attempt"):
+            write_page(bare.folder, bare.folder / "page.html")
+
+
+def test_a_page_has_the_whole_groups_of_a_member_that_a_kill_cut_off(tmp_path, monkeypatch):
+    run = Run(tmp_path / "run", compress=True).go_on(2, length=3000)
+    path = run.rollouts / "train-00000001.jsonl.gz"
+    path.write_bytes(path.read_bytes()[:-400])
+    (run.rollouts / group_index.NAME).unlink()
+    monkeypatch.setattr(file_index, "KEEP", 1)
+    for _ in range(2):  # the second time by the index, which has kept what is whole
+        assert write_page(run.folder, tmp_path / "page.html").groups_written == 5
+        assert Feed(run.folder).news()["live"]["groups"] == 3, "it may be being written"
+
+
+# -- more than there is room for
+
+
+def test_a_long_list_leaves_groups_out_and_says_so(run, monkeypatch):
+    monkeypatch.setattr(live_feed, "MOST_LISTED", 24)  # attempts, of 48
+    feed = Feed(run.folder)
+    news = feed.news()
+    head, groups = news["head"], news["index"]["groups"]
+    counts = (head["groups"], head["groups_total"], head["attempts"], head["attempts_total"])
+    assert counts == (12, 24, 24, 48)
+    assert news["live"]["groups"] == len(groups["step"]) == 12
+    # Live ones stay longest; of the newest step, only if it has room.
+    alive = news["index"]["words"].index("alive")
+    assert sorted(groups["step"]) == groups["step"]
+    assert groups["verdict"].count(alive) == 8
+    assert [point[0] for point in head["curves"][0]["series"][0]["points"]] == [1, 2, 3, 4], "of all groups"
+    titles = [texts["prompt"][0][1] for texts in feed.texts(0, 0, 12)]
+    assert titles == groups["title"]
+    assert feed.lists()["counts"]["train"]["all"] == 9
+
+
+@pytest.mark.parametrize("of_lines", [True, False], ids=["lines", "journal"])
+def test_groups_that_an_alarm_names_stay_longest_in_a_list(tmp_path, monkeypatch, of_lines):
+    monkeypatch.setattr(live_feed, "MOST_LISTED", 12)
+    writer = Writer(str(tmp_path), about=ABOUT)
+    writer.begin(0, 9)
+    for step in range(6):
+        alarms = ["repetition"] if of_lines and step == 2 else []
+        scores = ([1.0, 0.0], [0.0, 0.0])
+        rows = [synthetic_traces.group(of, step=step, group=n, alarms=alarms * n) for n, of in enumerate(scores)]
+        writer.write("train", step, [row for of_group in rows for row in of_group])
+    if not of_lines:
+        writer.note("alarms", [{"step": 2, "name": "repetition", "message": "", "groups": [[0, 0, 1]]}])
+    index = Feed(tmp_path).news()["index"]
+    words, groups = index["words"], index["groups"]
+    dead = [at for at, verdict in enumerate(groups["verdict"]) if words[verdict] != "alive"]
+    assert [(groups["step"][at], [words[code] for code in groups["alarms"][at]]) for at in dead] == [
+        (2, ["repetition"])
+    ]
+
+
+def test_all_groups_of_the_newest_steps_are_in_a_long_list(tmp_path, monkeypatch):
+    monkeypatch.setattr(live_feed, "MOST_LISTED", 60)
+    news = Feed(Run(tmp_path / "run").go_on(20).folder).news()
+    steps = news["index"]["groups"]["step"]
+    assert [steps.count(step) for step in (18, 19)] == [3, 3]
+    assert news["head"]["note"] == "The list holds all groups of the last 2 steps and evaluations."
+    assert len(steps) == 30
+    assert len(set(steps)) == 20
+
+
+def test_a_list_that_becomes_too_long_is_chosen_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr(live_feed, "MOST_LISTED", 24)
+    run = Run(tmp_path / "run").go_on(6)
+    feed = Feed(run.folder)
+    first = feed.news()["live"]
+    run.go_on()
+    more = feed.news(first["epoch"], first["groups"], first["version"])
+    assert (more["live"]["epoch"], more["index"]["groups"]["step"]) == (first["epoch"], [6, 6, 6])
+    assert more["head"]["groups"] == first["groups"] + 3
+    run.go_on(6)
+    anew = feed.news(more["live"]["epoch"], more["live"]["groups"], more["live"]["version"])
+    assert anew["live"]["epoch"] == first["epoch"] + 1
+    assert anew["head"]["attempts"] == 24 < anew["head"]["attempts_total"] == 78
+    assert len(anew["index"]["groups"]["step"]) == anew["live"]["groups"] == 12
+    with pytest.raises(file_index.Moved):
+        list(feed.texts(first["epoch"], 0, 1))
+    assert [texts["prompt"][0][1] for texts in feed.texts(anew["live"]["epoch"], 0, 12)] == anew["index"]["groups"][
+        "title"
+    ]
+
+
+def test_a_server_of_a_long_run_answers(run, monkeypatch):
+    monkeypatch.setattr(live_feed, "MOST_LISTED", 24)
+    with serving(run.folder) as server:
+        answer, body = ask(server, f"/{server.token}/")
+        assert answer.status == 200
+        assert b'"groups":12,"groups_total":24' in body
+        lists = json.loads(ask(server, f"/{server.token}/lists")[1])
+        assert len(lists["listed"]) == len(lists["title"]) == 9
+
+
+def test_lists_of_prompts_are_not_counted_at_each_step_of_a_long_run(run, monkeypatch):
+    feed = Feed(run.folder)
+    sampled = []
+    for slow in (0.1, 0.0):  # a run whose lists are counted at once, and one whose lists take long
+        monkeypatch.setattr(live_feed, "_SLOW", slow)
+        monkeypatch.setattr(live_feed, "_REST", 1e9)
+        for _ in range(2):
+            run.go_on()
+            feed.news()
+            sampled.append(sum(feed.lists()["groups"]))
+    assert sampled == [27, 30, 33, 33]
+
+
+def test_prompts_that_changed_alike_stand_as_they_were_first_seen():
+    prompts = Prompts()
+    for step in range(2):
+        for n in range(5):
+            line = {"split": "train", "prompt": f"{99 - n:016x}", "title": f"Task {n}", "verdict": None}
+            prompts.see({**line, "step": step, "rewards": [float(step)] * 2})
+    told, identities = prompts.told(1.0)
+    assert told["title"] == [f"Task {n}" for n in range(5)]
+    assert [int(identity, 16) for identity in identities] == [99, 98, 97, 96, 95]
+
+
+def test_a_static_page_reads_no_more_than_it_has_room_for_and_says_what_it_left_out(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(page, "_FIRST", 3)
+    read, real = [], file_index.read
+    monkeypatch.setattr(file_index, "read", lambda place: read.append(place) or real(place))
+    run.go_on(36, length=300)
+    written, head, index, groups = page_of_run(run.folder, tmp_path / "page.html", max_mb=room_for(0.03))
+    assert written.bytes < room_for(0.03) * 1e6
+    assert 5 < written.groups_written == len(groups) == len(index["groups"]["step"]) < len(set(read)) + 1
+    assert len(read) == len(set(read)) < written.groups_total == 24 + 108
+    counts = (head["groups"], head["groups_total"], head["attempts"], head["attempts_total"])
+    assert counts == (written.groups_written, 132, 2 * written.groups_written, 264)
+    assert head["opening"] is not None
+
+
+def test_a_run_that_changes_while_its_page_is_made_is_named(run, tmp_path, monkeypatch):
+    real = file_index.read_run
+
+    def and_then(*args):
+        groups = real(*args)
+        next(run.rollouts.glob("train-*")).unlink()
+        return groups
+
+    monkeypatch.setattr(file_index, "read_run", and_then)
+    with pytest.raises(ValueError, match="was changed while it was read"):
+        write_page(run.folder, tmp_path / "page.html")

@@ -1,0 +1,73 @@
+"""The scored groups on disk: a run of millions of attempts has more of them than fit into memory."""
+
+import marshal
+import tempfile
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeVar, overload
+
+from ...scoring import Outcome
+from .scoring_loop import Group
+
+
+Item = TypeVar("Item")
+
+
+class Found(Sequence[Group]):
+    """A sequence of scored groups in a temporary file, to which groups are added.
+
+    Memory holds 8 bytes for each group. A group is a new object each time that it is read.
+
+    Attributes:
+        attempts (`int`): number of attempts in all groups.
+    """
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as this object
+        self._ends = array("Q")
+        self.attempts = 0
+
+    def append(self, group: Group) -> None:
+        """Add a group."""
+        outcomes = {label: [tuple(outcome[:3]) for outcome in of_one] for label, of_one in group.outcomes.items()}
+        plain = (group.place, group.verdict, group.recorded, group.advantages, outcomes, group.tails)
+        self._file.seek(self._ends[-1] if self._ends else 0)
+        self._file.write(marshal.dumps(plain))
+        self._ends.append(self._file.tell())
+        self.attempts += group.size
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __iter__(self) -> Iterator[Group]:
+        for number in range(len(self)):
+            yield self[number]
+
+    @overload
+    def __getitem__(self, number: int) -> Group: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> list[Group]: ...
+
+    def __getitem__(self, number: int | slice) -> Group | list[Group]:
+        if isinstance(number, slice):
+            return [self[one] for one in range(*number.indices(len(self)))]
+        number = range(len(self))[number]
+        start = self._ends[number - 1] if number else 0
+        self._file.seek(start)
+        plain: Any = marshal.loads(self._file.read(self._ends[number] - start))
+        place, verdict, recorded, advantages, outcomes, tails = plain
+        named = {label: [Outcome(*one) for one in of_one] for label, of_one in outcomes.items()}
+        return Group(place, verdict, recorded, advantages, named, tails)
+
+
+def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Yield the items in lists of `size`; the last may be shorter."""
+    batch: list[Item] = []
+    for item in items:
+        batch.append(item)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch

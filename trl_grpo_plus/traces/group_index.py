@@ -1,0 +1,325 @@
+"""The index of a run's groups: the file `groups.index` beside the files of attempts.
+
+A page of a long run reads the index instead of all attempts. For each group it holds the place of the group's lines on
+disk, and the group's line of the list. The files of attempts stay the truth: whatever the index lacks is read from
+them, and a run without an index can be read.
+
+The index is a sequence of blocks, each appended by one write. A block describes a stretch of one file:
+
+    marker, size and CRC-32 of what follows
+    header     JSON: the file's name, start and end of the stretch, a checksum of its edges, when the file was written,
+               words that recur
+    groups     one record of fixed size for each group: see `RECORD`
+    rewards    of all attempts, the best first, as 64-bit floats
+    titles     of all groups, as text
+
+A block that begins at 0 replaces all earlier blocks of its file. A kill may cut off the last block, and later blocks
+follow it: a reader looks for the next marker. A block is not used if its stretch does not continue the one before, or
+if the file is shorter than the stretch. If the file was written since, as a copy was, a block is not used either
+if the edges of the stretch have another checksum.
+"""
+
+import json
+import os
+import stat
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import takewhile
+from math import isfinite
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from ..utils.files import Unreadable, open_within, within
+from ..utils.validation import finite_or_none
+from .group_line import entry
+from .reader import parse_name
+from .schema import Row
+
+
+NAME = "groups.index"
+EDGE = 64  # bytes at each end of a stretch that are checked
+_MARKER = b"\x00GRPidx\x01"
+_HEAD = struct.Struct("<8sIII")  # marker, bytes of the header, bytes of all, CRC-32
+_PIECE = 1 << 20
+# A code is a place in the block's words, -1 for null. A number that is null is NaN.
+RECORD = np.dtype(
+    [
+        *((name, "<i8") for name in ("at", "skip", "bytes", "batch", "round", "group")),
+        ("prompt", "<u8"),  # hash of prompt and reference
+        *((name, "<f8") for name in ("mean", "std", "attempts", "earned")),  # the belief; NaN mean: there is none
+        *((name, "<f8") for name in ("tokens", "entropy", "tokens_sum", "kl_sum")),
+        *((name, "<u4") for name in ("size", "title", "tokens_count", "kl_count")),  # title: its bytes
+        *((name, "<i4") for name in ("verdict", "reason", "alarms", "of")),
+        ("kept", "i1"),  # -1: not known
+    ]
+)
+_NAMES = RECORD.names or ()
+
+
+@dataclass(frozen=True)
+class Block:
+    """The groups in a stretch of a file of attempts.
+
+    Args:
+        file (`str`): name of the file.
+        start (`int`), end (`int`): the stretch, in bytes of the file.
+        check (`int`): checksum of the stretch's edges: [`edges`].
+        written (`int`): when the file was last written once it held the stretch, in ns.
+        words (`list`): texts and lists of texts that records name by their place.
+        records (`np.ndarray`): one record of type `RECORD` for each of the N groups.
+        rewards (`np.ndarray`): rewards of all attempts, NaN for an unscored attempt.
+        titles (`bytes`): titles of the groups, one after the other.
+    """
+
+    file: str
+    start: int
+    end: int
+    check: int
+    written: int
+    words: list[Any]
+    records: Any
+    rewards: Any
+    titles: bytes
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @cached_property
+    def place(self) -> tuple[int, str]:
+        """Step and split of the file."""
+        return parse_name(Path(self.file)) or (0, "")
+
+    @cached_property
+    def rewards_end(self) -> Any:
+        """End of each group's rewards in `rewards`, `(N,)`."""
+        return np.cumsum(self.records["size"], dtype=np.int64)
+
+    @cached_property
+    def _titles_end(self) -> Any:
+        return np.cumsum(self.records["title"], dtype=np.int64)
+
+    def title(self, number: int) -> str:
+        """Return the title of a group."""
+        end = int(self._titles_end[number])
+        return self.titles[end - int(self.records["title"][number]) : end].decode("utf-8", "surrogatepass")
+
+    def line(self, number: int) -> dict[str, Any]:
+        """Return a group's line of the list, as [`~trl_grpo_plus.traces.entry`] makes it."""
+        record = dict(zip(_NAMES, self.records[number].item(), strict=True))
+        (step, split), end = self.place, int(self.rewards_end[number])
+        of = self._word(record["of"])
+        belief = [_or_none(record[name]) for name in ("mean", "std", "attempts", "earned")]
+        return {
+            **{"split": split, "step": step},
+            **{name: record[name] for name in ("batch", "round", "group")},
+            "verdict": self._word(record["verdict"]),
+            "kept": None if record["kept"] < 0 else record["kept"],
+            "reason": self._word(record["reason"]),
+            "alarms": self._word(record["alarms"]) or [],
+            "title": self.title(number),
+            "prompt": f"{record['prompt']:016x}",
+            "belief": None if belief[0] is None else belief if of is None else [*belief, of],
+            **{name: _or_none(record[name]) for name in ("tokens", "entropy")},
+            "rewards": list(map(_or_none, self.rewards[end - record["size"] : end].tolist())),
+        }
+
+    def group_keys(self) -> list[tuple[str, tuple[int, ...]]]:
+        """Return the split and (step, batch, round, group) of each group."""
+        (step, split), names = self.place, ("batch", "round", "group")
+        keys = zip(*(self.records[name].tolist() for name in names), strict=True)
+        return [(split, (step, *key)) for key in keys]
+
+    def where(self, wanted: Sequence[bool]) -> "Block":
+        """Return the block with some of its groups only."""
+        if all(wanted):
+            return self
+        chosen = np.array(wanted, bool)
+        titles = b"".join(self.title(int(n)).encode("utf-8", "surrogatepass") for n in np.flatnonzero(chosen))
+        rewards = self.rewards[np.repeat(chosen, self.records["size"])]
+        return replace(self, records=self.records[chosen], rewards=rewards, titles=titles)
+
+    def _word(self, code: int) -> Any:
+        return None if code < 0 else self.words[code]
+
+
+Lines = tuple[int, int, int]  # where a group's lines are: see `at`, `skip` and `bytes` in `RECORD`
+
+
+class Builder:
+    """Collects the groups of a block."""
+
+    def __init__(self) -> None:
+        self._words: dict[Any, int] = {}
+        self._records: list[tuple[Any, ...]] = []
+        self._rewards: list[float] = []
+        self._titles: list[bytes] = []
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def add(self, rows: Sequence[Row], lines: Lines) -> None:
+        """Add a whole group.
+
+        Args:
+            rows (`Sequence[dict]`): the group's attempts.
+            lines (`tuple[int, int, int]`): where its lines are: their offset in the file, or of their gzip member;
+                their offset within the unpacked member; their number of bytes.
+        """
+        line = entry(rows)
+        title = line["title"].encode("utf-8", "surrogatepass")
+        mean, std, attempts, earned, *of = line["belief"] or [None] * 4
+        (tokens, tokens_count), (kl, kl_count) = (_summed(rows, name) for name in ("tokens", "kl"))
+        place = (*lines, line["batch"], line["round"], line["group"], int(line["prompt"], 16))
+        floats = map(_or_nan, (mean, std, attempts, earned, line["tokens"], line["entropy"]))
+        words = (line["verdict"], line["reason"], tuple(line["alarms"]) or None, of[0] if of else None)
+        counts = (len(rows), len(title), tokens_count, kl_count)
+        kept = -1 if line["kept"] is None else line["kept"]
+        self._records.append((*place, *floats, tokens, kl, *counts, *map(self._code, words), kept))
+        self._rewards += map(_or_nan, line["rewards"])
+        self._titles.append(title)
+
+    def block(self, file: str, start: int, end: int, check: int, written: int) -> Block:
+        """Return the block of the groups, which fill a stretch of a file."""
+        words = [list(word) if isinstance(word, tuple) else word for word in self._words]
+        records, rewards = np.array(self._records, RECORD), np.array(self._rewards, "<f8")
+        return Block(file, start, end, check, written, words, records, rewards, b"".join(self._titles))
+
+    def _code(self, word: Any) -> int:
+        return -1 if word is None else self._words.setdefault(word, len(self._words))
+
+
+def edges(read: Callable[[int, int], bytes], start: int, end: int) -> int:
+    """Return a checksum of both ends of a stretch.
+
+    Args:
+        read (`Callable`): function from an offset and a number of bytes to the bytes of the file.
+        start (`int`), end (`int`): the stretch.
+    """
+    size = min(EDGE, end - start)
+    return zlib.crc32(read(end - size, size), zlib.crc32(read(start, size)))
+
+
+def encoded(block: Block) -> bytes:
+    """Return a block as bytes of the index."""
+    about = [block.file, block.start, block.end, block.check, block.written]
+    header = json.dumps([*about, len(block.records), len(block.rewards), block.words]).encode()
+    body = b"".join([header, block.records.tobytes(), block.rewards.tobytes(), block.titles])
+    return _HEAD.pack(_MARKER, len(header), len(body), zlib.crc32(body)) + body
+
+
+def append(folder: Path, blocks: Iterable[Block]) -> None:
+    """Append blocks to the index in the folder of the traces.
+
+    Raises:
+        OSError: the index cannot be written, or is a link that leads out of the folder.
+    """
+    data = b"".join(map(encoded, blocks))
+    with open(within(folder / NAME, folder), "ab", buffering=0) as file:
+        file.write(data)  # a part of it that a full disk cuts off is left out by readers
+
+
+def read(folder: Path) -> dict[str, list[Block]]:
+    """Return the blocks of each file, in the order of their stretches, as far as these follow one another from 0.
+
+    The result is empty if there is no index that can be read.
+    """
+    found: dict[str, list[Block]] = {}
+    try:
+        with open_within(folder / NAME, folder) as file:
+            for block in _blocks(file):
+                known = found.setdefault(block.file, [])
+                if not block.start:
+                    known.clear()
+                if block.start == (known[-1].end if known else 0):
+                    known.append(block)
+    except (Unreadable, OSError):
+        pass
+    return found
+
+
+def valid(folder: Path, blocks: Sequence[Block]) -> list[Block]:
+    """Return the first blocks of a file that describe what the file holds now, up to one that does not."""
+    if not blocks:
+        return []
+    path = folder / blocks[0].file
+    try:  # there may be thousands of files; whoever reads the lines says what is wrong with one
+        found = path.lstat()
+        if not stat.S_ISREG(found.st_mode):
+            return []
+        if found.st_mtime_ns == blocks[-1].written and found.st_size >= blocks[-1].end:
+            return list(blocks)
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW)) as file:
+
+            def fits(block: Block) -> bool:
+                number, check = file.fileno(), block.check
+                of_file = edges(lambda at, count: os.pread(number, count, at), block.start, block.end)
+                return block.end <= found.st_size and of_file == check
+
+            return list(takewhile(fits, blocks))
+    except OSError:
+        return []
+
+
+def _blocks(file: IO[bytes]) -> Iterator[Block]:
+    at = 0
+    while True:
+        file.seek(at)
+        head = file.read(_HEAD.size)
+        if len(head) < _HEAD.size:
+            return
+        marker, header, size, crc = _HEAD.unpack(head)
+        body = file.read(size) if marker == _MARKER and header <= size else b""
+        if body and len(body) == size and zlib.crc32(body) == crc and (block := _decoded(body, header)) is not None:
+            yield block
+            at += _HEAD.size + size
+        elif (found := _next_marker(file, at + 1)) is not None:
+            at = found
+        else:
+            return
+
+
+def _next_marker(file: IO[bytes], start: int) -> int | None:
+    overlap = len(_MARKER) - 1
+    while True:
+        file.seek(start)
+        piece = file.read(_PIECE)
+        if (found := piece.find(_MARKER)) >= 0:
+            return start + found
+        if len(piece) <= overlap:
+            return None
+        start += len(piece) - overlap
+
+
+def _decoded(body: bytes, header: int) -> Block | None:
+    """Return the block in a body; `None` if another version of this package wrote it in another form."""
+    try:
+        name, start, end, check, written, groups, attempts, words = json.loads(body[:header])
+        records = np.frombuffer(body, RECORD, groups, header)
+        rewards = np.frombuffer(body, "<f8", attempts, header + records.nbytes)
+        titles = body[header + records.nbytes + rewards.nbytes :]
+        whole = int(records["size"].sum()) == attempts and int(records["title"].sum()) == len(titles)
+        named = all(int(records[code].max(initial=-1)) < len(words) for code in ("verdict", "reason", "alarms", "of"))
+        known = isinstance(name, str) and parse_name(Path(name)) and os.path.basename(name) == name
+        if not (whole and named and known and 0 <= start <= end):
+            return None
+    except (ValueError, TypeError):
+        return None
+    return Block(name, start, end, check, written, words, records, rewards, titles)
+
+
+def _summed(rows: Sequence[Row], name: str) -> tuple[float, int]:
+    known = [value for row in rows if (value := finite_or_none(row.get(name))) is not None]
+    return sum(known), len(known)
+
+
+def _or_nan(value: float | None) -> float:
+    return float("nan") if value is None else value
+
+
+def _or_none(value: float) -> float | None:
+    return value if isfinite(value) else None
