@@ -60,7 +60,7 @@ def prepare(
         (`[{"stdin": text, "stdout": text}]`) and `solution`, as `python_tests` reads them.
 
     Raises:
-        ValueError: a column is missing, or no row can be used.
+        ConfigError: a column is missing, or no row can be used.
     """
     if not 1 <= min_tests <= max_tests:
         raise ConfigError(f"min_tests={min_tests} must be at least 1 and at most max_tests={max_tests}.")

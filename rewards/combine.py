@@ -68,7 +68,7 @@ def gate(
         [`Combined`]: a reward function.
 
     Raises:
-        ValueError: there is no such reward, `at_least` is not a number, or a function is async.
+        ConfigError: there is no such reward, `at_least` is not a number, or a function is async.
 
     Example:
         >>> from trl_grpo_plus.rewards.exact_answer import exact_answer
@@ -88,7 +88,7 @@ def clip(reward: RewardFunction | str, low: float, high: float, name: str | None
     """Return a reward function: `reward`, but at least `low` and at most `high`; `None` where it gives `None`.
 
     Raises:
-        ValueError: there is no such reward, `low` is above `high`, or the function is async.
+        ConfigError: there is no such reward, `low` is above `high`, or the function is async.
 
     Example:
         >>> clip(lambda completions: [-3.0, 0.5, None], -1, 1, name="bounded")(completions=["a", "b", "c"])
@@ -107,7 +107,7 @@ def scale(reward: RewardFunction | str, factor: float, offset: float = 0.0, name
     If you only need one factor per reward, use `reward_weights`.
 
     Raises:
-        ValueError: there is no such reward, a number is not finite, or the function is async.
+        ConfigError: there is no such reward, a number is not finite, or the function is async.
 
     Example:
         >>> scale(lambda completions: [0.0, 1.0, None], 2, offset=-1, name="signed")(completions=["a", "b", "c"])

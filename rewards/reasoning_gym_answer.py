@@ -143,7 +143,7 @@ def make_dataset(
 
     Raises:
         ImportError: reasoning-gym is not installed.
-        ValueError: there are no tasks, a task is unknown or refused, or a task does not take its settings.
+        ConfigError: there are no tasks, a task is unknown or refused, or a task does not take its settings.
     """
     if problem := next(filter(None, map(_problem, tasks)), None if tasks else "tasks is empty."):
         raise ConfigError(f"make_dataset: {problem}")

@@ -146,7 +146,7 @@ def test_a_run_that_says_little_of_itself_opens(opened, tmp_path, about):
 def test_the_cursor_s_label_covers_no_half_of_another(opened, report):
     page = opened(report, FIRST)
     reward = curve(page, "reward")
-    hidden = "nodes => nodes.filter(node => node.getAttribute('visibility') === 'hidden').map(node => node.textContent)"
+    hidden = "nodes => nodes.filter(n => n.getAttribute('visibility') === 'hidden').map(n => n.textContent)"
     ticks = reward.locator("> svg > text")
     soon(lambda: ticks.evaluate_all(hidden) == [])
     for step in (19, 20, 21):

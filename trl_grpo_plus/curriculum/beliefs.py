@@ -82,7 +82,7 @@ class Beliefs:
         step (`int`): batches observed.
 
     Raises:
-        ValueError: `low` is not below `high`, `keys` are not as many as the rows, or a number is out of its bounds.
+        ConfigError: `low` is not below `high`, `keys` are not as many as the rows, or a number is out of its bounds.
     """
 
     def __init__(

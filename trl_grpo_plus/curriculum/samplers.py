@@ -124,7 +124,7 @@ class ShuffleSampler:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the saved `state`. Raises ValueError if it was saved with another dataset size."""
+        """Restore the saved `state`. Raises ConfigError if it was saved with another dataset size."""
         if state["num_prompts"] != self._num_prompts:
             raise ConfigError(
                 f"The checkpoint was saved with {state['num_prompts']} training prompts, the dataset now has "
@@ -190,7 +190,7 @@ class LearnabilitySampler:
             fraction of a row is carried over to the next step.
 
     Raises:
-        ValueError: a number is out of its bounds.
+        ConfigError: a number is out of its bounds.
     """
 
     def __init__(self, num_prompts: int, seed: int, pool: int = 8, cooldown: int = 8, floor: float = FLOOR):
@@ -325,7 +325,7 @@ class ColumnSampler(ShuffleSampler):
         seed (`int`): of the passes.
 
     Raises:
-        ValueError: an unknown order, or values that cannot be ordered.
+        ConfigError: an unknown order, or values that cannot be ordered.
     """
 
     def __init__(self, values: Sequence[Any] | Codes, order: str, seed: int):

@@ -57,7 +57,7 @@ class StreamingSampler:
         """Read the next window: `most` rows, or the rest of the pass if it has at least `least` rows.
 
         Raises:
-            ValueError: a whole pass has fewer than `least` rows.
+            ConfigError: a whole pass has fewer than `least` rows.
         """
         self.rows = self._next(most)
         if len(self.rows) < least:

@@ -56,7 +56,7 @@ class Normalization:
         tolerance (`float`, *optional*, defaults to `1e-6`): largest max - min of a group that counts as tied.
 
     Raises:
-        ValueError: unknown baseline or scale.
+        ConfigError: unknown baseline or scale.
     """
 
     baseline: str | Baseline = "mean"
@@ -105,7 +105,7 @@ def compute(rewards: Tensor, normalization: Normalization = TRL_DEFAULT, batch: 
         `Tensor`: `(P, G)`.
 
     Raises:
-        ValueError: the batch lacks what the baseline or the scale needs.
+        ConfigError: the batch lacks what the baseline or the scale needs.
     """
     teaches = varies(rewards, normalization.tolerance) if batch.teaching is None else batch.teaching.unsqueeze(1)
     values = rewards.double()

@@ -120,7 +120,7 @@ def penalty(
         bfloat16.
 
     Raises:
-        ValueError: the estimator is unknown, or is k1 without the weight, whose expected gradient is 0.
+        ConfigError: the estimator is unknown, or is k1 without the weight, whose expected gradient is 0.
     """
     one_of("estimator", estimator, ESTIMATORS)
     chosen = ESTIMATORS[estimator]

@@ -53,7 +53,7 @@ def of_steps(
         `list[Tensor]`: G tensors `(length,)` in float64.
 
     Raises:
-        ValueError: the credit or the scale is unknown, or steps are not in order or pass the end.
+        ConfigError: the credit or the scale is unknown, or steps are not in order or pass the end.
 
     Example:
         >>> [values.tolist() for values in of_steps([[(1, 1.0), (3, 0.0)], [(1, 1.0)]], [4, 3], scale="none")]

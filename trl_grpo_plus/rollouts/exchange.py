@@ -150,7 +150,7 @@ def carried(attempts: Sequence[Attempt], trl_version: str) -> Carried:
     """Return the parts that the attempts of all ranks have. Collective.
 
     Raises:
-        ValueError: only some attempts have `logprobs`, and this release of TRL accepts no NaN as a log-prob.
+        ConfigError: only some attempts have `logprobs`, and this release of TRL accepts no NaN as a log-prob.
     """
     masks = any(attempt.tool_mask is not None for attempt in attempts)
     pictures = any(attempt.tool_images or images_of(attempt.prompt) for attempt in attempts)

@@ -97,7 +97,7 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     Raises:
         TypeError: `args` is a configuration of another class.
-        ValueError: an option does not go with the dataset, the model or the rewards.
+        ConfigError: an option does not go with the dataset, the model or the rewards.
 
     Example:
 

@@ -57,7 +57,7 @@ class Thresholds(SimpleNamespace):
             alarm off.
 
     Raises:
-        ValueError: a name is unknown, or a value has another type or is out of range.
+        ConfigError: a name is unknown, or a value has another type or is out of range.
 
     Example:
         >>> Thresholds(window=30, length_drift=None).names[:2]
