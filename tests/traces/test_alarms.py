@@ -71,7 +71,7 @@ def only(alarms, name, low, high):
     assert [alarm.name for alarm in alarms] == [name], [alarm.message for alarm in alarms]
     [alarm] = alarms
     assert low <= alarm.step <= high, alarm.message
-    assert f"step {alarm.step}" in alarm.message
+    assert f"{name} at step {alarm.step + 1}: " in alarm.message
     return alarm
 
 
@@ -490,7 +490,7 @@ def test_an_alarm_is_added_by_its_rule_alone(monkeypatch):
         return batch(step, {"a": [1.0, 0.0]}, size=2, tokens=[30 - step // 2] * 2)
 
     alarm = only(raised(make, 60, Watch(Thresholds.of({"brief": 15, "min_batches": 1}))), "brief", 30, 30)
-    assert (alarm.threshold, alarm.message) == (15, "brief at step 30: 15.0 tokens. Say more.")
+    assert (alarm.threshold, alarm.message) == (15, "brief at step 31: 15.0 tokens. Say more.")
     assert only(raised(make, 60, Watch()), "brief", 40, 40)
     assert raised(make, 60, Watch(Thresholds(brief=None))) == []
     with pytest.raises(ValueError, match="brief=0 must be a finite number and >= 1"):

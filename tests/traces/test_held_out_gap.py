@@ -74,7 +74,7 @@ def first(seen, low, high):
     """The alarm that was new first, at a step from `low` to `high`. It may be new again later, never another."""
     assert {alarm.name for alarm in seen} == {NAME}, [alarm.message for alarm in seen]
     assert low <= seen[0].step <= high, seen[0].message
-    assert f"step {seen[0].step}" in seen[0].message
+    assert f"step {seen[0].step + 1}:" in seen[0].message
     return seen[0]
 
 

@@ -16,6 +16,14 @@ _MOST = 1e100  # sums of such numbers stay finite
 Row = dict[str, Any]  # one attempt: a line of a trace
 
 
+def logged_step(step: int) -> int:
+    """Return the step at which a training batch is logged: one after the step that its trace and its alarms hold.
+
+    People read the logged step: in the console, in a tracker and on the page. An evaluation has one step alone.
+    """
+    return step + 1
+
+
 class Shape(NamedTuple):
     """The shape of a value: a description in words, and a function that checks whether a value `fits`."""
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...utils.validation import ConfigError, Number, did_you_mean
 from .. import GroupKey, Sampled
+from ..schema import logged_step
 from .history import History
 from .rules import ALARMS
 from .types import Finding
@@ -197,7 +198,7 @@ class Watch:
             step=step,
             value=finding.value,
             threshold=finding.threshold,
-            message=f"{name} at step {step}: {finding.seen}. {finding.advice}{where}",
+            message=f"{name} at step {logged_step(step)}: {finding.seen}. {finding.advice}{where}",
             groups=finding.groups,
             new=before is None or now - before > self.thresholds.window,
         )

@@ -7,6 +7,7 @@ if it exceeds the scatter of the batches: see [`Level`].
 from typing import NamedTuple
 
 from .. import Sampled
+from ..schema import logged_step
 from .examples import among, paid, showing
 from .history import History, share_of
 from .smoothing import Peak
@@ -31,12 +32,13 @@ def reward_collapse(history: History, batch: Sampled, least: float) -> Finding |
     lost = (peak.level.mean - now.mean) / height
     if lost < least:
         return None
+    since = logged_step(peak.step)
     return Finding(
         lost,
         least,
-        f"since step {peak.step} the mean total fell from {peak.level.mean:.3g}, its best over {history.smooth} "
+        f"since step {since} the mean total fell from {peak.level.mean:.3g}, its best over {history.smooth} "
         f"batches, to {now.mean:.3g}: {lost:.0%} of its height above the lowest of the run",
-        f"Compare attempts of step {peak.step} with these, and go on from a checkpoint of about then. Look at KL, "
+        f"Compare attempts of step {since} with these, and go on from a checkpoint of about then. Look at KL, "
         "grad_norm and entropy: a lower learning rate or a KL term helps. Where prompts are chosen or become harder "
         "it may be they: the evaluations tell.",
         showing(batch, lambda rows: all(reward_of(r) < peak.level.mean for r in rows)),
@@ -57,7 +59,7 @@ def tool_avoidance(history: History, batch: Sampled, least: float) -> Finding | 
     if left > least:
         return None
     last = next((record.step for record in reversed(history.last) if record.calls[0]), None)
-    none_since = "" if last is None or last == batch.step else f", none since step {last}"
+    none_since = "" if last is None or last == batch.step else f", none since step {logged_step(last)}"
     gain = share_of(record.calling for record in history.last)
     siblings = "no group had attempts with calls beside others without"
     if gain is not None:
@@ -65,7 +67,7 @@ def tool_avoidance(history: History, batch: Sampled, least: float) -> Finding | 
     return Finding(
         left,
         least,
-        f"since step {peak.step} tool calls an attempt fell from {peak.level.mean:.2g}, their best over "
+        f"since step {logged_step(peak.step)} tool calls an attempt fell from {peak.level.mean:.2g}, their best over "
         f"{history.smooth} batches, to {now.mean:.2g}{none_since}; of the last batches, {siblings}",
         "Read failed attempts without a call, and tools/failure_frequency: do calls fail, run into the length limit, "
         "or cost reward (length, format, time)? If they earn more, pay for them, or begin anew where they were used.",
@@ -89,6 +91,7 @@ def diversity_loss(history: History, batch: Sampled, least: float) -> Finding | 
     if not losses:
         return None
     first = losses[0]
+    since = logged_step(first.peak.step)
     if first.peak is history.peaks["best"]:
         groups = showing(batch, lambda rows: all(reward_of(r) < first.peak.level.mean for r in rows))
     else:
@@ -96,7 +99,7 @@ def diversity_loss(history: History, batch: Sampled, least: float) -> Finding | 
     return Finding(
         first.value,
         first.threshold,
-        f"since step {first.peak.step} {' and '.join(one.seen for one in losses)}, while the mean total rose from "
+        f"since step {since} {' and '.join(one.seen for one in losses)}, while the mean total rose from "
         f"{first.peak.total.mean:.3g} to {total.mean:.3g}",
         "What it can do it does more surely, what it could do it does no more. A higher temperature or epsilon_high, "
         "a KL term, resampling or an advantage estimator for pass@k (passk, pkpo) keep it trying.",
