@@ -3,7 +3,7 @@
 import pytest
 import tiny_models
 import torch
-from datasets import Dataset, concatenate_datasets
+from datasets import Dataset, Features, Value, concatenate_datasets
 
 from trl_grpo_plus import GRPOPlusConfig
 from trl_grpo_plus.curriculum.belief_store import BeliefStore
@@ -61,15 +61,16 @@ def test_rows_are_found_by_their_ids(column):
     ids = RowIds(data.shuffle(seed=1), column).of(torch.tensor([3, 0, 39]))
     assert ids == data.shuffle(seed=1).select([3, 0, 39])[column][:]
     other = concatenate_datasets([data.shuffle(seed=2).select(range(30)), data.shuffle(seed=1).select([3, 39])])
-    other = Dataset.from_list([row for row in {row["id"]: row for row in other}.values() if row["id"] != ids[1]])
-    found = RowIds(other, column).rows_of(ids) if ids[1] not in other[column] else None
+    other = Dataset.from_list([row for row in {row["id"]: row for row in other}.values() if row[column] != ids[1]])
+    found = RowIds(other, column).rows_of(ids)
     assert found[1] == -1
     assert [other[column][row] for row in found[[0, 2]].tolist()] == [ids[0], ids[2]]
 
 
 def test_ids_of_another_kind_are_not_found():
-    data = Dataset.from_dict({"id": [1, 2]})
+    data = Dataset.from_dict({"id": [1, 2]}, features=Features({"id": Value("int32")}))
     assert RowIds(data, "id").rows_of(["q1", "q2"]).tolist() == [-1, -1]
+    assert RowIds(data, "id").rows_of([2**40, 2, 2**70, "q1", 1]).tolist() == [-1, 1, -1, -1, 0]
     assert RowIds(data, "id").rows_of([]).tolist() == []
 
 
@@ -90,8 +91,17 @@ def test_what_identifies_no_row_is_refused(ids, words):
 
 def test_ids_that_only_a_transform_knows():
     data = rows(range(5)).with_transform(lambda rows: {"id": [value.upper() for value in rows["id"]]})
-    assert RowIds(data, "id").of(torch.tensor([4])) == ["Q4"]
+    RowIds(data, "id").check()
     assert RowIds(data, "id").rows_of(["Q2", "q2"]).tolist() == [2, -1]
+    seen = []
+    data = rows(range(5)).with_transform(lambda rows: seen.extend(rows["id"]) or {"id": [7, *rows["id"]][1:]})
+    assert RowIds(data, "id").of(torch.tensor([4])) == ["q4"]
+    assert seen == ["q4"]  # a checkpoint runs the transform on its rows alone
+    mixed = rows(range(3)).with_transform(
+        lambda rows: {"id": [{"q1": 1, "q2": 2**70}.get(one, one) for one in rows["id"]]}
+    )
+    RowIds(mixed, "id").check()
+    assert RowIds(mixed, "id").rows_of([1, "q0", 2**70, "q1"]).tolist() == [1, 0, 2, -1]
 
 
 def test_numbers_of_equal_hashes_are_different_ids():
@@ -135,18 +145,65 @@ def test_beliefs_go_on_by_id(tmp_path, read):
             getattr(of.believed(which), column) for of, which in ((resumed, range(1, 5)), (memory, now[1:5]))
         )
         assert torch.equal(ours, theirs)
-    assert resumed.believed([0]).count.item() == 2.0 or read  # a new row has the prior alone
+    assert resumed.believed([0]).count.item() == 2.0  # a new row has the prior alone
     assert resumed.metrics()["beliefs/never_tried"] == pytest.approx(3 / 8)
     for each, which in ((memory, [5, 17, 2]), (resumed, [2, 3, 6])):  # and learn the same from now on
         each.observe(which, torch.tensor([[1.0, 0.0]] * 3).unsqueeze(-1))
     assert torch.equal(resumed.believed([2, 3, 6]).mean, memory.believed([5, 17, 2]).mean)
 
 
-def test_without_ids_other_rows_are_refused_and_ids_are_named(tmp_path):
-    state = remembering(tmp_path, rows(range(24)), belief_id=None).state_dict()
-    for options in ({}, {"belief_id": None}):  # ids that come with the resume find nothing
-        with pytest.raises(ValueError, match=r"there were 24 rows, .* has 25 rows.*A run that sets belief_id finds"):
-            remembering(tmp_path, rows(range(25)), **options).load_state_dict(state)
+def numbered(data):
+    return data.add_column("number", [int(value[1:]) for value in data["id"]])
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "words"),
+    [
+        (None, None, "A run that sets belief_id finds its prompts again"),
+        ("id", None, "A run that sets belief_id finds its prompts again"),
+        (None, "id", "saved with belief_id=None: belief_id='id' finds nothing"),
+        ("id", "number", "saved with belief_id='id': belief_id='number' finds nothing"),
+    ],
+)
+def test_without_ids_other_rows_are_refused_and_the_same_rows_are_not(tmp_path, before, now, words):
+    data, more = numbered(rows(range(24))), numbered(rows(range(25)))
+    memory = remembering(tmp_path, data, belief_id=before)
+    memory.observe([3], torch.tensor([[1.0, 1.0]]).unsqueeze(-1))
+    state = memory.state_dict()
+    with pytest.raises(ValueError, match=f"there were 24 rows, .* has 25.*{words}"):
+        remembering(tmp_path, more, belief_id=now).load_state_dict(state)
+    resumed = remembering(tmp_path, data, belief_id=now)
+    resumed.load_state_dict(state)
+    assert resumed.moved is None
+    assert torch.equal(resumed.believed(range(24)).mean, memory.believed(range(24)).mean)
+
+
+def test_rows_that_are_replaced_between_those_compared_are_found_out(tmp_path):
+    before = rows(range(1000))  # the rows 0, 3, 7, ... are compared
+    memory = remembering(tmp_path, before)
+    memory.observe([1, 2], torch.tensor([[1.0, 1.0], [0.0, 0.0]]).unsqueeze(-1))
+    resumed = remembering(tmp_path, rows([0, 2000, 1, *range(3, 1000)]))
+    resumed.load_state_dict(memory.state_dict())
+    assert resumed.believed([1]).count.item() == 2.0
+    assert torch.equal(resumed.believed([2]).count, memory.believed([1]).count)
+    assert resumed.believed([2]).mean.item() > 0.5
+
+
+@pytest.mark.parametrize(("before", "now"), [("loaded", "stream"), ("stream", "loaded")])
+def test_a_stream_and_a_loaded_set_are_not_gone_on_with_as_each_other(tmp_path, before, now):
+    sets = {"loaded": rows(range(24)), "stream": rows(range(24)).to_iterable_dataset()}
+    state = remembering(tmp_path, sets[before]).state_dict()
+    kinds = {"loaded": "a loaded dataset", "stream": "a stream"}
+    with pytest.raises(
+        ValueError, match=f"beliefs are about {kinds[before]}, this run's training set is {kinds[now]}"
+    ):
+        remembering(tmp_path, sets[now]).load_state_dict(state)
+
+
+def test_a_stream_s_ids_are_of_one_column(tmp_path):
+    state = remembering(tmp_path, rows(range(24)).to_iterable_dataset()).state_dict()
+    with pytest.raises(ValueError, match="about belief_id='id', this run has belief_id=None"):
+        remembering(tmp_path, rows(range(24)).to_iterable_dataset(), belief_id=None).load_state_dict(state)
 
 
 def test_the_same_rows_are_gone_on_with_as_they_are(tmp_path):
@@ -182,7 +239,7 @@ def test_a_run_goes_on_with_more_rows_in_another_order(tmp_path, selection, capl
     data = rows([*range(20, 26), *reversed(range(16))])
     resumed = tiny_models.trainer(tmp_path, tiny_models.digits, data=data, **options, max_steps=6)
     resumed.train(resume_from_checkpoint=True)
-    assert f"belief_id found {len(before)} of the {len(before)} sampled prompts" in caplog.text
+    assert f"belief_id found {len(before)} of the {len(before)} remembered prompts" in caplog.text
     memory = resumed._prompts.memory
     tried = {group[0]["prompt"] for group in reader.groups(tmp_path / "run")}
     counts = dict(zip(data["prompt"], memory.believed(range(len(data))).count.tolist(), strict=True))
@@ -195,7 +252,7 @@ def test_a_run_whose_rows_are_gone_begins_anew(tmp_path, caplog):
     tiny_models.trained(tmp_path, tiny_models.digits, data=rows(range(16)), **options, max_steps=2)
     resumed = tiny_models.trainer(tmp_path, tiny_models.digits, data=rows(range(30, 50)), **options, max_steps=3)
     resumed.train(resume_from_checkpoint=True)
-    assert "belief_id found 0 of the 8 sampled prompts" in caplog.text
+    assert "belief_id found 0 of the 8 remembered prompts" in caplog.text
     assert resumed._prompts.memory.metrics()["beliefs/never_tried"] == pytest.approx(16 / 20)
 
 

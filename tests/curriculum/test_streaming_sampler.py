@@ -275,7 +275,7 @@ def test_a_memory_of_rows_does_not_go_on_with_a_stream(tmp_path):
     options = {**CHOICE, "max_steps": 2, "save_strategy": "steps", "save_steps": 1}
     tiny_models.trained(tmp_path, data=tiny_models.prompts(30), **options)
     resumed = tiny_models.trainer(tmp_path, data=streamed(30), **{**options, "max_steps": 3})
-    with pytest.raises(ValueError, match="there were 30 rows, this run's training set is a stream"):
+    with pytest.raises(ValueError, match="beliefs are about a loaded dataset, this run's training set is a stream"):
         resumed.train(resume_from_checkpoint=True)
 
 

@@ -45,6 +45,13 @@ def test_no_number_and_nothing_are_one_value():
     assert decoded(encoded([1.0, math.nan, None])) == [1.0, None, None]
 
 
+def test_zeros_of_either_sign_are_one_value():
+    dataset = Dataset.from_dict({"x": [0.0, -0.0, 1.0, None, 0.5]})
+    assert (
+        encoded_column(dataset, "x").codes.tolist() == encoded(column(dataset, "x")).codes.tolist() == [0, 0, 1, 2, 3]
+    )
+
+
 def test_what_only_a_row_by_row_reading_knows_has_no_codes():
     transformed = ROWS.with_transform(lambda rows: {"x": [f"{value}!" for value in rows["x"]]})
     assert encoded_column(transformed, "x") is None

@@ -92,11 +92,10 @@ class BeliefStore:
         self._about = {
             "rewards": {name: float(weight) for name, weight in zip(names, weights, strict=True) if weight},
             **{name: getattr(config, name) for name in ("failed_reward", "solved_reward", "belief_key")},
-            **({"belief_id": config.belief_id} if streamed else {}),
         }
-        columns = ("prompt", config.belief_key, config.belief_id)
-        self._prints = {} if streamed else dataset_rows.prints(train_set, columns)
-        self._num_rows = num_rows
+        self._prints = {} if streamed else dataset_rows.prints(train_set, ("prompt", config.belief_key))
+        self._num_rows, self._streamed = num_rows, streamed
+        self._id_column, self._draws = config.belief_id, config.draws_prompts
 
     def show(self, rows: Sequence[dict[str, Any]]) -> None:
         """Set the stream rows that indices refer to from now on."""
@@ -187,13 +186,14 @@ class BeliefStore:
         """
         learned = {kind: {name: part.state_dict() for name, part in of.items()} for kind, of in self._parts.items()}
         state: dict[str, Any] = {**learned, "about": self._about, "rows": self._prints, "num_rows": self._num_rows}
+        state |= {"streamed": self._streamed, "ids": None}
         if self._stream_ids is not None:
-            state["ids"] = self._stream_ids.state_dict()
+            state["ids"] = {"column": self._id_column, "ids": self._stream_ids.state_dict()}
         if self._ids is not None:
             tables = [saved_rows(part["table"]) for part in learned["beliefs"].values()]
             tables += [part["rows"] for part in learned["states"].values()]
             rows = torch.cat([*tables, *([] if also is None else [also])]).unique()
-            state["ids"] = {"rows": rows, "ids": self._ids.of(rows)}
+            state["ids"] = {"column": self._id_column, "rows": rows, "ids": self._ids.of(rows)}
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -205,8 +205,8 @@ class BeliefStore:
             ConfigError: the checkpoint is about other rewards or options or, without `belief_id`, about other rows.
         """
         about = state.get("about", self._about)
-        if changed := [name for name, now in self._about.items() if about.get(name) != now]:
-            before, now = (", ".join(f"{name}={of.get(name)!r}" for name in changed) for of in (about, self._about))
+        if changed := [name for name, now in self._about.items() if about[name] != now]:
+            before, now = (", ".join(f"{name}={of[name]!r}" for name in changed) for of in (about, self._about))
             raise ConfigError(f"The checkpoint's beliefs are about {before}, this run has {now}. {_WAYS_ON}")
         for kind, parts in self._parts.items():
             if set(state.get(kind, ())) != set(parts):
@@ -222,29 +222,50 @@ class BeliefStore:
                     rows = saved_rows(saved["table"]) if kind == "beliefs" else saved["rows"]
                     part.load_state_dict(saved, self.moved(rows))
         if self._stream_ids is not None:
-            self._stream_ids.load_state_dict(state["ids"])
+            self._stream_ids.load_state_dict(state["ids"]["ids"])
 
     def _moved(self, state: dict[str, Any]) -> Callable[[Tensor], Tensor] | None:
         """Return how to find the checkpoint's rows in this training set, or `None` if it is the same."""
-        before, prints = state["num_rows"], state["rows"]
-        other = [row for row, of_row in self._prints.items() if prints.get(row, of_row) != of_row]
-        if self._stream_ids is not None or (before == self._num_rows and not other):
+        kinds = ("a loaded dataset", "a stream")
+        if state["streamed"] != self._streamed:
+            before, now = kinds[state["streamed"]], kinds[self._streamed]
+            raise ConfigError(
+                f"The checkpoint's beliefs are about {before}, this run's training set is {now}. {_WAYS_ON}"
+            )
+        prints, column = state["rows"], (state["ids"] or {}).get("column")
+        if self._streamed:
+            if column != self._id_column:
+                raise ConfigError(
+                    f"The checkpoint's beliefs are about belief_id={column!r}, this run has "
+                    f"belief_id={self._id_column!r}. {_WAYS_ON}"
+                )
             return None
-        if self._ids is None or "ids" not in state:
-            now = "is a stream" if self._num_rows is None else f"has {self._num_rows} rows"
+        other = [row for row, of_row in self._prints.items() if prints.get(row, of_row) != of_row]
+        looks_same = state["num_rows"] == self._num_rows and not other
+        if self._ids is None or column != self._id_column:
+            if looks_same:
+                return None
             what = (
-                f"there were {'no numbered' if before is None else before} rows, this run's training set {now}"
-                if before != self._num_rows
+                f"there were {state['num_rows']} rows, this run's training set has {self._num_rows}"
+                if state["num_rows"] != self._num_rows
                 else f"of {len(self._prints)} rows that were compared {len(other)} differ, first row {other[0]}"
             )
+            hint = "A run that sets belief_id finds its prompts again among other rows."
+            if self._ids is not None:
+                hint = (
+                    f"The checkpoint was saved with belief_id={column!r}: belief_id={self._id_column!r} finds nothing."
+                )
             raise ConfigError(
-                f"The checkpoint's beliefs are about other rows, or about these in another order: {what}. {_WAYS_ON} "
-                "A run that sets belief_id finds its prompts again among other rows."
+                f"The checkpoint's beliefs are about other rows, or about these in another order: {what}. {hint} "
+                f"{_WAYS_ON}"
             )
         rows, found = state["ids"]["rows"], self._ids.rows_of(state["ids"]["ids"])
+        if looks_same and torch.equal(rows, found):
+            return None
+        order = " The order of the prompts starts afresh." if self._draws else ""
         logger.warning(
             f"The training set is not the checkpoint's. belief_id found {int((found >= 0).sum()):,} of the "
-            f"{len(found):,} sampled prompts. Their beliefs and rests go on. The order of the prompts starts afresh."
+            f"{len(found):,} remembered prompts. Their beliefs and rests go on.{order}"
         )
         return lambda saved: found[torch.searchsorted(rows, saved)]
 

@@ -120,8 +120,7 @@ class RestSchedule:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint: tensors and numbers."""
-        visited = (self._free > 0) | (self._alive > 0) | (self._marks > 0)
-        return {"step": self.step, "needed": self._needed.clone(), "table": packed(self._table, visited)}
+        return {"step": self.step, "needed": self._needed.clone(), "table": packed(self._table, self.visited)}
 
     def load_state_dict(self, state: dict[str, Any], rows: Tensor | None = None) -> None:
         """Restore the saved `state`; `rows` as for [`~trl_grpo_plus.curriculum.row_table.unpack`].
@@ -131,6 +130,11 @@ class RestSchedule:
         self.step, self._needed = state["step"], state["needed"].clone()
         unpack(state["table"], self._table, rows)
         self._count_all()
+
+    @property
+    def visited(self) -> Tensor:
+        """The rows about which something is known, `(num_rows,)`, bool."""
+        return (self._free > 0) | (self._alive > 0) | (self._marks > 0)
 
     @property
     def _table(self) -> dict[str, Tensor]:

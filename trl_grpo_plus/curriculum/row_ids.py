@@ -3,7 +3,8 @@
 Without ids a row is known by its place in the training set, and the rows of a stream are not known again.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,13 @@ from ..utils import dataset_rows
 from ..utils.validation import ConfigError
 
 
+KINDS = (str, int, float, bool)
+
+
 class RowIds:
     """The ids of a map-style training set's rows.
 
-    No id is kept in memory: the column is read when a checkpoint is written or read.
+    No id is kept in memory. A checkpoint that is written reads the ids of its rows, a resume reads the column.
 
     Args:
         train_set ([`~datasets.Dataset`]): the training set.
@@ -27,22 +31,29 @@ class RowIds:
     """
 
     def __init__(self, train_set: Any, name: str):
-        self._train_set, self._name = train_set, name
+        self.name = name
+        self._train_set = train_set
 
     def of(self, rows: Tensor) -> list[Any]:
         """Return the ids of `(V,)` rows."""
-        return self._column().take(pa.array(rows.numpy())).to_pylist()
+        return dataset_rows.values_of(self._train_set, self.name, rows.tolist())
 
     def rows_of(self, ids: Sequence[Any]) -> Tensor:
         """Return the row of each id, `(V,)`; -1 for an id that no row has."""
-        column = self._column()
         found = torch.full((len(ids),), -1, dtype=torch.long)
+        column = dataset_rows.stored_column(self._train_set, self.name)
         try:
-            places = pc.index_in(column, value_set=pa.array(ids, type=column.type))
-        except (pa.ArrowInvalid, pa.ArrowTypeError):  # ids of another kind: texts before, numbers now
+            places = None if column is None else pc.index_in(column, value_set=pa.array(ids, type=column.type))
+        except (pa.ArrowException, OverflowError):  # some ids are of another kind, or beyond the column's range
+            places = None
+        if places is not None:
+            rows = np.flatnonzero(places.is_valid().to_numpy())
+            found[torch.from_numpy(places.drop_null().to_numpy().astype(np.int64))] = torch.from_numpy(rows)
             return found
-        rows = np.flatnonzero(places.is_valid().to_numpy())
-        found[torch.from_numpy(places.drop_null().to_numpy().astype(np.int64))] = torch.from_numpy(rows)
+        place_of = {value: place for place, value in enumerate(ids)}
+        for row, value in enumerate(chain.from_iterable(self._parts())):
+            if (place := place_of.get(value)) is not None:
+                found[place] = row
         return found
 
     def check(self) -> None:
@@ -51,35 +62,36 @@ class RowIds:
         Raises:
             ConfigError: a row has no id, two rows have the same id, or an id is no text and no number.
         """
-        column = self._column()
-        hashes = np.empty(len(column), dtype=np.int64)
+        hashes = np.empty(len(self._train_set), dtype=np.int64)
         start = 0
-        for batch in column.chunks:  # in parts: ten million texts at once take a gigabyte
-            for part in range(0, len(batch), 1 << 16):
-                values = batch[part : part + (1 << 16)].to_pylist()
-                for value in values:
-                    if value is None or value != value:
-                        as_id(self._name, value, f"row {start + values.index(value)}")
-                hashes[start : start + len(values)] = [hash(value) for value in values]
-                start += len(values)
+        for values in self._parts():
+            for place, value in enumerate(values):
+                if type(value) not in KINDS or value != value:
+                    as_id(self.name, value, f"row {start + place}")
+            hashes[start : start + len(values)] = [hash(value) for value in values]
+            start += len(values)
         order = hashes.argsort(kind="stable")
-        again = hashes[order][1:] == hashes[order][:-1]
+        hashes = hashes[order]
+        again = hashes[1:] == hashes[:-1]
+        equal = order[np.append(again, False) | np.insert(again, 0, False)]  # rows whose ids have equal hashes
         first: dict[Any, int] = {}
-        for row in order[np.append(again, False) | np.insert(again, 0, False)].tolist():  # ids of equal hashes
-            value = column[row].as_py()
+        for row, value in zip(equal.tolist(), self.of(torch.from_numpy(equal)), strict=True):
             if (other := first.setdefault(value, row)) != row:
                 raise ConfigError(
-                    f"belief_id={self._name!r}: the rows {other} and {row} both have {value!r:.80}. An id identifies "
+                    f"belief_id={self.name!r}: the rows {other} and {row} both have {value!r:.80}. An id identifies "
                     "one prompt. Remove the repeated rows, or name a column whose values differ. A column whose "
                     "values group prompts is a belief_key."
                 )
 
-    def _column(self) -> pa.ChunkedArray:
-        stored = dataset_rows.stored_column(self._train_set, self._name)
-        if stored is not None:
-            return stored
-        values = dataset_rows.column(self._train_set, self._name)
-        return pa.chunked_array([[as_id(self._name, value, f"row {row}") for row, value in enumerate(values)]])
+    def _parts(self) -> Iterator[list[Any]]:
+        """Yield the ids in the order of the rows, in parts: ten million texts at once take a gigabyte."""
+        stored = dataset_rows.stored_column(self._train_set, self.name)
+        if stored is None:
+            yield dataset_rows.column(self._train_set, self.name)
+            return
+        for chunk in stored.chunks:
+            for start in range(0, len(chunk), 1 << 16):
+                yield chunk[start : start + (1 << 16)].to_pylist()
 
 
 class StreamIds:
@@ -128,7 +140,7 @@ class StreamIds:
 def as_id(name: str, value: Any, where: str) -> Hashable:
     """Return a value as an id. Raises ConfigError if it is none."""
     value = dataset_rows.plain(value)
-    if type(value) not in (str, int, float, bool) or value != value:
+    if type(value) not in KINDS or value != value:
         raise ConfigError(
             f"belief_id={name!r}: {where} has {value!r:.80}. An id is a text or a number, and each row has one. Name "
             "another column, or fill this one."

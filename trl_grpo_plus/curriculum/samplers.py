@@ -246,7 +246,7 @@ class LearnabilitySampler:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state: 19 bytes for each row that was dealt or rests, and the state of the passes."""
+        """Return the state: 27 bytes for each row that was dealt or rests, and the state of the passes."""
         return {
             "passes": self._passes.state_dict(),
             "noise": self._noise.get_state(),
@@ -278,7 +278,7 @@ class LearnabilitySampler:
     @property
     def visited_rows(self) -> Tensor:
         """The rows about which the state holds something."""
-        return torch.cat([saved_rows(self._rests.state_dict()["table"]), (self._dealt >= 0).nonzero().squeeze(1)])
+        return (self._rests.visited | (self._dealt >= 0)).nonzero().squeeze(1)
 
     def _draw(self, count: int, wanted: Callable[[int], bool], patience: int | None) -> list[int]:
         """Return the pool: distinct rows that are wanted and free, and others only to reach `count` rows."""
@@ -396,27 +396,25 @@ class MixtureSampler(ShuffleSampler):
 def _levels(values: Sequence[Any] | Codes) -> Codes:
     """Return the levels of rows as codes, after a check that they can be ordered."""
     if isinstance(values, Codes):
-        _check_levels((int((values.codes == code).nonzero()[0]), value) for code, value in enumerate(values.values))
+        _check_levels(values.values, lambda place: int((values.codes == place).nonzero()[0]))
         return values
-    _check_levels(enumerate(values))
+    _check_levels(values, lambda place: place)
     return encoded(values)
 
 
-def _check_levels(values: Iterable[tuple[int, Any]]) -> None:
-    """Check pairs of a row and its level, the first row first."""
-    first: Any = None
-    for place, (row, value) in enumerate(values):
+def _check_levels(levels: Sequence[Any], row_of: Callable[[int], int]) -> None:
+    """Check levels, the first row's first; `row_of` maps the place of a level to a row that has it."""
+    for place, value in enumerate(levels):
         number = isinstance(value, numbers.Real)
         if not (number or isinstance(value, str)) or value != value:
             raise ConfigError(
-                f"the level of row {row} is {value!r}: it must be a number or a text. Give each row one, or name "
-                "another column."
+                f"the level of row {row_of(place)} is {value!r}: it must be a number or a text. Give each row one, "
+                "or name another column."
             )
-        first = value if not place else first
-        if number != isinstance(first, numbers.Real):
+        if number != isinstance(levels[0], numbers.Real):
             raise ConfigError(
-                f"the levels are of two kinds: {first!r} in row 0, {value!r} in row {row}. Make all of them "
-                "numbers or all texts."
+                f"the levels are of two kinds: {levels[0]!r} in row 0, {value!r} in row {row_of(place)}. Make all of "
+                "them numbers or all texts."
             )
 
 

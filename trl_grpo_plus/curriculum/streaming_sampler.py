@@ -1,7 +1,7 @@
 """Streamed data, read ahead: a sampler deals the rows of a window with the highest expected learnability.
 
-The rows of a stream have no number by which they could come back. So no row is remembered by itself, and the belief
-about a row is the prior that prompts share ([`trl_grpo_plus.curriculum.beliefs`],
+The rows of a stream have no number by which they could come back. Without `belief_id` no row is remembered by itself,
+and the belief about a row is the prior that prompts share ([`trl_grpo_plus.curriculum.beliefs`],
 [`trl_grpo_plus.curriculum.belief_head`]).
 """
 
@@ -100,7 +100,7 @@ class StreamingSampler:
         return [pool[place] for place in torch.cat([best, others[lots]]).sort().values.tolist()]
 
     def observe(self, rows: Sequence[int], rewards: Tensor, verdicts: Sequence[str]) -> None:
-        """Do nothing: the rows of a stream do not come back."""
+        """Do nothing: no row of a stream rests."""
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics `selection/pool` (rows of the window) and `selection/pass` (restarts of the stream)."""

@@ -192,14 +192,12 @@ class Prompts:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint. The first rank's state is valid for all ranks."""
-        first = self._accelerator.process_index == 0
+        state = {"prompt_selection": self._config.prompt_selection, "rollouts": self.rollouts}
+        if self._accelerator.process_index:
+            return {"stream": None, "memory": None, **state}
         visited = self._stream.visited_rows if isinstance(self._stream, LearnabilitySampler) else None
-        return {
-            "stream": self._stream.state_dict() if self._stream and first else None,
-            "memory": self.memory.state_dict(visited) if self.memory and first else None,
-            "prompt_selection": self._config.prompt_selection,
-            "rollouts": self.rollouts,
-        }
+        stream = None if self._stream is None else self._stream.state_dict()
+        return {"stream": stream, "memory": self.memory and self.memory.state_dict(visited), **state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load the state of a checkpoint. Collective."""

@@ -61,15 +61,12 @@ def encoded_column(dataset: Any, name: str) -> Codes | None:
     chunk = found.chunk(0) if isinstance(found, pa.ChunkedArray) else found
     values = [value if value == value else None for value in chunk.dictionary.to_pylist()]
     codes = torch.from_numpy(chunk.indices.to_numpy(zero_copy_only=False).copy())
-    if values.count(None) > 1:  # None and NaN are one value
-        return _merged(values, codes)
-    return Codes(values, codes.to(_smallest(len(values))))
-
-
-def _merged(values: list[Any], codes: Tensor) -> Codes:
-    distinct = list(dict.fromkeys(values))
-    places = torch.tensor([distinct.index(value) for value in values])
-    return Codes(distinct, places[codes.long()].to(_smallest(len(distinct))))
+    distinct: dict[Any, int] = {}
+    # Arrow tells apart what Python's dicts do not: 0.0 and -0.0, and None and NaN, which is None here.
+    places = [distinct.setdefault(value, len(distinct)) for value in values]
+    if len(distinct) < len(values):
+        codes = torch.tensor(places)[codes.long()]
+    return Codes(list(distinct), codes.to(_smallest(len(distinct))))
 
 
 def stored_column(dataset: Any, name: str) -> pa.ChunkedArray | None:
@@ -83,6 +80,13 @@ def stored_column(dataset: Any, name: str) -> pa.ChunkedArray | None:
     # A shuffled or filtered set. To read its rows through the set takes 18 s for each million.
     chosen = getattr(dataset, "_indices", None)
     return stored if chosen is None else stored.take(chosen.column(0))
+
+
+def values_of(dataset: Any, name: str, rows: Sequence[int]) -> list[Any]:
+    """Return a column's plain values in some rows of a map-style dataset. No other rows are read."""
+    some = dataset.select(rows)
+    stored = stored_column(some, name)
+    return [plain(value) for value in unformatted(some)[name][:]] if stored is None else stored.to_pylist()
 
 
 def _smallest(count: int) -> torch.dtype:
