@@ -136,7 +136,7 @@ def increments(folder: Path) -> list[list[dict]]:
 
 def assert_whole_groups(rows: list[dict], step: int, groups: int) -> None:
     """`rows` are `groups` groups of four, one after another, each by advantage."""
-    assert {cells["step"] for cells in rows} == {step}
+    assert {cells["step"] for cells in rows} == {step + 1}  # at which the batch is logged
     assert len(rows) == groups * 4
     for start in range(0, len(rows), 4):
         of_group = rows[start : start + 4]
@@ -149,7 +149,7 @@ def assert_whole_groups(rows: list[dict], step: int, groups: int) -> None:
 
 def assert_logged(item: dict, rows: list[dict], page: Path, step: int) -> None:
     """`item` is the log of `batch(step)`: four whole groups, histograms of all six, and a page that is inert."""
-    assert item["train/global_step"] == step
+    assert item["train/global_step"] == step + 1  # at which the batch is logged
     assert list(rows[0]) == columns(REWARDS)
     assert_whole_groups(rows, step, groups=4)
     assert {cells["verdict"] for cells in rows} == {"alive", "all_good", "all_bad", "tied"}
@@ -202,11 +202,11 @@ def test_a_row_holds_an_attempt():
         tokens=7,
     )
     (cells,) = table([[attempt]], REWARDS)
-    same = ["step", "split", "round", "group", "attempt", "verdict", "kept", "reason"]
+    same = ["split", "round", "group", "attempt", "verdict", "kept", "reason"]
     same += ["reward", "advantage", "tokens", "truncated", "completion"]
     assert dict(zip(columns(REWARDS), cells, strict=True)) == {
         **{name: attempt[name] for name in same},
-        **{"accuracy": None, "format": 1.0, "outcome": "accuracy: timeout"},
+        **{"step": attempt["step"] + 1, "accuracy": None, "format": 1.0, "outcome": "accuracy: timeout"},
         **{"prompt": "6 times 7?", "reference": '{"answer": "zweiundvierzig: ü"}'},
         "alarms": "repetition, no_answer",
     }
@@ -413,7 +413,7 @@ wandb.finish()
     assert "still being sent" in late
     assert "3 of 5 logs of groups were skipped" in skipped
     assert printed.index(late) < printed.index("trained on {True}")
-    assert [item["train/global_step"] for item in logs_of(wandb_history(tmp_path)[1])] == [0, 1]
+    assert [item["train/global_step"] for item in logs_of(wandb_history(tmp_path)[1])] == [1, 2]
 
 
 @needs_wandb
@@ -540,10 +540,11 @@ def test_a_run_reports_to_wandb(tmp_path):
         assert 0 <= item["train/groups/alive"] <= 1
         assert item["train/alarms/dead_groups"] == 0
         assert any(key.startswith("train/completions/mean_length/") for key in item)
-    assert [item["train/global_step"] for item in logs_of(history)] == [0, 1, 2, 3, 4]
+    assert [item["train/global_step"] for item in logs_of(history)] == [1, 2, 3, 4, 5]
     for rows, item in zip(increments(tmp_path), logs_of(history), strict=True):
-        assert_whole_groups(rows, item["train/global_step"], groups=2)
-        file = tmp_path / "run" / "rollouts" / f"train-{item['train/global_step']:08d}.jsonl"
+        step = item["train/global_step"] - 1
+        assert_whole_groups(rows, step, groups=2)
+        file = tmp_path / "run" / "rollouts" / f"train-{step:08d}.jsonl"
         traced = [json.loads(line) for line in file.read_text().splitlines()]
         written = {(line["round"], line["group"], line["attempt"]): line for line in traced}
         for cells in rows:
@@ -565,7 +566,7 @@ def test_a_run_reports_to_trackio(tmp_path):
     printed = run_script(tmp_path, f"{TRAIN}\ntrain('trackio', project='p')", start=warm_processes.cold)
     assert "trained 5" in printed
     _, rows = trackio_history(tmp_path)
-    assert [item["train/global_step"] for item in rows if "traces/attempts" in item] == [0, 1, 2, 3, 4]
+    assert [item["train/global_step"] for item in rows if "traces/attempts" in item] == [1, 2, 3, 4, 5]
     assert len([item for item in rows if "train/reward" in item]) == 5
 
 

@@ -467,8 +467,8 @@ def test_alarms_of_one_name_stand_together():
     assert [(alarm["count"], len(alarm["times"])) for alarm in by_name(alarms, most=2)] == [(3, 2), (1, 1)]
 
 
-def by_title(*args):
-    return {curve["title"]: curve for curve in curves(*args)}
+def by_title(metrics, tally, step_shift=traces.LOGGED_AFTER):
+    return {curve["title"]: curve for curve in curves(metrics, tally, step_shift)}
 
 
 def points(curve):

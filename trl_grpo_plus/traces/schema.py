@@ -16,12 +16,15 @@ _MOST = 1e100  # sums of such numbers stay finite
 Row = dict[str, Any]  # one attempt: a line of a trace
 
 
-def logged_step(step: int) -> int:
-    """Return the step at which a training batch is logged: one after the step that its trace and its alarms hold.
+LOGGED_AFTER = 1  # the step at which a training batch is logged, minus the step that its trace and its alarms hold
 
-    People read the logged step: in the console, in a tracker and on the page. An evaluation has one step alone.
+
+def logged_step(step: int) -> int:
+    """Return the step at which the training batch of a trace is logged.
+
+    People read this step in the console, in a tracker and on the page. An evaluation has one step alone.
     """
-    return step + 1
+    return step + LOGGED_AFTER
 
 
 class Shape(NamedTuple):

@@ -167,7 +167,7 @@ class Tally:
         return sorted({split for split, _, _ in self._sums} - {"train"})
 
 
-def curves(metrics: Sequence[dict[str, Any]], tally: Tally, step_shift: int = 1) -> list[dict[str, Any]]:
+def curves(metrics: Sequence[dict[str, Any]], tally: Tally, step_shift: int) -> list[dict[str, Any]]:
     """Return the curves over the logged steps: logged metrics, or means over the traced attempts if none were logged.
 
     `step_shift` is added to the step of a training batch's trace, which gives the step at which the batch is logged.

@@ -28,7 +28,7 @@ class Source:
     note: str = ""
     folder: Path | None = None  # folder of the traces, which also holds the thumbnails
     first_prompt: Row | None = None  # as the model was given the prompt
-    step_shift: int = 1  # the step at which a training batch is logged, minus the step of its trace
+    step_shift: int = traces.LOGGED_AFTER
 
 
 def source_of(run: str | Path) -> Source:
@@ -44,7 +44,8 @@ def source_of(run: str | Path) -> Source:
         if not traces.trl_completions.files(run):
             raise
         title = path.parent.name if path.name == "completions" else path.name
-        return Source(title, traces.trl_completions.groups(run), [], [], {}, traces.trl_completions.NOTE, step_shift=0)
+        stock = traces.trl_completions
+        return Source(title, stock.groups(run), [], [], {}, stock.NOTE, step_shift=stock.LOGGED_AFTER)
     title = path.parent.name if path.name == traces.FOLDER else path.name
     read = (traces.journal(folder, "metrics"), traces.journal(folder, "alarms"), traces.about(folder))
     first_prompt = next(iter(traces.journal(folder, traces.FIRST_PROMPT)), None)

@@ -65,8 +65,8 @@ class Run:
 
     @property
     def step_shift(self) -> int:
-        """The step at which a training batch is logged, minus the step of its trace; TRL's files hold the former."""
-        return 0 if self.of_stock_trl else 1
+        """The step at which a training batch is logged, minus the step of its trace."""
+        return traces.trl_completions.LOGGED_AFTER if self.of_stock_trl else traces.LOGGED_AFTER
 
     @cached_property
     def log(self) -> list[Row]:

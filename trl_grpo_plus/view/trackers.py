@@ -17,7 +17,7 @@ from typing import Any
 from accelerate.logging import get_logger
 
 from ..rollouts.verdicts import VERDICTS
-from ..traces import Row, best_first
+from ..traces import Row, best_first, logged_step
 from ..utils import optional_packages
 from ..utils.text import as_text
 from ..utils.validation import finite_or_none
@@ -137,11 +137,11 @@ class Trackers:
                     continue
                 if not html:
                     picked = pick(groups, self.groups)
-                    html = valid(page.panel(picked, f"Step {step + 1}"))  # at which the batch is logged
+                    html = valid(page.panel(picked, f"Step {logged_step(step)}"))
                 # Made before the table: if they fail, the table must not have grown.
                 values = {"traces/panel": module.Html(html, inject=False), **_histograms(module, totals)}
                 values["traces/attempts"] = self._grown(name, module, run, picked)
-                run.log({**values, "train/global_step": step})
+                run.log({**values, "train/global_step": logged_step(step)})
             except BaseException as error:  # the thread has no caller that could handle it
                 self._warn(name, "failed", _failure(name, error))
 
@@ -242,6 +242,7 @@ def shown(text: str, most: int = MOST_CHARACTERS) -> str:
 
 
 def _row(row: Row, rewards: list[str]) -> list[Any]:
+    first = {**row, "step": logged_step(row["step"])}
     last = {
         "outcome": ", ".join(f"{name}: {status}" for name, status in row["outcomes"].items() if status != "ok"),
         "prompt": shown(as_text(row["prompt"])),
@@ -250,7 +251,8 @@ def _row(row: Row, rewards: list[str]) -> list[Any]:
         "alarms": ", ".join(row["alarms"]),
     }
     scores = [row["rewards"].get(name) for name in rewards]
-    return [row[name] for name in BEFORE_REWARDS] + scores + [last.get(name, row.get(name)) for name in AFTER_REWARDS]
+    after = [last.get(name, row.get(name)) for name in AFTER_REWARDS]
+    return [first[name] for name in BEFORE_REWARDS] + scores + after
 
 
 def _alarms(group: list[Row]) -> int:
