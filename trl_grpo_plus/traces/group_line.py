@@ -139,7 +139,8 @@ def _title(prompt: Any) -> str:
     """Return the first non-blank line of the user's last message, cut to 160 characters."""
     messages = messages_of(prompt)
     text = next((text for role, text in reversed(messages) if role == "user"), messages[-1][1] if messages else "")
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")[:TITLE_CHARS]
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return line if len(line) <= TITLE_CHARS else f"{line[: TITLE_CHARS - 1].rstrip()}…"
 
 
 def _identity(row: Row) -> str:
