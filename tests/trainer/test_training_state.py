@@ -66,6 +66,17 @@ def test_resumed_is_uninterrupted(tmp_path, whole, stop):
     assert not tiny_models.same_weights(tiny_models.weights(stopped), tiny_models.weights(whole))
 
 
+@pytest.mark.parametrize("rows", [30, 6])  # the last step is within an epoch, and ends one
+def test_resumed_from_its_last_step_it_trains_no_more(tmp_path, rows):
+    options = {"max_steps": 3, "save_strategy": "steps", "save_steps": 1, "data": tiny_models.prompts(rows)}
+    whole = tiny_models.trained(tmp_path, **RESAMPLE, **options)
+    resumed = tiny_models.trainer(tmp_path, **RESAMPLE, **options)
+    resumed.train(resume_from_checkpoint=True)
+    assert resumed.state.global_step == 3
+    tiny_models.assert_same(resumed, whole)
+    assert not (tmp_path / "run" / "checkpoint-4").exists()
+
+
 def checkpointed(tmp_path, **options):
     tiny_models.trained(tmp_path, save_strategy="steps", save_steps=2, max_steps=2, **options)
     return tmp_path / "run" / "checkpoint-2"

@@ -569,6 +569,15 @@ class GRPOPlusTrainer(GRPOTrainer):
                 checkpoint_integrity.complete_checkpoint(resume_from_checkpoint, self.args.output_dir), *args, **kwargs
             )
 
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the next batches as transformers' `Trainer` does; none after the last step.
+
+        transformers would train one step more if a run is resumed from the checkpoint of its last step.
+        """
+        if self.state.global_step >= self.state.max_steps:
+            return [], None
+        return super().get_batch_samples(*args, **kwargs)
+
     def _save_checkpoint(self, model: Any, trial: Any, *rest: Any, **more: Any) -> None:
         folder = Path(self._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         with checkpoint_integrity.saving(folder, self.accelerator.process_index):
