@@ -15,6 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrai
 
 
 NOT_LEARNED = -100  # label of a token that the loss ignores
+UNFINISHED = ".warm_start-"  # beginning of the name of a folder in which a model is being written
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,9 @@ def write_whole(
     """
     # An interrupted warm-up must not leave half a model that looks complete.
     folder.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = tempfile.mkdtemp(prefix=".warm_start-", dir=folder.parent)
+    for left in folder.parent.glob(f"{UNFINISHED}*"):  # by a warm-up that was killed: one run at a time writes here
+        shutil.rmtree(left, ignore_errors=True)
+    unfinished = tempfile.mkdtemp(prefix=UNFINISHED, dir=folder.parent)
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import select
 import shlex
 import shutil
 import signal
@@ -32,7 +33,7 @@ from trl_grpo_plus.launch.datasets_by_name import check_name
 from trl_grpo_plus.launch.interrupts import StopOnInterrupt
 from trl_grpo_plus.launch.option_checks import wrong_options
 from trl_grpo_plus.launch.train import _make_trainer
-from trl_grpo_plus.recipes import arithmetic
+from trl_grpo_plus.recipes import arithmetic, warm_start
 from trl_grpo_plus.traces import reader as traces
 from trl_grpo_plus.traces.alarms import ALARMS
 from trl_grpo_plus.trainer import progress as console
@@ -900,12 +901,60 @@ def test_a_recipe_that_is_started_twice_moves_nothing_of_the_run_that_goes_on(fo
     assert "run.lock" not in names(folder / "twice")
 
 
+LAUNCHED = """
+import os, sys, time
+from trl_grpo_plus.launch import launcher_main, launchers, train
+
+
+def entry():  # a launcher of one process
+    if os.fork():
+        time.sleep(600)
+    print("started", os.getpid(), flush=True)
+    while "late" in sys.argv and os.getppid() == int(os.environ[launchers.STARTED_BY]):
+        time.sleep(0.01)
+    sys.argv = ["grpo", "--config", "arithmetic_cpu"]
+    os._exit(train.run(trains))
+
+
+def trains(*parsed):
+    print("trains", os.getpid(), flush=True)
+    time.sleep(600)
+
+
+launchers.LAUNCHERS["fork"] = launchers.Launcher("", list, "__main__:entry")
+sys.argv.insert(1, "fork")
+launcher_main.main()
+"""
+
+
+@pytest.mark.parametrize(("sign", "options"), [("trains", []), ("started", ["late"])], ids=["in it", "before it"])
+def test_a_launcher_that_is_killed_leaves_no_process(folder, sign, options):
+    """In the training, and while a process of it starts."""
+    run = Run([sys.executable, "-c", LAUNCHED, *options], folder)
+    run.wait_for(rf"{sign} \d+\n")
+    trains = os.pidfd_open(int(re.search(rf"{sign} (\d+)", run.output)[1]))
+    os.kill(run.process.pid, signal.SIGKILL)
+    assert select.select([trains], [], [], 60)[0] == [trains]  # it has ended
+    os.close(trains)
+    run.end(-signal.SIGKILL)
+
+
 def test_ctrl_c_in_the_warm_up_leaves_nothing(folder):
     run = Run([*SCRIPT, "--config", "arithmetic_cpu", "--output_dir", "warm"], folder)
     run.wait_for(r"Warm-up.* [1-9]\d*/2000")
     run.interrupt()
     assert "Stopped at once." in run.end(130, seconds=20)
     assert not (folder / "warm").exists()
+
+
+def test_what_a_killed_warm_up_left_is_removed_by_the_next(tmp_path):
+    left = tmp_path / f"{warm_start.UNFINISHED}killed"
+    left.mkdir()
+    (left / "model.safetensors").write_bytes(b"cut off")
+    tokenizer = arithmetic.make_tokenizer()
+    warm = tmp_path / "warm_start"
+    warm_start.write_whole(warm, tokenizer, lambda: arithmetic.make_model(tokenizer), lambda model: None, seed=0)
+    assert names(tmp_path) == ["warm_start"]
 
 
 @pytest.mark.full

@@ -1,6 +1,7 @@
 """A launcher's command, as `trl-grpo-plus run` starts it: `python -m trl_grpo_plus.launch.launcher_main NAME ...`.
 
-Ctrl-C ends the command once its processes have saved. The launcher then prints no traceback of its own.
+Ctrl-C ends the command once its processes have saved. The launcher then prints no traceback of its own. If the
+launcher is killed, its processes end too.
 """
 
 import os
@@ -13,7 +14,7 @@ from types import FrameType
 import psutil
 
 from ..utils.terminal import say
-from .launchers import LAUNCHERS
+from .launchers import LAUNCHERS, STARTED_BY
 
 
 SAVING_S = "1800"  # s that stopped processes have for a step and a checkpoint before torch kills them; its default: 30
@@ -29,6 +30,7 @@ def main() -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", SAVING_S)
+    os.environ[STARTED_BY] = str(os.getpid())
     name, *arguments = sys.argv[1:]
     module, _, function = LAUNCHERS[name].main.partition(":")
     entry = getattr(import_module(module), function)

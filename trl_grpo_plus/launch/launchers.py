@@ -26,6 +26,7 @@ from .accelerate import (
 
 SCRIPT = f"{RECIPES}.grpo"
 MAIN = "trl_grpo_plus.launch.launcher_main"
+STARTED_BY = "TRL_GRPO_PLUS_STARTED_BY"  # environment variable: the pid of the launcher
 
 
 @dataclass(frozen=True)

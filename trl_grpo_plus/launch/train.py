@@ -1,17 +1,22 @@
 """The launch script's main function: check the recipe, load the data, train, evaluate, report."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import psutil
+
 from ..config import presets
+from ..utils.fork_server import end_with_parent
 from ..utils.tables import WARNED, Row, failures
 from ..utils.terminal import say, tell_errors_visibly
 from ..utils.validation import ConfigError
 from .arguments import make_parser
 from .command_line import launched_as, parse, resume_command
+from .launchers import STARTED_BY
 from .preflight import on_data, on_paper
 from .recipe import Recipe, launched
 from .reward_inputs import load_data
@@ -138,8 +143,18 @@ def _end(trainer: Any) -> None:
         trainer.accelerator.end_training()
 
 
+def _end_with_launcher() -> None:
+    """End this process when the launcher of `trl-grpo-plus run` is killed: nobody else would end it."""
+    launcher = int(os.environ.pop(STARTED_BY, 0))  # removed: what this process starts is not the launcher's
+    if launcher == os.getppid():
+        end_with_parent(signal.SIGTERM)
+    if launcher and not (psutil.pid_exists(launcher) and psutil.Process(launcher).status() != psutil.STATUS_ZOMBIE):
+        sys.exit(128 + signal.SIGTERM)  # it was killed before
+
+
 def run(main: Callable[..., int] = main, prog: str = "trl_grpo_plus.recipes.grpo") -> int:
     """Run `main` with this process's command line. A user's mistake prints an error and returns exit status 2."""
+    _end_with_launcher()
     from ..trainer.progress import hush
 
     hush()

@@ -88,7 +88,7 @@ def _fork(control: socket.socket, entry: Callable[..., None], options: dict[str,
     if pid == 0:
         try:
             os.setpgid(0, 0)
-            _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            end_with_parent(signal.SIGKILL)
             control.close()
             theirs.close()
             if os.getppid() == zygote:
@@ -123,6 +123,11 @@ def _end(pid: int, children: set[int]) -> int | None:
 def adopt_orphans() -> None:
     """Make this process adopt its descendants whose parents have ended."""
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_with_parent(number: int) -> None:
+    """Let the kernel send this process a signal when its parent has ended, in whatever way."""
+    _prctl(PR_SET_PDEATHSIG, number)
 
 
 def own_children() -> set[int]:
