@@ -9,6 +9,7 @@ import tiny_models
 import torch
 import user_advantages
 
+from trl_grpo_plus.traces import reader as traces
 from trl_grpo_plus.trainer.checkpoint_integrity import lacking
 from trl_grpo_plus.utils.validation import ConfigError
 
@@ -75,6 +76,8 @@ def test_resumed_from_its_last_step_it_trains_no_more(tmp_path, rows):
     assert resumed.state.global_step == 3
     tiny_models.assert_same(resumed, whole)
     assert not (tmp_path / "run" / "checkpoint-4").exists()
+    steps = [entry["step"] for entry in traces.journal(tmp_path / "run", "metrics")]
+    assert steps == [entry["step"] for entry in whole.state.log_history]
 
 
 def checkpointed(tmp_path, **options):

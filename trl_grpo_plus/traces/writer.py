@@ -53,12 +53,18 @@ class Writer:
         self._folder: Path | None = None  # chosen when the first file is written
         self._told = False  # whether a warning said that the index cannot be written
 
-    def begin(self, step: int, max_steps: int) -> None:
-        """Start or resume training at `step` of `max_steps`. Files that the training will write again move aside."""
+    def begin(self, step: int, max_steps: int, logged: int | None = None) -> None:
+        """Start or resume training at `step` of `max_steps`. Files that the training will write again move aside.
+
+        Args:
+            step (`int`), max_steps (`int`): steps done, and steps to do in all.
+            logged (`int`, *optional*): number of log entries of `step` in the checkpoint; by default all were logged
+                before it.
+        """
         self._folder = self._root
         before_training = {path for path in self._own if path.parent == self._root and not _trains(path)}
         again = [path for path in self._root.glob("*") if path not in before_training and _made_again(path, step)]
-        journals = {self._root / f"{name}.jsonl": self._entries_before(name, step) for name in JOURNALS}
+        journals = {self._root / f"{name}.jsonl": self._entries_before(name, step, logged) for name in JOURNALS}
         cut = [
             path
             for path, data in journals.items()
@@ -154,7 +160,7 @@ class Writer:
     def _describe(self, more: dict[str, Any]) -> None:
         replace(self._where() / "run.json", [json.dumps({**self._about, **more}, indent=2).encode(), b"\n"])
 
-    def _entries_before(self, name: str, step: int) -> bytes:
+    def _entries_before(self, name: str, step: int, logged: int | None) -> bytes:
         """Return a journal's entries of the steps that are not made again; none if the journal cannot be read."""
         path = self._root / f"{name}.jsonl"
         try:
@@ -162,8 +168,10 @@ class Writer:
         except ValueError as error:
             logger.warning(f"{visible(str(error))} It moves aside, and a new one begins.")
             entries = []
-        # Metrics of a step are logged before its checkpoint; alarms of a step come with the batch after it.
-        return to_lines(entry for entry in entries if entry["step"] < step + (name == "metrics"))
+        # Metrics of a step are logged before its checkpoint, but for those of the run's end and of the evaluations
+        # after it. Alarms of a step come with the batch after it.
+        at_step = [entry for entry in entries if entry["step"] == step][:logged] if name == "metrics" else []
+        return to_lines([*(entry for entry in entries if entry["step"] < step), *at_step])
 
     def _move_aside(self, paths: list[Path]) -> None:
         there = [path for path in paths if path.exists()]

@@ -74,7 +74,8 @@ class Recording(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begin the record, and print how to watch the run."""
-        self._recorder.begin(state.global_step, state.max_steps)
+        logged = sum(entry["step"] == state.global_step for entry in state.log_history)
+        self._recorder.begin(state.global_step, state.max_steps, logged)
         if self.says_where and self._recorder.writes and args.get_process_log_level() <= logging.WARNING:
             tqdm.write(f"To watch it: trl-grpo-plus view {shlex.quote(args.output_dir)} --serve")
 
@@ -130,8 +131,8 @@ class Recorder:
 
     # -- a run
 
-    def begin(self, step: int, max_steps: int) -> None:
-        """Begin the record of a training that starts at `step` of `max_steps`."""
+    def begin(self, step: int, max_steps: int, logged: int | None = None) -> None:
+        """Begin the record of a training that starts at `step` of `max_steps`, with `logged` log entries of `step`."""
         self.settle()
         self._halting = None
         if not self._resumed:
@@ -139,7 +140,7 @@ class Recorder:
         self._resumed = False
         if self._writer is not None:
             with self._never_fatal("Traces"):
-                self._writer.begin(step, max_steps)
+                self._writer.begin(step, max_steps, logged)
                 self._lacks_prompt = not self._writer.holds(FIRST_PROMPT)
         if self._main and self._args.trace_log_groups:
             self._trackers = Trackers(self._args.report_to, max_steps, self._args.trace_log_groups)
