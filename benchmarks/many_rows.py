@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
+import pyarrow as pa  # type: ignore[import-untyped]
 import torch
 from datasets import Dataset
 
