@@ -11,9 +11,10 @@ from typing import Any
 from .. import __version__
 from ..config.presets import PRESETS
 from ..launch import distribution, find_recipe, headline, launch_command, recipes
-from ..launch.accelerate import RUN_AS, on_cpu
+from ..launch.accelerate import RUN_AS, content_of, on_cpu
 from ..launch.datasets_by_name import beside, load
 from ..launch.launchers import LAUNCHERS, check_launcher, in_this_python
+from ..launch.nodes import ONE, OPTIONS, Nodes, nodes
 from ..utils.tables import UNSEEN, Row, aligned, failures, table
 from ..utils.terminal import say, tell_errors_visibly
 from ..utils.validation import ConfigError, did_you_mean, json_object
@@ -52,6 +53,7 @@ recipe.
   trl-grpo-plus run arithmetic_cpu
   trl-grpo-plus run my_run.yaml --learning_rate 2e-6 --output_dir outputs/second
   trl-grpo-plus run my_run.yaml --accelerate_config zero2 --num_processes 4
+  trl-grpo-plus run my_run.yaml --num_machines 2 --machine_rank 0 --main_process_ip node1 --num_processes 16
 """
 
 RACE_HELP = """\
@@ -138,6 +140,7 @@ def _parser() -> argparse.ArgumentParser:
     cp.add_argument("file", metavar="FILE", nargs="?", help="file to write (default: NAME.yaml in the current folder)")
     run = command("run", _run, "launch a recipe", RUN_HELP)
     _add_launch_options(run)
+    _add_node_options(run)
     race = command("race", _race, "compare stock TRL's trainer with this package's on a recipe", RACE_HELP)
     _add_launch_options(race)
     race.add_argument(
@@ -153,6 +156,7 @@ def _parser() -> argparse.ArgumentParser:
     race.add_argument("--resume", action="store_true", help="continue a race that was interrupted")
     check = command("check", _check, "check a recipe before you run it", CHECK_HELP)
     _add_launch_options(check)
+    _add_node_options(check)
     check.add_argument(
         "--gpu", metavar="NAME", help="GPU to estimate for, such as A100 (default: this machine's, else H100)"
     )
@@ -208,7 +212,7 @@ def _add_launch_options(command: argparse.ArgumentParser) -> None:
         "--num_processes",
         type=int,
         metavar="N",
-        help="number of processes (default: the configuration's, else one per GPU, else one)",
+        help="number of processes, of all nodes together (default: the configuration's, else one per GPU, else one)",
     )
     command.add_argument(
         "--launcher",
@@ -216,6 +220,21 @@ def _add_launch_options(command: argparse.ArgumentParser) -> None:
         default="accelerate",
         help=f"what starts them: {' or '.join(LAUNCHERS)} (default: accelerate)",
     )
+
+
+def _add_node_options(command: argparse.ArgumentParser) -> None:
+    for launcher, of_launcher in OPTIONS.items():
+        group = command.add_argument_group(f"several nodes, with --launcher {launcher}")
+        for name, text in of_launcher.items():
+            # torchrun's own spelling has dashes too
+            group.add_argument(f"--{name}", f"--{name.replace('_', '-')}", metavar="VALUE", help=text)
+
+
+def _nodes(options: argparse.Namespace) -> Nodes:
+    names = {name for of_launcher in OPTIONS.values() for name in of_launcher}
+    given = {name: value for name, value in vars(options).items() if name in names}
+    config = options.accelerate_config
+    return nodes(options.launcher, given, content_of(config) if config else None) if given else ONE
 
 
 def _ls(options: argparse.Namespace) -> int:
@@ -272,11 +291,11 @@ def _cp(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     _must_be_there(options)
-    spread_over = _spread_over(options)
-    command = launch_command(options.name, options.rest, *spread_over, launcher=options.launcher)
+    spread_over, over = _spread_over(options), _nodes(options)
+    command = launch_command(options.name, options.rest, *spread_over, launcher=options.launcher, nodes=over)
     from .check.recipe import refused
 
-    if wrong := refused(options.name, options.rest, distribution(*spread_over)):
+    if wrong := refused(options.name, options.rest, distribution(*spread_over, over)):
         return _refuse(wrong)
     say(shlex.join([options.launcher, *command[1:]]), flush=True)
     os.environ[RUN_AS] = shlex.join(["trl-grpo-plus", *options.words])
@@ -327,7 +346,7 @@ def _must_be_there(options: argparse.Namespace) -> None:
     # Checked before the imports that take seconds.
     find_recipe(options.name)
     check_launcher(options.launcher, options.accelerate_config)
-    distribution(options.accelerate_config, options.num_processes, 0)
+    distribution(options.accelerate_config, options.num_processes, 0, _nodes(options))
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -335,7 +354,7 @@ def _check(options: argparse.Namespace) -> int:
     from .check.recipe import check_recipe
 
     how = (options.num_processes, options.accelerate_config, options.gpu, options.gpu_memory, options.smoke)
-    rows = check_recipe(options.name, options.rest, *how)
+    rows = check_recipe(options.name, options.rest, *how, _nodes(options))
     say(table(rows))
     return int(bool(failures(rows)))
 

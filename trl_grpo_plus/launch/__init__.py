@@ -2,6 +2,7 @@
 
 accelerate        recipes and accelerate's configurations by name, processes, sharding
 launchers         the programs that start the processes of a run: `LAUNCHERS`
+nodes             the options by which the nodes of a run find each other
 launcher_main     a launcher's command, whose Ctrl-C waits until all processes have saved
 arguments         the script's dataclasses and their parser
 command_line      reads the recipe and the command line; makes the command to resume with

@@ -14,6 +14,7 @@ import yaml
 
 from ..config.presets import PRESETS
 from ..utils.validation import ConfigError, did_you_mean
+from .nodes import ONE, Nodes
 from .recipe_yaml import read_yaml
 
 
@@ -92,28 +93,22 @@ class Distribution:
         return self.decided_by == NOBODY
 
 
-def distribution(accelerate_config: str | None, num_processes: int | None, num_gpus: int) -> Distribution:
+def distribution(
+    accelerate_config: str | None, num_processes: int | None, num_gpus: int, nodes: Nodes = ONE
+) -> Distribution:
     """Return the distribution that [`~trl_grpo_plus.launch.launchers.launch_command`] with these arguments starts.
 
     Raises:
-        ConfigError: there is no such configuration, or it does not allow this number of processes.
+        ConfigError: there is no such configuration, or it does not allow this number of processes, or the processes
+            cannot be divided among the nodes.
     """
-    if num_processes is not None and num_processes < 1:
-        raise ConfigError(f"--num_processes: {num_processes} must be 1 or more.")
     content = content_of(accelerate_config) if accelerate_config else {}
-    only_one = content.get("distributed_type") in ("NO", False)
-    if only_one and num_processes not in (None, 1):
+    processes, decided_by = _processes(accelerate_config, content, num_processes, num_gpus, nodes)
+    if processes % nodes.count:
         raise ConfigError(
-            f"--num_processes: {accelerate_config} runs one process, not {num_processes}. Use multi_gpu."
+            f"{decided_by}: {processes} processes cannot be divided among {nodes.count} nodes. Give a multiple of "
+            f"{nodes.count} as --num_processes, which counts the processes of all nodes together."
         )
-    if num_processes is not None:
-        processes, decided_by = num_processes, "--num_processes"
-    elif only_one:
-        processes, decided_by = 1, f"--accelerate_config {accelerate_config}"
-    elif content.get("num_processes") and not (num_gpus and accelerate_config in accelerate_configs()):  # there 8
-        processes, decided_by = content["num_processes"], f"--accelerate_config {accelerate_config}"
-    else:
-        processes, decided_by = max(num_gpus, 1), "the GPUs here" if num_gpus else NOBODY
     deepspeed, fsdp = content.get("deepspeed_config") or {}, content.get("fsdp_config") or {}
     spread = Distribution(processes, decided_by, "ddp" if processes > 1 else "none")
     if content.get("distributed_type") == "FSDP":
@@ -124,6 +119,33 @@ def distribution(accelerate_config: str | None, num_processes: int | None, num_g
         return sharded(spread, deepspeed["deepspeed_config_file"])
     devices = [deepspeed.get(f"offload_{what}_device", "none") for what in ("param", "optimizer")]
     return replace(spread, sharding=f"zero{deepspeed.get('zero_stage', 2)}", offloads=_offloads(*devices))
+
+
+def _processes(
+    config: str | None, content: dict[str, Any], num_processes: int | None, num_gpus: int, nodes: Nodes
+) -> tuple[int, str]:
+    """Return the number of processes of all nodes together, and what decided it."""
+    if num_processes is not None and num_processes < 1:
+        raise ConfigError(f"--num_processes: {num_processes} must be 1 or more.")
+    only_one = content.get("distributed_type") in ("NO", False)
+    if only_one and num_processes not in (None, 1):
+        raise ConfigError(f"--num_processes: {config} runs one process, not {num_processes}. Use multi_gpu.")
+    if num_processes is not None and nodes.each is not None:
+        raise ConfigError(
+            f"--num_processes {num_processes} and --nproc_per_node {nodes.each}: give one of the two. "
+            "--num_processes counts the processes of all nodes together."
+        )
+    times = f" x {nodes.count} nodes" if nodes.count > 1 else ""
+    if nodes.each is not None:
+        return nodes.each * nodes.count, f"--nproc_per_node{times}"
+    if num_processes is not None:
+        return num_processes, "--num_processes"
+    if only_one:
+        return 1, f"--accelerate_config {config}"
+    of_trl = config in accelerate_configs()  # these say one node with 8 GPUs
+    if content.get("num_processes") and not (num_gpus and of_trl):
+        return content["num_processes"] * (nodes.count if of_trl else 1), f"--accelerate_config {config}{times}"
+    return max(num_gpus, 1) * nodes.count, f"the GPUs here{times}" if num_gpus else NOBODY
 
 
 def sharded(spread: Distribution, deepspeed: Any = None, fsdp: Any = None) -> Distribution:

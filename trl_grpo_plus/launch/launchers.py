@@ -22,6 +22,7 @@ from .accelerate import (
     on_cpu,
     setting,
 )
+from .nodes import ONE, Nodes
 
 
 SCRIPT = f"{RECIPES}.grpo"
@@ -40,6 +41,7 @@ class Start:
             accelerate configuration file.
         num_processes (`int`, *optional*): number of processes that the user gave.
         spread ([`~trl_grpo_plus.launch.accelerate.Distribution`]): number of processes, and the sharding.
+        nodes ([`~trl_grpo_plus.launch.nodes.Nodes`]): number of nodes, and the launcher's options for them.
     """
 
     recipe: str
@@ -47,6 +49,7 @@ class Start:
     accelerate_config: str | None
     num_processes: int | None
     spread: Distribution
+    nodes: Nodes = ONE
 
 
 @dataclass(frozen=True)
@@ -75,12 +78,14 @@ def _accelerate(start: Start) -> list[str]:
     if config is None:
         # Without these options accelerate guesses their values, each with a warning. Without --multi_gpu it starts
         # one process, on a CPU too.
-        arguments = ["launch", *processes, "--num_machines", "1", *precision, "--dynamo_backend", "no"]
+        where = start.nodes.words or ("--num_machines", "1")
+        arguments = ["launch", *processes, *where, *precision, "--dynamo_backend", "no"]
         return [*arguments, "--multi_gpu"] if start.spread.processes > 1 else arguments
     arguments = ["launch", "--config_file", config_file(config)]
     arguments += (
         [*processes, *precision] if config in accelerate_configs() else processes if start.num_processes else []
     )
+    arguments += start.nodes.words
     accumulation = "gradient_accumulation_steps"
     if accumulation in (content_of(config).get("deepspeed_config") or {}):  # must equal the recipe's value
         arguments += [f"--{accumulation}", str(setting(accumulation, start.recipe, start.options) or 1)]
@@ -88,7 +93,8 @@ def _accelerate(start: Start) -> list[str]:
 
 
 def _torchrun(start: Start) -> list[str]:
-    return ["--standalone", "--nproc_per_node", str(start.spread.processes)]
+    where = start.nodes.words or ("--standalone",)
+    return [*where, "--nproc_per_node", str(start.spread.processes // start.nodes.count)]
 
 
 # To add a launcher, write a function from a Start to the arguments, and add an entry under the command's name.
@@ -106,6 +112,7 @@ def launch_command(
     num_gpus: int = 0,
     script: str = SCRIPT,
     launcher: str = "accelerate",
+    nodes: Nodes = ONE,
 ) -> list[str]:
     """Return the command that runs a recipe.
 
@@ -114,20 +121,22 @@ def launch_command(
         options (`Sequence[str]`, *optional*): options of the launch script.
         accelerate_config (`str`, *optional*): one of [`~trl_grpo_plus.launch.accelerate.accelerate_configs`], or an
             accelerate configuration file. By default the launcher uses all GPUs here, or one process on the CPU.
-        num_processes (`int`, *optional*): number of processes. Default: the number in the accelerate configuration
-            file, or the number of GPUs.
+        num_processes (`int`, *optional*): number of processes on all nodes together. Default: the number in the
+            accelerate configuration file, or the number of GPUs of this machine times the number of nodes.
         num_gpus (`int`, *optional*, defaults to `0`): number of GPUs of this machine. Not used if the run is to
             `use_cpu`.
         script (`str`, *optional*): module to launch.
         launcher (`str`, *optional*, defaults to `"accelerate"`): one of [`LAUNCHERS`].
+        nodes ([`~trl_grpo_plus.launch.nodes.Nodes`], *optional*): the nodes of the run. Default: this machine alone.
 
     Raises:
-        ConfigError: there is no such recipe, configuration or launcher, or the launcher takes no configuration.
+        ConfigError: there is no such recipe, configuration or launcher, the launcher takes no configuration, or the
+            processes cannot be divided among the nodes.
     """
     check_launcher(launcher, accelerate_config)
     chosen = LAUNCHERS[launcher]
-    spread = distribution(accelerate_config, num_processes, 0 if on_cpu(recipe, options) else num_gpus)
-    start = Start(recipe, tuple(options), accelerate_config, num_processes, spread)
+    spread = distribution(accelerate_config, num_processes, 0 if on_cpu(recipe, options) else num_gpus, nodes)
+    start = Start(recipe, tuple(options), accelerate_config, num_processes, spread, nodes)
     return [_path(launcher), *chosen.arguments(start), "-m", script, "--config", recipe, *options]
 
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from ...launch import preflight
 from ...launch.accelerate import Distribution, distribution, on_cpu
+from ...launch.nodes import ONE, Nodes
 from ...launch.preflight import on_data, on_paper
 from ...launch.recipe import Recipe, batches, read
 from ...utils import optional_packages
@@ -40,6 +41,7 @@ def check_recipe(
     gpu: str | None = None,
     gpu_memory: float | None = None,
     smoke: bool = False,
+    nodes: Nodes = ONE,
 ) -> list[Row]:
     """Check everything that a recipe needs.
 
@@ -52,6 +54,7 @@ def check_recipe(
         gpu (`str`, *optional*): kind of GPU to estimate for, such as "A100". Default: this machine's, or else an H100.
         gpu_memory (`float`, *optional*): GiB of each GPU. Default: the memory of that kind.
         smoke (`bool`, *optional*, defaults to `False`): also run two steps on a tiny model.
+        nodes ([`~trl_grpo_plus.launch.nodes.Nodes`], *optional*): the nodes of the run. Default: this machine alone.
 
     Returns:
         `list[Row]`: the rows of the checks, in order.
@@ -62,7 +65,7 @@ def check_recipe(
     hub.settle()  # before the libraries that use the Hub are imported
     _import_libraries()
     here = gpus()
-    spread = distribution(accelerate_config, num_processes, 0 if on_cpu(name, options) else len(here))
+    spread = distribution(accelerate_config, num_processes, 0 if on_cpu(name, options) else len(here), nodes)
     card = gpu_for(gpu, gpu_memory, here)
     recipe = read(name, options, spread)
     rows = on_paper(recipe)

@@ -1,0 +1,133 @@
+"""Several nodes: what each launcher is told of them, and options that do not go."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from accelerate.commands import launch as accelerate_launch
+from accelerate.utils.launch import prepare_multi_gpu_env
+from torch.distributed.run import config_from_args, get_args_parser
+
+from trl_grpo_plus.cli.main import _parser, main
+from trl_grpo_plus.launch.accelerate import accelerate_configs, distribution
+from trl_grpo_plus.launch.launchers import launch_command
+from trl_grpo_plus.launch.nodes import OPTIONS, SAME, Nodes, nodes
+from trl_grpo_plus.utils.validation import ConfigError
+
+
+ACCELERATE = {"num_machines": "2", "machine_rank": "1", "main_process_ip": "node1", "main_process_port": "29501"}
+TORCHRUN = {SAME[name]: value for name, value in ACCELERATE.items()}
+C10D = {"nnodes": "2", "rdzv_backend": "c10d", "rdzv_endpoint": "node1:29501", "rdzv_id": "job"}
+
+
+def command(launcher, given, num_processes=None, num_gpus=0, config=None, content=None):
+    """The words between the launcher and the script."""
+    over = nodes(launcher, given, content)
+    words = launch_command("arithmetic_gpu", (), config, num_processes, num_gpus, launcher=launcher, nodes=over)
+    return words[1 : words.index("-m")]
+
+
+def test_accelerate_is_told_of_them():
+    told = ["--num_machines", "2", "--machine_rank", "1", "--main_process_ip", "node1", "--main_process_port", "29501"]
+    plain = ["--mixed_precision", "no", "--dynamo_backend", "no", "--multi_gpu"]
+    assert command("accelerate", ACCELERATE, 4) == ["launch", "--num_processes", "4", *told, *plain]
+    assert command("accelerate", ACCELERATE, num_gpus=8)[:3] == ["launch", "--num_processes", "16"]
+    config = ["launch", "--config_file", accelerate_configs()["zero3"], "--num_processes", "16"]
+    assert command("accelerate", ACCELERATE, None, 8, "zero3") == [*config, "--mixed_precision", "no", *told]
+    assert command("accelerate", ACCELERATE, None, 0, "zero3")[4] == "16"  # the file has 8, for one node
+
+
+def test_accelerate_reads_it_so():
+    words = command("accelerate", ACCELERATE, 4)
+    args = accelerate_launch.launch_command_parser().parse_args([*words[1:], "script.py"])
+    args, _, _ = accelerate_launch._validate_launch_command(args)
+    prepare_multi_gpu_env(args)
+    assert (args.nnodes, args.nproc_per_node, args.node_rank) == ("2", "2", 1)
+    assert args.rdzv_endpoint == "node1:29501"
+
+
+def test_torchrun_is_told_of_them_and_reads_it_so():
+    words = command("torchrun", TORCHRUN, 4)
+    where = ["--nnodes", "2", "--node_rank", "1", "--master_addr", "node1", "--master_port", "29501"]
+    assert words == [*where, "--nproc_per_node", "2"]
+    config, *_ = config_from_args(get_args_parser().parse_args([*words, "script.py"]))
+    assert (config.min_nodes, config.max_nodes, config.nproc_per_node) == (2, 2, 2)
+    assert (config.rdzv_backend, config.rdzv_endpoint, config.rdzv_configs["rank"]) == ("static", "node1:29501", 1)
+    assert command("torchrun", {**TORCHRUN, "nproc_per_node": "3"}) == [*where, "--nproc_per_node", "3"]
+    assert command("torchrun", {"nproc_per_node": "3"}) == ["--standalone", "--nproc_per_node", "3"]
+
+
+def test_torchrun_finds_them_by_a_rendezvous():
+    words = command("torchrun", {**C10D, "rdzv_conf": "join_timeout=60", "local_addr": "node2"}, num_gpus=8)
+    config, *_ = config_from_args(get_args_parser().parse_args([*words, "script.py"]))
+    assert (config.rdzv_backend, config.rdzv_endpoint, config.run_id) == ("c10d", "node1:29501", "job")
+    assert (config.nproc_per_node, config.local_addr, config.rdzv_configs["join_timeout"]) == (8, "node2", "60")
+
+
+def test_a_port_has_a_default_and_one_node_needs_nothing():
+    for launcher, given in (("accelerate", ACCELERATE), ("torchrun", TORCHRUN)):
+        without = dict(list(given.items())[:3])
+        assert nodes(launcher, without).words[-1] == "29500"
+        assert nodes(launcher, {next(iter(given)): "1"}) == nodes(launcher, dict.fromkeys(given)) == Nodes()
+        of_one = {**without, list(given)[0]: "1", list(given)[1]: "0"}  # as a script passes them on, of any size
+        assert nodes(launcher, of_one).count == 1
+        assert command(launcher, of_one, 2)
+
+
+def test_what_a_configuration_file_says_need_not_be_said_again(tmp_path):
+    content = {"num_machines": 2, "main_process_ip": "node1", "main_process_port": 29501, "num_processes": 6}
+    config = str(tmp_path / "own.yaml")
+    Path(config).write_text(yaml.safe_dump({**content, "machine_rank": 0}))
+    over = nodes("accelerate", {"machine_rank": "1"}, content)
+    assert (over.count, over.words) == (2, ("--machine_rank", "1", "--main_process_port", "29501"))
+    assert distribution(config, None, 8, over).processes == 6
+    assert nodes("accelerate", {}, {**content, "machine_rank": 0}).count == 2
+    with pytest.raises(ConfigError, match="6 processes cannot be divided among 4 nodes"):
+        distribution(config, None, 8, nodes("accelerate", {"num_machines": "4", "machine_rank": "3"}, content))
+
+
+WRONG = [
+    ("accelerate", TORCHRUN, "--nnodes 2 is an option of torchrun.*Give --num_machines 2 instead"),
+    ("torchrun", ACCELERATE, "--num_machines 2 is an option of accelerate.*--nnodes.*Give --nnodes 2 instead"),
+    ("accelerate", {"rdzv_backend": "c10d"}, "--rdzv_backend c10d is an option of torchrun.*set --launcher torchrun"),
+    ("accelerate", {"num_machines": "2"}, "--num_machines 2 needs --machine_rank and --main_process_ip too"),
+    ("torchrun", {"nnodes": "2", "node_rank": "0"}, "--nnodes 2 needs --master_addr too"),
+    ("torchrun", {"nnodes": "2", "rdzv_backend": "c10d"}, "--nnodes 2 needs --rdzv_endpoint too"),
+    ("accelerate", {"machine_rank": "1"}, "--machine_rank 1 needs the number of nodes. Add --num_machines N"),
+    ("torchrun", {**C10D, "nnodes": None}, "needs the number of nodes. Add --nnodes N"),
+    ("torchrun", {**TORCHRUN, "nnodes": "1:2"}, "--nnodes 1:2 must be a whole number.*cannot gain or lose nodes"),
+    ("accelerate", {**ACCELERATE, "num_machines": "0"}, "--num_machines 0 must be a whole number, 1 or more"),
+    ("accelerate", {**ACCELERATE, "machine_rank": "2"}, "--machine_rank 2 must be 0 to 1"),
+    ("torchrun", {**TORCHRUN, "node_rank": "one"}, "--node_rank one must be 0 to 1"),
+    ("torchrun", {**TORCHRUN, "nnodes": "1"}, "--node_rank 1 must be 0"),
+    ("accelerate", {**ACCELERATE, "main_process_port": "0"}, "--main_process_port 0 must be a port, 1 to 65535"),
+    ("torchrun", {**TORCHRUN, "rdzv_backend": "c10"}, "'c10' is not one of.*Did you mean c10d"),
+    ("torchrun", {**TORCHRUN, "rdzv_id": "job"}, "--rdzv_id job has no effect with --rdzv_backend static"),
+    ("torchrun", {**C10D, "node_rank": "1"}, "--node_rank 1 has no effect with --rdzv_backend c10d"),
+    ("torchrun", {"nproc_per_node": "auto"}, "--nproc_per_node auto must be a whole number"),
+]
+
+
+@pytest.mark.parametrize(("launcher", "given", "why"), WRONG, ids=[why[:40] for _, _, why in WRONG])
+def test_what_does_not_go_is_refused_with_the_way_out(launcher, given, why):
+    with pytest.raises(ConfigError, match=why):
+        nodes(launcher, given)
+
+
+def test_the_processes_must_be_divided_among_them():
+    with pytest.raises(ConfigError, match=r"--num_processes: 3 processes cannot be divided among 2 nodes"):
+        command("accelerate", ACCELERATE, 3)
+    with pytest.raises(ConfigError, match=r"--num_processes 4 and --nproc_per_node 2: give one of the two"):
+        command("torchrun", {**TORCHRUN, "nproc_per_node": "2"}, 4)
+    with pytest.raises(ConfigError, match="single_gpu: 1 processes cannot be divided"):
+        command("accelerate", ACCELERATE, config="single_gpu")
+
+
+@pytest.mark.parametrize("verb", ["run", "check"])
+def test_both_spellings_of_the_command_line_arrive(capsys, verb):
+    names = [name for options in OPTIONS.values() for name in options]
+    words = [word for name in names for word in (f"--{name.replace('_', '-')}", "value")]
+    read = vars(_parser().parse_known_args([verb, "arithmetic_cpu", *words])[0])
+    assert {name: read[name] for name in names} == dict.fromkeys(names, "value")
+    assert main([verb, "arithmetic_cpu", "--nnodes", "2"]) == 2
+    assert "error: --nnodes 2 is an option of torchrun" in capsys.readouterr().err
