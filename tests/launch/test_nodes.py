@@ -66,10 +66,11 @@ def test_torchrun_finds_them_by_a_rendezvous():
 
 def test_a_port_has_a_default_and_one_node_needs_nothing():
     for launcher, given in (("accelerate", ACCELERATE), ("torchrun", TORCHRUN)):
+        count, rank, *_ = given
         without = dict(list(given.items())[:3])
         assert nodes(launcher, without).words[-1] == "29500"
-        assert nodes(launcher, {next(iter(given)): "1"}) == nodes(launcher, dict.fromkeys(given)) == Nodes()
-        of_one = {**without, list(given)[0]: "1", list(given)[1]: "0"}  # as a script passes them on, of any size
+        assert nodes(launcher, {count: "1"}) == nodes(launcher, dict.fromkeys(given)) == Nodes()
+        of_one = {**without, count: "1", rank: "0"}  # as a script passes them on, of any size
         assert nodes(launcher, of_one).count == 1
         assert command(launcher, of_one, 2)
 

@@ -16,9 +16,11 @@ import collectives as ledger
 import distributed_worker
 import pytest
 import tiny_models
+import torch
 import warm_processes
 
 from trl_grpo_plus.traces import reader as traces
+from trl_grpo_plus.utils.distributed import lost_process
 
 
 WORKER = Path(__file__).parents[1] / "helpers" / "distributed_worker.py"
@@ -315,6 +317,39 @@ def test_a_rank_that_is_killed_ends_the_other_with_an_error(tmp_path):
         -3000:
     ]
     assert {group[0]["step"] for group in traces.groups(tmp_path / "killed" / "run")} >= {0, 2, 4, 6}
+
+
+LIMIT = """
+import sys, torch
+from trl_grpo_plus import GRPOPlusConfig
+
+args = GRPOPlusConfig(sys.argv[1], use_cpu=True, bf16=False, ddp_timeout=180)
+group = torch.distributed.distributed_c10d._get_default_group()
+print(args.world_size, group._get_backend(torch.device("cpu")).options._timeout)
+"""
+
+
+def test_processes_on_cpus_wait_as_long_as_ddp_timeout_says(tmp_path):
+    """transformers passes it on with GPUs alone."""
+    done = warm_processes.run_ranks([sys.executable, "-c", LIMIT, tmp_path], timeout=300)
+    assert done.stdout == "2 0:03:00\n" * 2, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (
+            RuntimeError("Read error\n[10.0.0.2]:4216: Connection reset by peer."),
+            "[10.0.0.2]:4216: Connection reset by",
+        ),
+        (RuntimeError("Timed out waiting 20000ms for recv operation to complete"), "Timed out waiting 20000ms"),
+        (torch.distributed.DistBackendError("NCCL error in: x.cpp:12"), "NCCL error"),
+        (RuntimeError("The size of tensor a (3) must match"), None),
+        (ConnectionResetError("Connection reset by peer"), None),  # of a reward's own connection
+    ],
+)
+def test_an_error_says_whether_another_process_is_lost(error, line):
+    assert (lost_process(error) or "").startswith(line) if line else lost_process(error) is None
 
 
 def test_a_folder_that_another_run_holds_is_refused_on_both_with_one_message(out):

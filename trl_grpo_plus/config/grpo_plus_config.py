@@ -20,6 +20,7 @@ from ..objective.advantage_functions import GRPO, by_path, estimator_of, named_b
 from ..objective.kl import ESTIMATORS, TRL_ESTIMATOR
 from ..objective.scales import TRL_SCALES
 from ..rollouts import verdicts
+from ..utils.distributed import start_cpu_group
 from ..utils.validation import did_you_mean
 from . import presets
 from .validation import check, warn_of_no_effect
@@ -295,6 +296,8 @@ class GRPOPlusConfig(GRPOConfig):
     vllm_check_every: int = 10
 
     def __post_init__(self) -> None:
+        if self.use_cpu and self.ddp_timeout != GRPOConfig.ddp_timeout:
+            start_cpu_group(self.ddp_backend, self.ddp_timeout)
         super().__post_init__()
         check(self, GRPOPlusConfig.__annotations__, trl.__version__)
 

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import psutil
 
 from ..config import presets
+from ..utils.distributed import lost_process
 from ..utils.fork_server import end_with_parent
 from ..utils.tables import WARNED, Row, failures
 from ..utils.terminal import say, tell_errors_visibly
@@ -20,6 +22,12 @@ from .launchers import STARTED_BY
 from .preflight import on_data, on_paper
 from .recipe import Recipe, launched
 from .reward_inputs import load_data
+
+
+LOST = """\
+error: another process of this run has ended, or does not answer: {lost}
+The output of the other processes and nodes says why. To continue, start the run again on all nodes with
+--resume_from_checkpoint true. A run waits --ddp_timeout seconds (default: 1800) for a process that does not answer."""
 
 
 def main(
@@ -166,6 +174,12 @@ def run(main: Callable[..., int] = main, prog: str = "trl_grpo_plus.recipes.grpo
         if os.environ.get("LOCAL_RANK", "0") == "0":  # once on each node: the mistake may be one node's
             say(f"error: {error}", file=sys.stderr)
         return 2
+    except RuntimeError as error:
+        if (lost := lost_process(error)) is None:
+            raise
+        say(traceback.format_exc(), file=sys.stderr)
+        say(LOST.format(lost=lost), file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         say("\nStopped at once. Only the earlier checkpoints are saved.", file=sys.stderr)
         return 130

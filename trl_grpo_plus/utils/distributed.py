@@ -1,7 +1,9 @@
 """Processes that end together: if one fails alone, the others wait for it in a collective for half an hour."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -15,6 +17,30 @@ from .validation import ConfigError
 T = TypeVar("T")
 
 AGREEMENT = 1e-3  # largest difference between ranks' results from the same numbers, relative to their size
+
+
+# What gloo, NCCL and torch's store say of a process that is gone or silent.
+LOST = ("closed by peer", "reset by peer", "Timed out waiting", "Connection was likely closed", "Broken pipe")
+LOST += ("remote process exited", "caused pair closure", "No route to host", "Connection timed out")
+
+
+def start_cpu_group(backend: str | None, seconds: float) -> None:
+    """Start the process group of a run on CPUs, so that its collectives wait at most `seconds` for a process.
+
+    transformers passes `ddp_timeout` on with GPUs alone: with `use_cpu` torch's 30 minutes would apply. This function
+    does nothing in a run of one process, or if the process group is there already.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ and not torch.distributed.is_initialized():
+        PartialState(cpu=True, backend=backend, timeout=timedelta(seconds=seconds))
+
+
+def lost_process(error: BaseException) -> str | None:
+    """Return the line of an error that says that another process is gone or silent; `None` for any other error."""
+    if not isinstance(error, RuntimeError):
+        return None
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    of_torch = isinstance(error, torch.distributed.DistError)
+    return next((line for line in lines if any(word in line for word in LOST)), lines[0] if of_torch else None)
 
 
 @contextmanager
