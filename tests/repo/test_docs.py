@@ -25,6 +25,7 @@ from trl_grpo_plus.config.trl_releases import NEWEST, OLDEST
 from trl_grpo_plus.curriculum.samplers import PromptSampler
 from trl_grpo_plus.launch import accelerate as launch
 from trl_grpo_plus.launch.arguments import make_parser
+from trl_grpo_plus.launch.nodes import OPTIONS
 from trl_grpo_plus.launch.option_checks import bad_together
 from trl_grpo_plus.registry import Reward, Step, get_reward, list_rewards, resolve
 from trl_grpo_plus.rollouts import verdicts
@@ -140,6 +141,7 @@ def commands():
 def test_commands_and_what_they_are_given_are_there():
     options = known_options() | {"smoke", "accelerate_config", "num_processes", "gpu", "gpu_memory"}
     options |= {"baseline_generations", "evaluations", "resume", "launcher"}
+    options |= {name for of_launcher in OPTIONS.values() for name in of_launcher}
     seen = list(commands())
     assert len(seen) > 20
     for page, (command, *rest) in seen:

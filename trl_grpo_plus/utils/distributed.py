@@ -20,8 +20,10 @@ AGREEMENT = 1e-3  # largest difference between ranks' results from the same numb
 
 
 # What gloo, NCCL and torch's store say of a process that is gone or silent.
-LOST = ("closed by peer", "reset by peer", "Timed out waiting", "Connection was likely closed", "Broken pipe")
-LOST += ("remote process exited", "caused pair closure", "No route to host", "Connection timed out")
+LOST = (
+    *("closed by peer", "reset by peer", "Timed out waiting", "Connection was likely closed", "Broken pipe"),
+    *("remote process exited", "caused pair closure", "No route to host", "Connection timed out"),
+)
 
 
 def start_cpu_group(backend: str | None, seconds: float) -> None:
