@@ -192,7 +192,7 @@ def screenshot(page_file: Path, place: str, act: Any, target: Path) -> None:
         page.wait_for_selector(".attempt, .one, .empty")
         act(page)
         page.wait_for_timeout(700)  # until it is drawn
-        Image.open(io.BytesIO(page.screenshot())).quantize(256).save(target, optimize=True)
+        Image.open(io.BytesIO(page.screenshot())).quantize(256, method=Image.Quantize.MAXCOVERAGE).save(target, optimize=True)
         browser.close()
 
 
