@@ -192,7 +192,9 @@ def screenshot(page_file: Path, place: str, act: Any, target: Path) -> None:
         page.wait_for_selector(".attempt, .one, .empty")
         act(page)
         page.wait_for_timeout(700)  # until it is drawn
-        Image.open(io.BytesIO(page.screenshot())).quantize(256, method=Image.Quantize.MAXCOVERAGE).save(target, optimize=True)
+        picture = Image.open(io.BytesIO(page.screenshot()))
+        # The default method may give a rare colour that of its neighbours: orange becomes red.
+        picture.quantize(256, method=Image.Quantize.MAXCOVERAGE).save(target, optimize=True)
         browser.close()
 
 
