@@ -15,6 +15,7 @@ import warm_processes
 
 from trl_grpo_plus.traces import reader as traces
 from trl_grpo_plus.trainer.checkpoint_integrity import lacking, last_complete, saving
+from trl_grpo_plus.trainer.training_state import FORMAT
 from trl_grpo_plus.utils.validation import ConfigError
 
 
@@ -117,7 +118,10 @@ def rewritten(run, change):
 
 
 WRONG = {
-    "of a newer release": (lambda state: {**state, "format": 3}, "is of format 3, this release reads 2"),
+    "of a newer release": (
+        lambda state: {**state, "format": FORMAT + 1},
+        f"is of format {FORMAT + 1}, this release reads {FORMAT}",
+    ),
     "something else": (lambda state: [1, 2], "cannot be read (AttributeError"),
     "of too old a release": (lambda state: {"step": 4, "beta": 0.0}, "it holds step, beta"),
     "without a part": (
