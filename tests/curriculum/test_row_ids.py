@@ -147,6 +147,10 @@ def test_beliefs_go_on_by_id(tmp_path, read):
         assert torch.equal(ours, theirs)
     assert resumed.believed([0]).count.item() == 2.0  # a new row has the prior alone
     assert resumed.metrics()["beliefs/never_tried"] == pytest.approx(3 / 8)
+    if read is not None:  # the states of rows that are gone are gone
+        kept = resumed.state_dict()["states"]["prompts"]["rows"].tolist()
+        assert kept
+        assert set(kept) <= set(range(8))
     for each, which in ((memory, [5, 17, 2]), (resumed, [2, 3, 6])):  # and learn the same from now on
         each.observe(which, torch.tensor([[1.0, 0.0]] * 3).unsqueeze(-1))
     assert torch.equal(resumed.believed([2, 3, 6]).mean, memory.believed([5, 17, 2]).mean)
@@ -245,6 +249,8 @@ def test_a_run_goes_on_with_more_rows_in_another_order(tmp_path, selection, capl
     counts = dict(zip(data["prompt"], memory.believed(range(len(data))).count.tolist(), strict=True))
     assert {prompt for prompt, count in counts.items() if count > 2} == tried
     assert resumed.state.global_step == 6
+    if selection == "belief":  # the rests go on with the steps
+        assert resumed._prompts._stream._rests.step == 6
 
 
 def test_a_run_whose_rows_are_gone_begins_anew(tmp_path, caplog):

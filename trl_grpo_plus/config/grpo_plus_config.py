@@ -16,7 +16,7 @@ import trl
 from trl import GRPOConfig
 
 from ..curriculum.selection import believes, name_of
-from ..objective.advantage_functions import GRPO, by_path, estimator_of, named_by, teaches
+from ..objective.advantage_functions import GRPO, by_path, named_by, teaches
 from ..objective.kl import ESTIMATORS, TRL_ESTIMATOR
 from ..objective.scales import TRL_SCALES
 from ..rollouts import verdicts
@@ -358,11 +358,6 @@ class GRPOPlusConfig(GRPOConfig):
     def estimates_advantages(self) -> bool:
         """Whether anything other than a baseline and a scale makes the advantages."""
         return named_by(self.advantage_estimator) != GRPO
-
-    @property
-    def reads_entropies(self) -> bool:
-        """Whether the advantages need the policy's entropies, which take a forward pass without gradient."""
-        return (estimator := estimator_of(self)) is not None and estimator.variant.entropies
 
     @property
     def changes_advantages(self) -> bool:
