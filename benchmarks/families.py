@@ -51,8 +51,10 @@ class Family:
     level, as text), and more where the reward asks for them. `goals` are the splits whose mean accuracy counts,
     `reward` a registered name or a function, `solves` what gives 1 to a completion that is wholly right. `rollouts`
     and `rollouts_a_step` are those of a whole run, `learning_rate` is what rates are multiples of, `attempts` are
-    those on each held-out problem at the end. Where there is `lora`, an adapter of so many ranks is trained, on
-    weights in bfloat16. A step is taken in so many `micro_batches`.
+    those on each held-out problem at the end. A run at a
+    constant rate is looked at `looks` times, each time with `look_completions`. With `stop_at_target` it ends once its
+    last target is reached. Where there is `lora`, an adapter of so many ranks is trained, on weights in bfloat16. A
+    step is taken in so many `micro_batches`.
     """
 
     name: str
@@ -69,6 +71,9 @@ class Family:
     rollouts: int
     rollouts_a_step: int
     attempts: int = 16
+    looks: int = 20
+    look_completions: int = 512
+    stop_at_target: bool = False
     lora: int | None = None
     micro_batches: int = 1
 
@@ -240,6 +245,9 @@ def smollm2(condition: str, seed: int) -> Family:
         rollouts=1_536,
         rollouts_a_step=64,
         attempts=8,
+        looks=12,
+        look_completions=320,
+        stop_at_target=True,  # a look takes as long as two steps
         lora=32,
     )
 
