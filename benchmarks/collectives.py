@@ -14,6 +14,9 @@ and the first two steps warm up. The table has the median step over the rounds, 
 processors of all ranks, and its ratio to TRL's step in the same round, with the least and the most of the rounds. TRL
 runs twice: what the second is off by is noise. After each training all ranks must have equal weights. The model is so
 small that the ratio is near the worst case: what an option takes does not grow with the model.
+
+With `--slow MILLISECONDS` the last process sleeps so long at the start of each clocked step, as a process whose
+attempts are longer. "x TRL" then says whether an option makes the others wait for it more often than TRL does.
 """
 
 import argparse
@@ -50,7 +53,7 @@ TIMED = {
 STEPS, WARM = 10, 2
 
 
-def work(out: Path, rows: int, rounds: int) -> None:
+def work(out: Path, rows: int, rounds: int, slow: float) -> None:
     """On one of the processes: count each mode, and clock some."""
     sys.path.insert(0, str(HELPERS))  # before this folder, which has a file of the helper's name
     ledger = importlib.import_module("collectives")
@@ -61,22 +64,27 @@ def work(out: Path, rows: int, rounds: int) -> None:
     order, seconds = random.Random(0), {name: list[tuple[float, float]]() for name in TIMED}
     for _ in range(rounds):
         for name in order.sample(list(TIMED), len(TIMED)):
-            seconds[name].append(clocked(ledger, out, TIMED[name], rows))
+            seconds[name].append(clocked(ledger, out, TIMED[name], rows, slow))
     (out / f"{state.process_index}.json").write_text(json.dumps({"counted": counted, "seconds": seconds}))
     state.wait_for_everyone()
 
 
-def clocked(ledger: Any, out: Path, mode: str, rows: int) -> tuple[float, float]:
+def clocked(ledger: Any, out: Path, mode: str, rows: int, slow: float) -> tuple[float, float]:
     """Seconds a step of a training without its first steps: the median by the clock, and the mean of this processor's.
     Asserts that all ranks have equal weights after it."""
     tiny_models = importlib.import_module("tiny_models")
+    from accelerate import PartialState
     from accelerate.utils import gather_object
     from transformers import TrainerCallback
 
+    sleeps = slow / 1000 if PartialState().is_last_process else 0.0
     ends: list[float] = []
     busy: list[float] = []
 
     class Clock(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            time.sleep(sleeps)
+
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             ends.append(time.perf_counter())
             busy.append(time.process_time())
@@ -164,11 +172,12 @@ def main() -> None:
     parser.add_argument("--processes", type=int, nargs="+", default=[2, 8])
     parser.add_argument("--rows", type=int, default=8, help="attempts a process, a multiple of 4")
     parser.add_argument("--seconds", type=int, default=0, metavar="ROUNDS", help="also clock steps, in so many rounds")
+    parser.add_argument("--slow", type=float, default=0, metavar="MILLISECONDS", help="of the last process, a step")
     parser.add_argument("--output", type=Path, default=None, help="also write the figures as JSON")
     parser.add_argument("--worker", type=Path, default=None, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        work(options.worker, options.rows, options.seconds)
+        work(options.worker, options.rows, options.seconds, options.slow)
         return
     prepare()
     import torch
@@ -179,13 +188,14 @@ def main() -> None:
     figures = {}
     for processes in options.processes:
         with tempfile.TemporaryDirectory() as out:
-            launch(Path(out), processes, "--rows", str(options.rows), "--seconds", str(options.seconds))
+            arguments = ("--rows", options.rows, "--seconds", options.seconds, "--slow", options.slow)
+            launch(Path(out), processes, *map(str, arguments))
             ranks = [json.loads(Path(out, f"{rank}.json").read_text()) for rank in range(processes)]
         figures[processes] = report(processes, options.rows, [rank["counted"] for rank in ranks])
         if options.seconds:
             figures[processes] |= {"seconds": report_seconds([rank["seconds"] for rank in ranks])}
     if options.output:
-        written = {"versions": versions, "rows": options.rows, "figures": figures}
+        written = {"versions": versions, "rows": options.rows, "slow_ms": options.slow, "figures": figures}
         options.output.write_text(json.dumps(written, indent=2) + "\n")
 
 
