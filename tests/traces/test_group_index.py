@@ -1,5 +1,6 @@
 """The index of a run's groups: what it holds is what the lines hold, whatever happened to either."""
 
+import dataclasses
 import gzip
 import itertools
 import logging
@@ -231,6 +232,68 @@ def test_a_batch_of_other_than_whole_groups_is_read_from_its_lines(writer):
     assert len(list(traces.groups(folder))) == 5
 
 
+def test_lines_of_equal_length_that_the_index_lacks_are_not_told_by_the_lines_before_them(tmp_path, monkeypatch):
+    first = begun(tmp_path)
+    first.write("train", 0, batch(0))
+    again = begun(tmp_path)
+    other = [{**row, "reward": row["reward"] + 1} for row in batch(0)]
+    with monkeypatch.context() as patched:  # a kill between the lines and the index
+        patched.setattr(group_index, "append", lambda *args: None)
+        again.write("train", 0, other)
+    folder = folder_of(again)
+    size = (folder / "train-00000000.jsonl").stat().st_size
+    assert [block.end for block in group_index.read(folder)["train-00000000.jsonl"]] == [size], "of equal length"
+    assert group_index.valid(folder, group_index.read(folder)["train-00000000.jsonl"]) == []
+    again.write("train", 0, batch(0, batch=1))
+    blocks = group_index.read(folder)["train-00000000.jsonl"]
+    assert [block.start for block in blocks] == [0], "the new block does not continue the old one"
+    assert group_index.valid(folder, blocks) == []
+
+
+def test_a_change_anywhere_in_the_lines_is_noticed(writer):
+    folder = folder_of(writer)
+    writer.write("train", 0, batch(0))
+    ((name, blocks),) = group_index.read(folder).items()
+    data = bytearray((folder / name).read_bytes())
+    data[len(data) // 2] ^= 1
+    (folder / name).write_bytes(data)
+    assert group_index.valid(folder, blocks) == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"words": [word]} for word in ({}, 1, ["a", 2], None)),
+        *({"bytes": 0}, {"at": -1}, {"at": 10**9}, {"skip": -1}, {"size": 0}),
+    ],
+    ids=str,
+)
+def test_a_stranger_s_block_that_makes_no_sense_is_left_out(tmp_path, wrong):
+    writer = begun(tmp_path)
+    writer.write("train", 0, batch(0, 1))
+    folder = folder_of(writer)
+    (block,) = group_index.read(folder)["train-00000000.jsonl"]
+    if "words" in wrong:
+        block = dataclasses.replace(block, words=[*block.words, *wrong["words"]])
+    else:
+        records = block.records.copy()
+        for name, value in wrong.items():
+            records[name] = value
+        rewards = block.rewards if "size" not in wrong else block.rewards[:0]
+        block = dataclasses.replace(block, records=records, rewards=rewards)
+    (folder / group_index.NAME).write_bytes(group_index.encoded(block))
+    assert group_index.read(folder) == {}
+
+
+def test_a_title_that_is_no_text_is_shown_as_far_as_it_can_be(writer):
+    folder = folder_of(writer)
+    writer.write("train", 0, batch(0, 1))
+    ((name, (block,)),) = group_index.read(folder).items()
+    titles = b"\xff" + block.titles[1:]
+    (folder / group_index.NAME).write_bytes(group_index.encoded(dataclasses.replace(block, titles=titles)))
+    assert group_index.read(folder)[name][0].title(0) == "\ufffd" + block.title(0)[1:]
+
+
 def test_a_link_out_of_the_run_is_neither_read_nor_written(tmp_path):
     writer = begun(tmp_path / "run")
     writer.write("train", 0, batch(0))
@@ -255,8 +318,8 @@ def test_an_index_in_another_form_is_not_used(writer):
     for body in (
         b"[]",
         b'["x"]',
-        b'["../train-00000000.jsonl",0,9,1,1,0,0,[]]',
-        b'["train-00000000.jsonl",0,9,1,1,9,0,[]]',
+        b'["../train-00000000.jsonl",0,9,0,1,1,0,0,[]]',
+        b'["train-00000000.jsonl",0,9,0,1,1,9,0,[]]',
     ):
         head = group_index._HEAD.pack(group_index._MARKER, len(body), len(body), __import__("zlib").crc32(body))
         (folder / group_index.NAME).write_bytes(head + body)

@@ -9,6 +9,7 @@ import signal
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ import torch
 from trl_grpo_plus.rollouts.groups import Attempt, Plan, Round
 from trl_grpo_plus.traces import Writer, advantages_by_token, complete, json_value, part_of, pick
 from trl_grpo_plus.traces import reader as traces
+from trl_grpo_plus.traces import writer as writing
 from trl_grpo_plus.traces.writer import _append
 
 
@@ -270,6 +272,20 @@ def test_a_resumed_run_tells_each_step_once(tmp_path):
 
     begun(tmp_path, 5)
     assert not (tmp_path / "rollouts" / "superseded-2").exists()
+
+
+def test_a_kill_while_a_run_resumes_loses_no_entry_of_a_journal(tmp_path, monkeypatch):
+    first = begun(tmp_path)
+    for step in range(6):
+        first.write("train", step, lines(step))
+        first.note("metrics", [{"step": step + 1}])
+    with monkeypatch.context() as patched:
+        patched.setattr(writing, "replace", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            begun(tmp_path, 4)
+    begun(tmp_path, 4)
+    assert steps_in(tmp_path, "metrics") == [1, 2, 3, 4]
+    assert {step for _, step, _ in texts_in(tmp_path)} == {0, 1, 2, 3}
 
 
 def test_a_new_run_does_not_mix_with_an_old_one(tmp_path):

@@ -1,6 +1,7 @@
 """Long runs: pages by the index and by the lines are alike, and what a list or a page has no room for is told."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -146,6 +147,25 @@ def test_a_bad_line_is_named_each_time(run, monkeypatch):
         assert news["live"]["groups"] == 1 + 3
         with pytest.raises(ValueError, match=r"train-00000000\.jsonl, line 4 is no attempt"):
             write_page(bare.folder, bare.folder / "page.html")
+
+
+def test_a_line_damaged_behind_the_index_is_named_where_its_group_is_opened(run, monkeypatch):
+    feed = Feed(run.folder)
+    feed.news()
+    path = next(iter(sorted(run.rollouts.glob("train-00000000.*"))))
+    data, times = bytearray(path.read_bytes()), path.stat()
+    data[len(data) // 2 : len(data) // 2 + 20] = bytes(20)
+    path.write_bytes(data)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # as a failing disk leaves it
+    for reader in (feed, Feed(run.folder)):
+        news = reader.news()
+        assert news["live"]["problem"] == "", "the index has its groups"
+        texts = list(reader.texts(0, 0, 99))
+        assert len(texts) == news["live"]["groups"], "the other groups are shown"
+        (problem,) = {text["problem"] for text in texts if "problem" in text}
+        assert path.name in problem
+        after = reader.news(0, 99, news["live"]["version"])
+        assert after["live"]["problem"] == problem
 
 
 def test_a_page_has_the_whole_groups_of_a_member_that_a_kill_cut_off(tmp_path, monkeypatch):

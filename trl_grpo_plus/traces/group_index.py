@@ -7,16 +7,16 @@ them, and a run without an index can be read.
 The index is a sequence of blocks, each appended by one write. A block describes a stretch of one file:
 
     marker, size and CRC-32 of what follows
-    header     JSON: the file's name, start and end of the stretch, a checksum of its edges, when the file was written,
-               words that recur
+    header     JSON: the file's name, start and end of the stretch, CRC-32 of the file up to each of these, when the
+               file was written, words that recur
     groups     one record of fixed size for each group: see `RECORD`
     rewards    of all attempts, the best first, as 64-bit floats
     titles     of all groups, as text
 
 A block that begins at 0 replaces all earlier blocks of its file. A kill may cut off the last block, and later blocks
-follow it: a reader looks for the next marker. A block is not used if its stretch does not continue the one before, or
-if the file is shorter than the stretch. If the file was written since, as a copy was, a block is not used either
-if the edges of the stretch have another checksum.
+follow it: a reader looks for the next marker. A block is not used if its stretch does not continue the one before, by
+place and by checksum, or if the file is shorter than the stretch. A block of a file that was written since, as a copy
+was, is not used if the stretch has another checksum now.
 """
 
 import json
@@ -24,9 +24,9 @@ import os
 import stat
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import takewhile
 from math import isfinite
 from pathlib import Path
@@ -42,8 +42,7 @@ from .schema import Row
 
 
 NAME = "groups.index"
-EDGE = 64  # bytes at each end of a stretch that are checked
-_MARKER = b"\x00GRPidx\x01"
+_MARKER = b"\x00GRPidx\x02"
 _HEAD = struct.Struct("<8sIII")  # marker, bytes of the header, bytes of all, CRC-32
 _PIECE = 1 << 20
 # A code is a place in the block's words, -1 for null. A number that is null is NaN.
@@ -68,7 +67,7 @@ class Block:
     Args:
         file (`str`): name of the file.
         start (`int`), end (`int`): the stretch, in bytes of the file.
-        check (`int`): checksum of the stretch's edges: [`edges`].
+        before (`int`), check (`int`): [`checksum`] of the file up to `start` and up to `end`.
         written (`int`): when the file was last written once it held the stretch, in ns.
         words (`list`): texts and lists of texts that records name by their place.
         records (`np.ndarray`): one record of type `RECORD` for each of the N groups.
@@ -79,6 +78,7 @@ class Block:
     file: str
     start: int
     end: int
+    before: int
     check: int
     written: int
     words: list[Any]
@@ -106,7 +106,11 @@ class Block:
     def title(self, number: int) -> str:
         """Return the title of a group."""
         end = int(self._titles_end[number])
-        return self.titles[end - int(self.records["title"][number]) : end].decode("utf-8", "surrogatepass")
+        title = self.titles[end - int(self.records["title"][number]) : end]
+        try:
+            return title.decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError:  # a stranger's run may hold anything
+            return title.decode("utf-8", "replace")
 
     def line(self, number: int) -> dict[str, Any]:
         """Return a group's line of the list, as [`~trl_grpo_plus.traces.entry`] makes it."""
@@ -183,30 +187,32 @@ class Builder:
         self._rewards += map(_or_nan, line["rewards"])
         self._titles.append(title)
 
-    def block(self, file: str, start: int, end: int, check: int, written: int) -> Block:
+    def block(self, file: str, start: int, end: int, before: int, check: int, written: int) -> Block:
         """Return the block of the groups, which fill a stretch of a file."""
         words = [list(word) if isinstance(word, tuple) else word for word in self._words]
         records, rewards = np.array(self._records, RECORD), np.array(self._rewards, "<f8")
-        return Block(file, start, end, check, written, words, records, rewards, b"".join(self._titles))
+        return Block(file, start, end, before, check, written, words, records, rewards, b"".join(self._titles))
 
     def _code(self, word: Any) -> int:
         return -1 if word is None else self._words.setdefault(word, len(self._words))
 
 
-def edges(read: Callable[[int, int], bytes], start: int, end: int) -> int:
-    """Return a checksum of both ends of a stretch.
+def checksum(file: int, start: int, end: int, before: int) -> int:
+    """Return the CRC-32 of an open file's bytes up to `end`.
 
     Args:
-        read (`Callable`): function from an offset and a number of bytes to the bytes of the file.
-        start (`int`), end (`int`): the stretch.
+        file (`int`): the file's descriptor.
+        start (`int`), end (`int`): the stretch that is read.
+        before (`int`): the CRC-32 up to `start`; 0 if that is 0.
     """
-    size = min(EDGE, end - start)
-    return zlib.crc32(read(end - size, size), zlib.crc32(read(start, size)))
+    for at in range(start, end, _PIECE):
+        before = zlib.crc32(os.pread(file, min(_PIECE, end - at), at), before)
+    return before
 
 
 def encoded(block: Block) -> bytes:
     """Return a block as bytes of the index."""
-    about = [block.file, block.start, block.end, block.check, block.written]
+    about = [block.file, block.start, block.end, block.before, block.check, block.written]
     header = json.dumps([*about, len(block.records), len(block.rewards), block.words]).encode()
     body = b"".join([header, block.records.tobytes(), block.rewards.tobytes(), block.titles])
     return _HEAD.pack(_MARKER, len(header), len(body), zlib.crc32(body)) + body
@@ -232,11 +238,11 @@ def read(folder: Path) -> dict[str, list[Block]]:
     try:
         with open_within(folder / NAME, folder) as file:
             for block in _blocks(file):
-                known = found.setdefault(block.file, [])
+                of_file = found.setdefault(block.file, [])
                 if not block.start:
-                    known.clear()
-                if block.start == (known[-1].end if known else 0):
-                    known.append(block)
+                    of_file.clear()
+                if (block.start, block.before) == ((of_file[-1].end, of_file[-1].check) if of_file else (0, 0)):
+                    of_file.append(block)
     except (Unreadable, OSError):
         pass
     return found
@@ -256,9 +262,8 @@ def valid(folder: Path, blocks: Sequence[Block]) -> list[Block]:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW)) as file:
 
             def fits(block: Block) -> bool:
-                number, check = file.fileno(), block.check
-                of_file = edges(lambda at, count: os.pread(number, count, at), block.start, block.end)
-                return block.end <= found.st_size and of_file == check
+                of_file = partial(checksum, file.fileno(), block.start, block.end, block.before)
+                return block.end <= found.st_size and of_file() == block.check
 
             return list(takewhile(fits, blocks))
     except OSError:
@@ -298,18 +303,27 @@ def _next_marker(file: IO[bytes], start: int) -> int | None:
 def _decoded(body: bytes, header: int) -> Block | None:
     """Return the block in a body; `None` if another version of this package wrote it in another form."""
     try:
-        name, start, end, check, written, groups, attempts, words = json.loads(body[:header])
+        name, start, end, before, check, written, groups, attempts, words = json.loads(body[:header])
         records = np.frombuffer(body, RECORD, groups, header)
         rewards = np.frombuffer(body, "<f8", attempts, header + records.nbytes)
         titles = body[header + records.nbytes + rewards.nbytes :]
         whole = int(records["size"].sum()) == attempts and int(records["title"].sum()) == len(titles)
         named = all(int(records[code].max(initial=-1)) < len(words) for code in ("verdict", "reason", "alarms", "of"))
-        known = isinstance(name, str) and parse_name(Path(name)) and os.path.basename(name) == name
-        if not (whole and named and known and 0 <= start <= end):
+        of_run = isinstance(name, str) and parse_name(Path(name)) and os.path.basename(name) == name
+        if not (whole and named and of_run and 0 <= start <= end and _sound(records, words, name, start, end)):
             return None
     except (ValueError, TypeError):
         return None
-    return Block(name, start, end, check, written, words, records, rewards, titles)
+    return Block(name, start, end, before, check, written, words, records, rewards, titles)
+
+
+def _sound(records: Any, words: Sequence[Any], name: str, start: int, end: int) -> bool:
+    """Return whether no record has an empty group or a place outside of the stretch, and all words are texts."""
+    texts = (text for word in words for text in (word if isinstance(word, list) else [word]))
+    at, skip, size = (records[field] for field in ("at", "skip", "bytes"))
+    last = at if name.endswith(".gz") else at + size - 1  # within an unpacked member a group may end anywhere
+    places = (start <= at) & (last < end) & (skip >= 0) & (size > 0) & (records["size"] > 0)
+    return bool(places.all()) and all(isinstance(text, str) for text in texts)
 
 
 def _summed(rows: Sequence[Row], name: str) -> tuple[float, int]:

@@ -13,6 +13,8 @@ import gzip
 import json
 import logging
 import os
+import shutil
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -48,7 +50,7 @@ class Writer:
         self._root = Path(output_dir) / FOLDER
         self._suffix = ".jsonl.gz" if compress else ".jsonl"
         self._about = about or {}
-        self._own: set[Path] = set()  # files that this run has created
+        self._own: dict[Path, int] = {}  # files that this run has created -> CRC-32 of a file of attempts
         self._batches: dict[tuple[str, int], int] = {}
         self._folder: Path | None = None  # chosen when the first file is written
         self._told = False  # whether a warning said that the index cannot be written
@@ -62,7 +64,9 @@ class Writer:
                 before it.
         """
         self._folder = self._root
-        before_training = {path for path in self._own if path.parent == self._root and not _trains(path)}
+        before_training = {
+            path: check for path, check in self._own.items() if path.parent == self._root and not _trains(path)
+        }
         again = [path for path in self._root.glob("*") if path not in before_training and _made_again(path, step)]
         journals = {self._root / f"{name}.jsonl": self._entries_before(name, step, logged) for name in JOURNALS}
         cut = [
@@ -70,7 +74,7 @@ class Writer:
             for path, data in journals.items()
             if path not in before_training and _content(path) not in (None, data)
         ]
-        self._move_aside([*again, *cut])
+        self._move_aside(again, copied=cut)
         for path in cut:
             replace(path, [journals[path]])
         self._describe({"max_steps": max_steps})
@@ -79,14 +83,18 @@ class Writer:
 
     def fresh(self, split: str, step: int) -> None:
         """Start an evaluation. An earlier one of the same split and step moves aside."""
-        self._own.discard(self._path(split, step))
+        self._own.pop(self._path(split, step), None)
         self._batches.pop((split, step), None)
 
     def number(self, split: str, step: int) -> int:
         """Return the number of the next batch within its split and step, from 0."""
         if split == "train":  # training only moves on: entries of earlier steps are not needed again
             self._batches = {place: n for place, n in self._batches.items() if place[0] != split or place[1] == step}
-            self._own = {path for path in self._own if not _trains(path) or parse_name(path) == (step, split)}
+            self._own = {
+                path: check
+                for path, check in self._own.items()
+                if not _trains(path) or parse_name(path) == (step, split)
+            }
         self._batches[split, step] = self._batches.get((split, step), -1) + 1
         return self._batches[split, step]
 
@@ -95,7 +103,7 @@ class Writer:
         path = self._path(split, step)
         if path not in self._own:
             self._move_aside([path.with_name(f"{split}-{step:08d}{suffix}") for suffix in (".jsonl", ".jsonl.gz")])
-            self._own.add(path)
+            self._own[path] = 0
         groups = [(of_group, to_lines(of_group)) for _, same in groupby(rows, group_key) for of_group in [list(same)]]
         packed = path.suffix == ".gz"
         members = list(_members(groups)) if packed else [groups]
@@ -104,8 +112,10 @@ class Writer:
             pieces = [gzip.compress(piece, compresslevel=1) for piece in pieces]
         data = b"".join(pieces)
         start, written = _append(path, data)
+        before, self._own[path] = self._own[path], zlib.crc32(data, self._own[path])
+        stretch = (start, start + len(data), before, self._own[path], written)
         try:
-            self._index(path, start, written, data, [*zip(members, pieces, strict=True)])
+            self._index(path, stretch, [*zip(members, pieces, strict=True)])
         except Exception as error:  # the lines are written, and a reader can do without the index
             if not self._told:
                 self._told = True
@@ -117,7 +127,7 @@ class Writer:
         """Append entries to the journal `name`."""
         path = self._where() / f"{name}.jsonl"
         if not path.exists():
-            self._own.add(path)
+            self._own[path] = 0
         _append(path, to_lines(entries))
 
     def holds(self, name: str) -> bool:
@@ -129,10 +139,10 @@ class Writer:
         images.keep(self._where(), thumbnails)
 
     def _index(
-        self, path: Path, start: int, written: int, data: bytes, members: Sequence[tuple[list[Lines], bytes]]
+        self, path: Path, stretch: tuple[int, int, int, int, int], members: Sequence[tuple[list[Lines], bytes]]
     ) -> None:
         """Append what was written to the index, unless the batch is other than whole groups."""
-        builder, at = group_index.Builder(), start
+        builder, at = group_index.Builder(), stretch[0]
         for groups, piece in members:
             skip = 0
             for rows, lines in groups:
@@ -141,11 +151,8 @@ class Writer:
                 builder.add(rows, (at, skip, len(lines)) if path.suffix == ".gz" else (at + skip, 0, len(lines)))
                 skip += len(lines)
             at += len(piece)
-        if not len(builder):
-            return
-        end = start + len(data)
-        check = group_index.edges(lambda offset, size: data[offset - start :][:size], start, end)
-        group_index.append(path.parent, [builder.block(path.name, start, end, check, written)])
+        if len(builder):
+            group_index.append(path.parent, [builder.block(path.name, *stretch)])
 
     def _path(self, split: str, step: int) -> Path:
         return self._where() / f"{split}-{step:08d}{self._suffix}"
@@ -173,11 +180,14 @@ class Writer:
         at_step = [entry for entry in entries if entry["step"] == step][:logged] if name == "metrics" else []
         return to_lines([*(entry for entry in entries if entry["step"] < step), *at_step])
 
-    def _move_aside(self, paths: list[Path]) -> None:
+    def _move_aside(self, paths: list[Path], copied: Sequence[Path] = ()) -> None:
+        """Move files to a folder of their own, and copy those that keep some entries: a kill must not lose these."""
         there = [path for path in paths if path.exists()]
-        if there:
+        if there or copied:
             aside = unused(self._where(), "superseded")
             aside.mkdir()
+            for path in copied:
+                shutil.copy2(path, aside / path.name)
             for path in there:
                 path.rename(aside / path.name)
 

@@ -49,11 +49,12 @@ class Moved(Exception):
     """Error: the file is gone, or another file has its name."""
 
 
-def scanned(path: Path, inode: int, start: int, cut: bool = False) -> Iterator[tuple[Any, bool]]:
+def scanned(path: Path, inode: int, start: int, before: int, cut: bool) -> Iterator[tuple[Any, bool]]:
     """Yield blocks of the whole groups from an offset on, made from the lines, and whether the index may keep them.
 
-    A block ends with a line, or with a gzip member. With `cut`, also read the whole groups of a gzip member that a
-    kill cut off. The index may keep neither such a member nor one with a bad line: it must be read again.
+    A block ends with a line, or with a gzip member. `before` is the checksum of the file up to the offset. With `cut`,
+    also read the whole groups of a gzip member that a kill cut off. The index may keep neither such a member nor one
+    with a bad line: it must be read again.
 
     Raises:
         ValueError: a line is no attempt. The groups before it are yielded first.
@@ -67,8 +68,9 @@ def scanned(path: Path, inode: int, start: int, cut: bool = False) -> Iterator[t
             rows, place, after = next(of_file, ([], None, end))
             full = place is None or (after != end and len(builder) >= _GROUPS) or (packed and after == place.at)
             if full and end > start:
-                yield _block(builder, path, start, end), True
-                builder, start = traces.group_index.Builder(), end
+                block = _block(builder, path, start, end, before)
+                yield block, True
+                builder, start, before = traces.group_index.Builder(), end, block.check
             if place is None:
                 break
             builder.add([{**row, "step": step, "split": split} for row in rows], place[2:])
@@ -76,17 +78,17 @@ def scanned(path: Path, inode: int, start: int, cut: bool = False) -> Iterator[t
         except Exception as error:
             failed = error
     if len(builder):
-        yield _block(builder, path, start, end), end > start and not packed
+        yield _block(builder, path, start, end, before), end > start and not packed
     if failed is not None:
         raise failed
 
 
-def _block(builder: Any, path: Path, start: int, end: int) -> Any:
+def _block(builder: Any, path: Path, start: int, end: int, before: int) -> Any:
     with open_within(path, path.parent) as file:
         number = file.fileno()
         written = os.fstat(number).st_mtime_ns
-        check = traces.group_index.edges(lambda at, size: os.pread(number, size, at), start, end)
-    return builder.block(path.name, start, end, check, written)
+        check = traces.group_index.checksum(number, start, end, before)
+    return builder.block(path.name, start, end, before, check, written)
 
 
 def groups(path: Path, inode: int, start: int, cut: bool = False) -> Iterator[tuple[list[Row], Place, int]]:
@@ -113,6 +115,7 @@ def read(place: Place) -> list[Row]:
 
     Raises:
         Moved: the attempts are no longer there.
+        ValueError: the file is damaged at this place.
     """
     path, inode, at, skip, size = place
     try:
@@ -121,7 +124,9 @@ def read(place: Place) -> list[Row]:
         else:
             with _opened(path, inode, at) as file:
                 data = file.read(size)
-    except (OSError, zlib.error):
+    except zlib.error as error:
+        raise damaged(path, error) from None
+    except OSError:
         raise Moved from None
     if len(data) < size:
         raise Moved
@@ -366,12 +371,13 @@ def read_file(
     Raises:
         ValueError: a line is no attempt.
     """
+    before = 0
     for block in traces.group_index.valid(path.parent, known):
         yield block
-        start = block.end
+        start, before = block.end, block.check
     if start and start == path.stat().st_size:
         return
-    for block, whole in scanned(path, inode, start, cut):
+    for block, whole in scanned(path, inode, start, before, cut):
         if whole and keeper is not None:
             keeper.see(block)
         yield block

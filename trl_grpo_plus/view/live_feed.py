@@ -149,6 +149,8 @@ class Feed:
     def texts(self, epoch: int, start: int, stop: int) -> Iterator[dict[str, Any]]:
         """Yield prompt, reference and attempts of the groups from `start` to `stop`, read from disk one by one.
 
+        A group with a damaged line, which the index hides from the list, has a `problem` and no attempts.
+
         Raises:
             Moved: the groups are no longer at their places.
         """
@@ -157,7 +159,16 @@ class Feed:
             if epoch != self._epoch or not wanted:
                 raise Moved
         for place in wanted:
-            yield detail(file_index.read(place), place.path.parent)
+            try:
+                texts = detail(file_index.read(place), place.path.parent)
+            except Moved:
+                raise
+            except Exception as error:
+                with self._lock:
+                    self._all.problems[place.path] = problem = _problem(place.path, error)
+                    self._version += 1
+                texts = {"prompt": [], "reference": [], "attempts": [], "problem": problem}
+            yield texts
 
     # -- answers
 
@@ -301,10 +312,8 @@ class Feed:
         self._all.problems.pop(path, None)
         try:
             yield
-        except (ValueError, OSError) as error:
-            self._all.problems[path] = str(error)
         except Exception as error:  # a malformed attempt must not stop the reading of other files
-            self._all.problems[path] = f"{path} has an attempt that is none ({type(error).__name__}: {error})."
+            self._all.problems[path] = _problem(path, error)
 
 
 def _choose(groups: Groups, named: Named) -> _List:
@@ -321,6 +330,12 @@ def _choose(groups: Groups, named: Named) -> _List:
     steps = len(set(whens[newest:].tolist()))
     note = f"The list holds all groups of the last {steps:,} steps and evaluations." if steps else ""
     return _List(numbers, int(sizes[numbers].sum()), len(sizes), note=note)
+
+
+def _problem(path: Path, error: Exception) -> str:
+    if isinstance(error, (ValueError, OSError)):
+        return str(error)
+    return f"{path} has an attempt that is none ({type(error).__name__}: {error})."
 
 
 def _told(problems: list[str]) -> str:

@@ -204,6 +204,7 @@ function chunk(n) {
 
 async function texts(g) {
   const group = (await chunk(data.chunk[g]))[data.place[g]];
+  if (group.problem) throw Object.assign(new Error(group.problem), { reason: group.problem });
   if (group.thumbnails) for (const attempt of group.attempts) attempt.thumbnails = group.thumbnails;
   return group;
 }

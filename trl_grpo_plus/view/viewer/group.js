@@ -42,7 +42,7 @@ async function redraw() {
 // A server that is gone gives out no more texts; what is here may stay.
 function showMissing(error, turn) {
   if (!error.reason) throw error;
-  if (turn === drawTurn) $("group").replaceChildren(el("p", { className: "empty" }, `The attempts of this group are not here: ${error.reason}.`));
+  if (turn === drawTurn) $("group").replaceChildren(el("p", { className: "empty" }, `The attempts of this group are not here: ${error.reason.replace(/\.$/, "")}.`));
 }
 
 // Whether the first attempt did better than the last.
