@@ -1,5 +1,7 @@
 """Several nodes: what each launcher is told of them, and options that do not go."""
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ from accelerate.commands import launch as accelerate_launch
 from accelerate.utils.launch import prepare_multi_gpu_env
 from torch.distributed.run import config_from_args, get_args_parser
 
-from trl_grpo_plus.cli.main import _parser, main
+from trl_grpo_plus.cli.main import _nodes, _parser, main
 from trl_grpo_plus.launch.accelerate import accelerate_configs, distribution
 from trl_grpo_plus.launch.launchers import launch_command
 from trl_grpo_plus.launch.nodes import OPTIONS, SAME, Nodes, nodes
@@ -64,6 +66,53 @@ def test_torchrun_finds_them_by_a_rendezvous():
     assert (config.nproc_per_node, config.local_addr, config.rdzv_configs["join_timeout"]) == (8, "node2", "60")
 
 
+def test_a_port_alone_is_one_machine_s():
+    for launcher, (count, _, _, port) in (("accelerate", ACCELERATE), ("torchrun", TORCHRUN)):
+        assert nodes(launcher, {port: "29501"}) == nodes(launcher, {count: "1", port: "29501"})
+        words = command(launcher, {port: "29501"}, 2)
+        assert [words[words.index(f"--{name}") + 1] for name in (count, port)] == ["1", "29501"]
+    args = get_args_parser().parse_args([*command("torchrun", {"master_port": "29501"}, 2), "script.py"])
+    config, *_ = config_from_args(args)
+    assert (config.min_nodes, config.rdzv_endpoint.partition(":")[2]) == (1, "29501")
+
+
+def own_file(tmp_path, **content):
+    path = tmp_path / "own.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return str(path), content
+
+
+def test_a_file_of_one_machine_counts_once_a_node(tmp_path):
+    config, content = own_file(tmp_path, num_machines=1, machine_rank=0, num_processes=8)
+    over = nodes("accelerate", ACCELERATE, content)
+    spread = distribution(config, None, 8, over)
+    assert (spread.processes, spread.decided_by) == (16, f"--accelerate_config {config} x 2 nodes")
+    words = command("accelerate", ACCELERATE, None, 8, config, content)
+    assert words[words.index("--num_processes") + 1] == "16"
+    for_two, content = own_file(tmp_path, num_machines=2, num_processes=8)
+    spread = distribution(for_two, None, 8, nodes("accelerate", ACCELERATE, content))
+    assert (spread.processes, spread.decided_by) == (8, f"--accelerate_config {for_two}")
+
+
+def test_deepspeed_starts_each_node_by_its_own_command(tmp_path):
+    name = "deepspeed_multinode_launcher"
+    config, content = own_file(tmp_path, distributed_type="DEEPSPEED", num_processes=8, deepspeed_config={})
+    words = command("accelerate", ACCELERATE, None, 8, config, content)
+    assert words[words.index(f"--{name}") + 1] == "standard"
+    assert f"--{name}" not in command("accelerate", {}, None, 8, config, content)
+    assert f"--{name}" not in command("accelerate", ACCELERATE, None, 8, "zero3"), "TRL's file says so itself"
+    content["deepspeed_config"] = {name: "pdsh"}
+    config, content = own_file(tmp_path, **content)
+    with pytest.raises(ConfigError, match=f"has {name}: pdsh, which starts all nodes from one"):
+        command("accelerate", ACCELERATE, None, 8, config, content)
+
+
+def test_a_race_runs_on_one_machine(tmp_path, capsys):
+    config, _ = own_file(tmp_path, num_machines=2, num_processes=8)
+    assert main(["race", "arithmetic_cpu", "--accelerate_config", config]) == 2
+    assert "has several machines (num_machines). A race runs on one." in capsys.readouterr().err
+
+
 def test_a_port_has_a_default_and_one_node_needs_nothing():
     for launcher, given in (("accelerate", ACCELERATE), ("torchrun", TORCHRUN)):
         count, rank, *_ = given
@@ -83,8 +132,39 @@ def test_what_a_configuration_file_says_need_not_be_said_again(tmp_path):
     assert (over.count, over.words) == (2, ("--machine_rank", "1", "--main_process_port", "29501"))
     assert distribution(config, None, 8, over).processes == 6
     assert nodes("accelerate", {}, {**content, "machine_rank": 0}).count == 2
-    with pytest.raises(ConfigError, match="6 processes cannot be divided among 4 nodes"):
+    with pytest.raises(ConfigError, match=r"4 nodes: .*own\.yaml has num_machines: 2, .* Add --num_processes"):
         distribution(config, None, 8, nodes("accelerate", {"num_machines": "4", "machine_rank": "3"}, content))
+
+
+OF_TRL = yaml.safe_load(Path(accelerate_configs()["zero3"]).read_text())  # num_machines: 1, machine_rank: 0
+STAND_INS = {
+    "scontrol": "printf 'node1\\nnode2\\n'",
+    "srun": 'while [[ $1 == --* ]]; do shift; done; "$@"',  # on one node, which SLURM_NODEID names
+    **{name: f'printf "%s\\n" {name} "$@" > "$OUT/{name}.words"' for name in ("trl", "trl-grpo-plus")},
+}
+
+
+@pytest.mark.parametrize("how", ["serve", "accelerate", "torchrun"])
+def test_the_slurm_script_gives_commands_that_are_understood(tmp_path, how):
+    for name, text in STAND_INS.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    slurm = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_NNODES": "2", "SLURM_NODEID": "1"}
+    environment = {**os.environ, **slurm, "PATH": f"{tmp_path}:{os.environ['PATH']}", "OUT": str(tmp_path)}
+    script = Path(__file__).parents[2] / "recipes" / "two_nodes.slurm"
+    subprocess.run(["bash", script, how, "--learning_rate", "1e-6"], env=environment, check=True, timeout=60)
+    words = (tmp_path / "trl-grpo-plus.words").read_text().splitlines()[1:]
+    options, rest = _parser().parse_known_args(words)
+    assert rest[-2:] == ["--learning_rate", "1e-6"]
+    over = _nodes(options)
+    assert over.count == (1 if how == "serve" else 2)
+    if how == "serve":
+        assert rest[rest.index("--vllm_server_host") + 1] == "node1"
+        served = (tmp_path / "trl.words").read_text().splitlines()
+        assert served[1:4] == ["vllm-serve", "--model", "Qwen/Qwen2.5-7B"]
+    else:
+        given = ACCELERATE if how == "accelerate" else TORCHRUN
+        assert over == nodes(how, {**given, list(given)[3]: "29500"})
 
 
 WRONG = [
@@ -100,7 +180,9 @@ WRONG = [
     ("accelerate", {**ACCELERATE, "num_machines": "0"}, "--num_machines 0 must be a whole number, 1 or more"),
     ("accelerate", {**ACCELERATE, "machine_rank": "2"}, "--machine_rank 2 must be 0 to 1"),
     ("torchrun", {**TORCHRUN, "node_rank": "one"}, "--node_rank one must be 0 to 1"),
-    ("torchrun", {**TORCHRUN, "nnodes": "1"}, "--node_rank 1 must be 0"),
+    ("torchrun", {**TORCHRUN, "nnodes": "1"}, "--node_rank 1 must be 0: there is one node"),
+    ("torchrun", {**TORCHRUN, "master_addr": ""}, "--nnodes 2 needs --master_addr too"),  # an empty shell variable
+    ("accelerate", {"machine_rank": "1", "main_process_port": "29501"}, "--machine_rank 1 needs the number of nodes"),
     ("accelerate", {**ACCELERATE, "main_process_port": "0"}, "--main_process_port 0 must be a port, 1 to 65535"),
     ("torchrun", {**TORCHRUN, "rdzv_backend": "c10"}, "'c10' is not one of.*Did you mean c10d"),
     ("torchrun", {**TORCHRUN, "rdzv_id": "job"}, "--rdzv_id job has no effect with --rdzv_backend static"),
@@ -111,8 +193,9 @@ WRONG = [
 
 @pytest.mark.parametrize(("launcher", "given", "why"), WRONG, ids=[why[:40] for _, _, why in WRONG])
 def test_what_does_not_go_is_refused_with_the_way_out(launcher, given, why):
-    with pytest.raises(ConfigError, match=why):
-        nodes(launcher, given)
+    for content in (None, OF_TRL) if launcher == "accelerate" else (None,):
+        with pytest.raises(ConfigError, match=why):
+            nodes(launcher, given, content)
 
 
 def test_the_processes_must_be_divided_among_them():

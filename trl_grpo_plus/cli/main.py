@@ -14,7 +14,7 @@ from ..launch import distribution, find_recipe, headline, launch_command, recipe
 from ..launch.accelerate import RUN_AS, content_of, on_cpu
 from ..launch.datasets_by_name import beside, load
 from ..launch.launchers import LAUNCHERS, check_launcher, in_this_python
-from ..launch.nodes import ONE, OPTIONS, Nodes, nodes
+from ..launch.nodes import ONE, OPTIONS, Nodes, machines, nodes
 from ..utils.tables import UNSEEN, Row, aligned, failures, table
 from ..utils.terminal import say, tell_errors_visibly
 from ..utils.validation import ConfigError, did_you_mean, json_object
@@ -309,6 +309,8 @@ def _spread_over(options: argparse.Namespace) -> tuple[str | None, int | None, i
 
 
 def _race(options: argparse.Namespace) -> int:
+    if (config := options.accelerate_config) and machines(content_of(config)) > 1:
+        raise ConfigError(f"--accelerate_config {config} has several machines (num_machines). A race runs on one.")
     _must_be_there(options)
     spread_over = _spread_over(options)
     from .race.plan import plan

@@ -14,7 +14,7 @@ import yaml
 
 from ..config.presets import PRESETS
 from ..utils.validation import ConfigError, did_you_mean
-from .nodes import ONE, Nodes
+from .nodes import ONE, Nodes, machines
 from .recipe_yaml import read_yaml
 
 
@@ -144,7 +144,14 @@ def _processes(
         return 1, f"--accelerate_config {config}"
     of_trl = config in accelerate_configs()  # these say one node with 8 GPUs
     if content.get("num_processes") and not (num_gpus and of_trl):
-        return content["num_processes"] * (nodes.count if of_trl else 1), f"--accelerate_config {config}{times}"
+        in_file = machines(content)
+        if in_file not in (1, nodes.count):
+            raise ConfigError(
+                f"{nodes.count} nodes: {config} has num_machines: {in_file}, and its num_processes are for these. Add "
+                "--num_processes, which counts the processes of all nodes together."
+            )
+        times = times if in_file == 1 else ""
+        return content["num_processes"] * (nodes.count if in_file == 1 else 1), f"--accelerate_config {config}{times}"
     return max(num_gpus, 1) * nodes.count, f"the GPUs here{times}" if num_gpus else NOBODY
 
 

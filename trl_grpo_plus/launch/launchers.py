@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from ..utils.validation import ConfigError, one_of
 from .accelerate import (
@@ -82,14 +83,28 @@ def _accelerate(start: Start) -> list[str]:
         arguments = ["launch", *processes, *where, *precision, "--dynamo_backend", "no"]
         return [*arguments, "--multi_gpu"] if start.spread.processes > 1 else arguments
     arguments = ["launch", "--config_file", config_file(config)]
-    arguments += (
-        [*processes, *precision] if config in accelerate_configs() else processes if start.num_processes else []
-    )
+    of_trl = config in accelerate_configs()
+    arguments += processes if of_trl or start.num_processes or start.nodes.count > 1 else []
+    arguments += precision if of_trl else []
     arguments += start.nodes.words
-    accumulation = "gradient_accumulation_steps"
-    if accumulation in (content_of(config).get("deepspeed_config") or {}):  # must equal the recipe's value
+    accumulation, content = "gradient_accumulation_steps", content_of(config)
+    deepspeed = content.get("deepspeed_config") or {}
+    if accumulation in deepspeed:  # must equal the recipe's value
         arguments += [f"--{accumulation}", str(setting(accumulation, start.recipe, start.options) or 1)]
+    if start.nodes.count > 1 and content.get("distributed_type") == "DEEPSPEED":
+        arguments += _each_node_by_itself(deepspeed, config)
     return arguments
+
+
+def _each_node_by_itself(deepspeed: dict[str, Any], config: str) -> list[str]:
+    """Return the option by which accelerate starts this node alone. By default it would start all of them by pdsh."""
+    name = "deepspeed_multinode_launcher"
+    if deepspeed.get(name, "standard") != "standard":
+        raise ConfigError(
+            f"{config} has {name}: {deepspeed[name]}, which starts all nodes from one. Here each node has its own "
+            f"command: set {name}: standard, or remove the key."
+        )
+    return [] if name in deepspeed else [f"--{name}", "standard"]
 
 
 def _torchrun(start: Start) -> list[str]:

@@ -24,9 +24,9 @@ OPTIONS: dict[str, dict[str, str]] = {
         "master_addr": "name or address of node 0, as the other nodes reach it",
         "master_port": "free port of node 0 (default: 29500)",
         "nproc_per_node": "number of processes on each node, in place of --num_processes",
-        "rdzv_backend": "static (default), c10d, etcd or etcd-v2",
-        "rdzv_endpoint": "HOST:PORT where the nodes meet; with a backend other than static",
-        "rdzv_id": "name of the job, the same on all nodes; with a backend other than static",
+        "rdzv_backend": "static (default) or c10d",
+        "rdzv_endpoint": "HOST:PORT where the nodes meet; with c10d",
+        "rdzv_id": "name of the job, the same on all nodes; with c10d",
         "rdzv_conf": "further settings of the backend, such as timeout=600 (static) or join_timeout=600 (c10d), in s",
         "local_addr": "name or address of this node",
     },
@@ -62,29 +62,34 @@ def nodes(launcher: str, given: Mapping[str, str | None], content: Mapping[str, 
     Args:
         launcher (`str`): one of [`OPTIONS`].
         given (`Mapping[str, str | None]`): values of options of any launcher, by name; `None` if an option is not set.
-        content (`Mapping[str, Any]`, *optional*): the accelerate configuration, which may hold the same settings.
+        content (`Mapping[str, Any]`, *optional*): the accelerate configuration, which may hold the same settings. A
+            configuration of one machine has them too, and they say nothing about several nodes.
 
     Raises:
         ConfigError: an option is of another launcher, is missing, is not allowed, or would have no effect.
     """
-    set_here = {name: value for name, value in given.items() if value is not None}
+    set_here = {name: value for name, value in given.items() if value not in (None, "")}
     _refuse_foreign(launcher, set_here)
-    content = content or {}
+    content = content if content and machines(content) > 1 else {}
     count_name, rank_name, address_name, port_name = list(OPTIONS[launcher])[:4]
+    alone = set(set_here) <= {port_name, "nproc_per_node"} and not content
     count = _count(count_name, set_here.get(count_name, content.get(count_name) or 1))
     each = set_here.pop("nproc_per_node", None)
     per_node = None if each is None else _count("nproc_per_node", each)
     others = [name for name in set_here if name != count_name]
     if not others and count == 1:
         return Nodes(1, (), per_node)
-    if count_name not in set_here and count_name not in content:
+    if alone:
+        set_here = {count_name: "1", **set_here}
+    if count_name not in set_here and not content:
         raise ConfigError(f"--{others[0]} {set_here[others[0]]} needs the number of nodes. Add --{count_name} N.")
     if launcher == "torchrun":
-        one_of("--rdzv_backend", set_here.get("rdzv_backend", "static"), ("static", "c10d", "etcd", "etcd-v2"))
+        one_of("--rdzv_backend", set_here.get("rdzv_backend", "static"), ("static", "c10d"))
     if set_here.get("rdzv_backend", "static") == "static":
         _refuse_idle(set_here, DYNAMIC, "--rdzv_backend static", f"--{address_name} and --{port_name}")
-        _need(count_name, count, {**content, **set_here}, (rank_name, address_name))
-        _check_rank(rank_name, set_here.get(rank_name, content.get(rank_name)), count)
+        if count > 1:
+            _need(count_name, count, {**content, **set_here}, (rank_name, address_name))
+        _check_rank(rank_name, set_here.get(rank_name, content.get(rank_name, 0)), count)
         set_here.setdefault(port_name, str(content.get(port_name) or PORT))
     else:
         _refuse_idle(set_here, STATIC, f"--rdzv_backend {set_here['rdzv_backend']}", "--rdzv_endpoint HOST:PORT")
@@ -93,6 +98,11 @@ def nodes(launcher: str, given: Mapping[str, str | None], content: Mapping[str, 
         _check_port(port_name, set_here[port_name])
     words = [word for name, value in set_here.items() for word in (f"--{name}", str(value))]
     return Nodes(count, tuple(words), per_node)
+
+
+def machines(content: Mapping[str, Any]) -> int:
+    """Return the number of nodes that an accelerate configuration describes."""
+    return _count("accelerate_config with num_machines", content.get("num_machines") or 1)
 
 
 def _refuse_foreign(launcher: str, set_here: Mapping[str, str]) -> None:
@@ -133,7 +143,8 @@ def _count(name: str, value: Any) -> int:
 def _check_rank(name: str, value: Any, count: int) -> None:
     if (rank := _whole(value)) is None or not 0 <= rank < count:
         allowed = "0" if count == 1 else f"0 to {count - 1}"
-        raise ConfigError(f"--{name} {value} must be {allowed}: there are {count} nodes, and each has its own number.")
+        there = "there is one node" if count == 1 else f"there are {count} nodes, and each has its own number"
+        raise ConfigError(f"--{name} {value} must be {allowed}: {there}.")
 
 
 def _check_port(name: str, value: Any) -> None:
