@@ -15,6 +15,8 @@ A run that ended early is resumed (`--resume_from_checkpoint true`; without a ch
 done. After each round the script compares its folder with the one of the undisturbed run, and names what differs:
 
 - weights, and each line of the traces that the reader shows: equal bit for bit, no line missing or there twice
+- the entries of metrics.jsonl, alarms.jsonl and first_prompt.jsonl: equal, without the metrics that tell seconds, or
+  that transformers counts since the last start (`CLOCKS`)
 - the names of all files; what a resumed run has moved aside (`superseded-N`, `earlier-N`) is counted
 - each file of attempts that an attempt at the run left is still there, with the same content
 - all files of attempts and all checkpoints can be read
@@ -32,6 +34,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -59,6 +62,9 @@ OTHERS_LEAVE = ("torchelastic_*", "torchinductor_*", "*wandb-media", "*wandb-art
 ENDS_WITHIN_S = 60  # for what is left when a process of the run was killed
 TRAINS_FIRST = 0.8  # share of the attempts in which nothing is killed before the first step, so that the run moves on
 ASIDE = ("superseded-", "earlier-")
+# Metrics of the clock, of worker processes that were started again, and of the part of a run since its last start.
+CLOCKS = re.compile(r"time|second|runtime|^train_(loss|.*_flos)|workers|reward_rates")
+MOST_ATTEMPTS = 100
 
 
 def recipe(options: argparse.Namespace, output_dir: Path) -> dict[str, Any]:
@@ -176,7 +182,7 @@ def run_round(options: argparse.Namespace, folder: Path, end: float, chance: ran
     seen: dict[str, set[str]] = {}
     report: dict[str, Any] = {"kills": [], "attempts": 0, "resumes": 0, "restarts of the page": 0, "faults": []}
     page_mark, page, due = str(uuid4()), None, time.monotonic() + chance.uniform(0.6, 1.4) * options.every
-    while report["attempts"] < 100:
+    while report["attempts"] < MOST_ATTEMPTS:
         whole = [path for path in run.glob("checkpoint-*") if not lacking(path)]
         resume = ["--resume_from_checkpoint", "true"] if whole else []
         mark, report["attempts"], killed = str(uuid4()), report["attempts"] + 1, []
@@ -206,6 +212,8 @@ def run_round(options: argparse.Namespace, folder: Path, end: float, chance: ran
         seen = {name: seen.get(name, set()) | some for name, some in {**seen, **attempts_of(run)}.items()}
         if attempt.returncode == 0:
             break
+    else:
+        report["faults"].append(f"not done after {MOST_ATTEMPTS} attempts")
     lost = [name for name, some in seen.items() if some - attempts_of(run).get(name, set())]
     report["faults"] += [f"lost: {name}" for name in sorted(lost)]
     if page is not None:
@@ -223,6 +231,11 @@ def names(run: Path) -> set[str]:
     """Return the paths of a run's files, without what was moved aside."""
     paths = (path.relative_to(run) for path in run.rglob("*"))
     return {str(path) for path in paths if not any(part.startswith(ASIDE) for part in path.parts)}
+
+
+def entry_of(entry: dict[str, Any]) -> str:
+    """Return an entry of a journal without what differs between two runs of the same seeds."""
+    return json.dumps({name: value for name, value in entry.items() if not CLOCKS.search(name)}, sort_keys=True)
 
 
 def lines(run: Path) -> list[str]:
@@ -245,10 +258,10 @@ def differences(whole: Path, run: Path) -> Iterator[str]:
             sum(1 for _ in reader.read_lines(path))
         except ValueError as error:
             yield str(error)
-    for name in ("metrics", "first_prompt"):
-        more, fewer = _beyond([[str(entry["step"]) for entry in reader.journal(at, name)] for at in (run, whole)])
+    for name in reader.JOURNALS:
+        more, fewer = _beyond([[entry_of(entry) for entry in reader.journal(at, name)] for at in (run, whole)])
         if more or fewer:
-            yield f"{name}.jsonl: entries more {more}, fewer {fewer}"
+            yield f"{name}.jsonl: entries more or other {more}, fewer {fewer}"
     of_run = lines(run)
     if any("starved" in json.loads(line)["outcomes"].values() for line in of_run):
         yield "starved: a sample's reward worker was killed twice; weights and lines are not compared"

@@ -13,12 +13,12 @@ from torch.distributed.run import config_from_args, get_args_parser
 from trl_grpo_plus.cli.main import _nodes, _parser, main
 from trl_grpo_plus.launch.accelerate import accelerate_configs, distribution
 from trl_grpo_plus.launch.launchers import launch_command
-from trl_grpo_plus.launch.nodes import OPTIONS, SAME, Nodes, nodes
+from trl_grpo_plus.launch.nodes import OPTIONS, TWINS, Nodes, nodes
 from trl_grpo_plus.utils.validation import ConfigError
 
 
 ACCELERATE = {"num_machines": "2", "machine_rank": "1", "main_process_ip": "node1", "main_process_port": "29501"}
-TORCHRUN = {SAME[name]: value for name, value in ACCELERATE.items()}
+TORCHRUN = {TWINS[name]: value for name, value in ACCELERATE.items()}
 C10D = {"nnodes": "2", "rdzv_backend": "c10d", "rdzv_endpoint": "node1:29501", "rdzv_id": "job"}
 
 

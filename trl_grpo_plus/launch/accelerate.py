@@ -130,14 +130,14 @@ def _processes(
     only_one = content.get("distributed_type") in ("NO", False)
     if only_one and num_processes not in (None, 1):
         raise ConfigError(f"--num_processes: {config} runs one process, not {num_processes}. Use multi_gpu.")
-    if num_processes is not None and nodes.each is not None:
+    if num_processes is not None and nodes.processes_per_node is not None:
         raise ConfigError(
-            f"--num_processes {num_processes} and --nproc_per_node {nodes.each}: give one of the two. "
+            f"--num_processes {num_processes} and --nproc_per_node {nodes.processes_per_node}: give one of the two. "
             "--num_processes counts the processes of all nodes together."
         )
     times = f" x {nodes.count} nodes" if nodes.count > 1 else ""
-    if nodes.each is not None:
-        return nodes.each * nodes.count, f"--nproc_per_node{times}"
+    if nodes.processes_per_node is not None:
+        return nodes.processes_per_node * nodes.count, f"--nproc_per_node{times}"
     if num_processes is not None:
         return num_processes, "--num_processes"
     if only_one:

@@ -31,8 +31,8 @@ OPTIONS: dict[str, dict[str, str]] = {
         "local_addr": "name or address of this node",
     },
 }
-SAME = {"num_machines": "nnodes", "machine_rank": "node_rank"}
-SAME |= {"main_process_ip": "master_addr", "main_process_port": "master_port"}
+TWINS = {"num_machines": "nnodes", "machine_rank": "node_rank"}
+TWINS |= {"main_process_ip": "master_addr", "main_process_port": "master_port"}
 STATIC = ("node_rank", "master_addr", "master_port")
 DYNAMIC = ("rdzv_endpoint", "rdzv_id")
 PORT = 29500
@@ -45,12 +45,12 @@ class Nodes:
     Args:
         count (`int`, *optional*, defaults to `1`): number of nodes.
         words (`tuple[str, ...]`, *optional*): words of the launcher's command line; none for a run of one node.
-        each (`int`, *optional*): number of processes on each node, if an option named it.
+        processes_per_node (`int`, *optional*): number of processes on each node, if an option named it.
     """
 
     count: int = 1
     words: tuple[str, ...] = ()
-    each: int | None = None
+    processes_per_node: int | None = None
 
 
 ONE = Nodes()
@@ -86,13 +86,13 @@ def nodes(launcher: str, given: Mapping[str, str | None], content: Mapping[str, 
     if launcher == "torchrun":
         one_of("--rdzv_backend", set_here.get("rdzv_backend", "static"), ("static", "c10d"))
     if set_here.get("rdzv_backend", "static") == "static":
-        _refuse_idle(set_here, DYNAMIC, "--rdzv_backend static", f"--{address_name} and --{port_name}")
+        _refuse_without_effect(set_here, DYNAMIC, "--rdzv_backend static", f"--{address_name} and --{port_name}")
         if count > 1:
             _need(count_name, count, {**content, **set_here}, (rank_name, address_name))
         _check_rank(rank_name, set_here.get(rank_name, content.get(rank_name, 0)), count)
         set_here.setdefault(port_name, str(content.get(port_name) or PORT))
     else:
-        _refuse_idle(set_here, STATIC, f"--rdzv_backend {set_here['rdzv_backend']}", "--rdzv_endpoint HOST:PORT")
+        _refuse_without_effect(set_here, STATIC, "--rdzv_backend c10d", "--rdzv_endpoint HOST:PORT")
         _need(count_name, count, set_here, ("rdzv_endpoint",))
     if port_name in set_here:
         _check_port(port_name, set_here[port_name])
@@ -106,11 +106,11 @@ def machines(content: Mapping[str, Any]) -> int:
 
 
 def _refuse_foreign(launcher: str, set_here: Mapping[str, str]) -> None:
-    back = {theirs: ours for ours, theirs in SAME.items()}
+    back = {theirs: ours for ours, theirs in TWINS.items()}
     for name, value in set_here.items():
         owner = next(other for other, options in OPTIONS.items() if name in options)
         if owner != launcher:
-            twin = (SAME | back).get(name)
+            twin = (TWINS | back).get(name)
             instead = f"Give --{twin} {value} instead" if twin else "Leave it out"
             raise ConfigError(
                 f"--{name} {value} is an option of {owner}, and the launcher is {launcher}, which takes "
@@ -118,7 +118,7 @@ def _refuse_foreign(launcher: str, set_here: Mapping[str, str]) -> None:
             )
 
 
-def _refuse_idle(set_here: Mapping[str, str], names: tuple[str, ...], because: str, instead: str) -> None:
+def _refuse_without_effect(set_here: Mapping[str, str], names: tuple[str, ...], because: str, instead: str) -> None:
     for name in names:
         if name in set_here:
             raise ConfigError(

@@ -151,7 +151,7 @@ class Block:
         return None if code < 0 else self.words[code]
 
 
-Lines = tuple[int, int, int]  # where a group's lines are: see `at`, `skip` and `bytes` in `RECORD`
+Location = tuple[int, int, int]  # where a group's lines are: see `at`, `skip` and `bytes` in `RECORD`
 
 
 class Builder:
@@ -166,19 +166,19 @@ class Builder:
     def __len__(self) -> int:
         return len(self._records)
 
-    def add(self, rows: Sequence[Row], lines: Lines) -> None:
+    def add(self, rows: Sequence[Row], location: Location) -> None:
         """Add a whole group.
 
         Args:
             rows (`Sequence[dict]`): the group's attempts.
-            lines (`tuple[int, int, int]`): where its lines are: their offset in the file, or of their gzip member;
+            location (`tuple[int, int, int]`): where its lines are: their offset in the file, or of their gzip member;
                 their offset within the unpacked member; their number of bytes.
         """
         line = entry(rows)
         title = line["title"].encode("utf-8", "surrogatepass")
         mean, std, attempts, earned, *of = line["belief"] or [None] * 4
         (tokens, tokens_count), (kl, kl_count) = (_summed(rows, name) for name in ("tokens", "kl"))
-        place = (*lines, line["batch"], line["round"], line["group"], int(line["prompt"], 16))
+        place = (*location, line["batch"], line["round"], line["group"], int(line["prompt"], 16))
         floats = map(_or_nan, (mean, std, attempts, earned, line["tokens"], line["entropy"]))
         words = (line["verdict"], line["reason"], tuple(line["alarms"]) or None, of[0] if of else None)
         counts = (len(rows), len(title), tokens_count, kl_count)
