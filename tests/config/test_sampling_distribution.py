@@ -25,7 +25,7 @@ BENT = {
 TRL_S = {"top_p", "top_k", "repetition_penalty", "do_sample"}
 # Read there too, and no matter here: they leave the softmax alone, or act on a prompt of one token alone.
 NO_MATTER = {"forced_bos_token_id", "max_length", "remove_invalid_values", "renormalize_logits", "temperature"}
-NO_MATTER |= {"use_cache"}
+NO_MATTER |= {"use_cache", "num_return_sequences"}
 ENDS = {"eos_token_id": [1, 5], "max_length": 5, "max_new_tokens": 2, "temperature": 0.3, "custom_key": 3}
 
 
