@@ -122,6 +122,8 @@ MISTAKES = (
             {"report_to": "mlflow"}, status=0),
     Mistake("a tracker without a name", ("report_to: None is not one of", "none"), {"report_to": None}),
     Mistake("a file in the place of a folder", ("output_dir: data.jsonl is a file.",), {"output_dir": "data.jsonl"}),
+    Mistake("a folder below a file", ("output_dir: data.jsonl/runs/first cannot be made: ", "/data.jsonl is a file."),
+            {"output_dir": "data.jsonl/runs/first"}),
     Mistake("a run that would save over the model it starts from",
             ("output_dir: ./model/ holds the model that the run starts from", "Choose another folder."),
             {"output_dir": "./model/"}),

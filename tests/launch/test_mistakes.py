@@ -114,7 +114,7 @@ def test_each_check_of_the_list_has_a_mistake():
     assert {check.__name__ for check in (*preflight.PAPER, *preflight.DATA)} == REFUSED_BY.keys() | ELSEWHERE
 
 
-@named([*REFUSED_BY.values(), "a recipe that is none"])
+@named([*REFUSED_BY.values(), "a recipe that is none", "a folder below a file"])
 def test_run_refuses_it_before_anything_is_launched(here, place, capsys, mistake):
     mistake.write(place)
     assert main(["run", mistake.recipe, *mistake.options]) == 2
@@ -131,6 +131,16 @@ def test_the_script_refuses_it_before_a_model_is_loaded(here, place, monkeypatch
     with pytest.raises(ConfigError) as error:
         script(*mistake.options)
     assert_says(str(error.value), mistake)
+
+
+def test_run_refuses_a_folder_that_it_may_not_write(here, place, capsys, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != str(place) or not mode & os.W_OK)
+    Mistake("none", ()).write(place)
+    assert main(["run", "my_run.yaml", "--output_dir", "new/run"]) == 2
+    assert here == []
+    assert f"error: output_dir: new/run cannot be used: the user {os.geteuid()} may not write into {place}, or" in (
+        capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("part", ["PAPER", "DATA"])

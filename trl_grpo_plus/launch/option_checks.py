@@ -6,6 +6,7 @@ transformers is imported inside functions, because [`~trl_grpo_plus.cli.check.hu
 import math
 import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from ..curriculum.selection import believes
@@ -65,8 +66,20 @@ def _at_odds(args: Any, model_args: Any) -> Iterator[str]:
             f"uses {engines} of them. Change it, or start more processes: --num_processes."
         )
     yield from _unknown_trackers(args.report_to)
-    if os.path.isfile(args.output_dir):
-        yield f"output_dir: {args.output_dir} is a file. Name a folder; it need not exist."
+    yield from _no_folder(args.output_dir)
+
+
+def _no_folder(output_dir: str) -> Iterator[str]:
+    """Yield why a run cannot make or write its folder."""
+    whole = Path(output_dir).absolute()
+    there = next(path for path in (whole, *whole.parents) if os.path.lexists(path))
+    if not there.is_dir():
+        what = "a file" if there.is_file() else "no folder"
+        beyond = "" if there == whole else f" cannot be made: {there}"
+        yield f"output_dir: {output_dir}{beyond} is {what}. Name a folder; it need not exist."
+    elif not os.access(there, os.W_OK | os.X_OK):
+        who = f"the user {os.geteuid()} may not write into {there}, or its disk is read-only"
+        yield f"output_dir: {output_dir} cannot be used: {who}. Name another folder; it need not exist."
 
 
 def _unknown_trackers(names: Sequence[str | None]) -> Iterator[str]:
