@@ -621,6 +621,13 @@ def test_two_processes_run_in_small(place, warm_smoke):
     assert weights.text.startswith("moved, by ")
 
 
+def test_nothing_is_pushed(place, warm_smoke):
+    rows = check_recipe(place(push_to_hub=True, log_completions=True, log_completions_hub_repo="me/texts"), smoke=True)
+    assert [row for row in rows if row.status == FAILED] == []
+    ran = by_name(rows)["smoke"]
+    assert "push_to_hub and log_completions_hub_repo are set aside: nothing is pushed" in ran.text
+
+
 @pytest.mark.parametrize("launcher", ["warm_smoke", pytest.param(None, marks=pytest.mark.full)])
 def test_a_reward_that_fails_is_the_reason(place, tmp_path, request, launcher):
     if launcher:

@@ -32,6 +32,7 @@ NEED_EVALUATION = ("reduce_lr_on_plateau", "greedy")  # schedules that need eval
 TIMEOUT_S, CLOCKED_S = 900, 300
 
 NOT_OF_A_STEP = ("eval_on_start", "load_best_model_at_end", "push_to_hub", "resume_from_checkpoint", "log_completions")
+PUSHES = ("push_to_hub", "log_completions_hub_repo")
 OFF = ("bf16", "fp16", "use_vllm", "use_transformers_continuous_batching", "use_liger_kernel", "torch_compile")
 STEPS_ALONE: dict[str, Any] = {
     **dict.fromkeys(NOT_OF_A_STEP, False),
@@ -61,7 +62,6 @@ WHERE_SET: dict[str, Any] = {
     "tf32": False,
     "attn_implementation": "sdpa",
     "dataloader_prefetch_factor": None,
-    "log_completions_hub_repo": "",
 }
 
 
@@ -84,6 +84,8 @@ def smoke(recipe: Recipe, folder: str) -> list[Row]:
     on = "one process" if processes == 1 else f"{processes} processes"
     if recipe.spread.sharding.startswith(("zero", "fsdp")):
         on += f" without {recipe.spread.sharding}"
+    if pushes := [name for name in PUSHES if getattr(recipe.training, name, None)]:
+        on += f". {' and '.join(pushes)} {'is' if len(pushes) == 1 else 'are'} set aside: nothing is pushed"
     return rows_of(report, Path(output), on)
 
 
@@ -165,7 +167,15 @@ def smaller(args: Any, model: Any, processes: int) -> list[str]:
 def _steps_alone(args: Any) -> dict[str, Any]:
     """Return options that turn off everything but the steps."""
     schedule = {"lr_scheduler_type": "constant"} if args.lr_scheduler_type.value in NEED_EVALUATION else {}
-    return STEPS_ALONE | schedule
+    # TRL refuses the repository without the log, and no word of a command line unsets it: keep_at_home does.
+    logged = {"log_completions": True} if getattr(args, PUSHES[1], None) is not None else {}
+    return STEPS_ALONE | schedule | logged
+
+
+def keep_at_home(args: Any) -> None:
+    """Unset the repository that TRL would upload completions to, in the process that takes the steps."""
+    if getattr(args, PUSHES[1], None) is not None:
+        args.log_completions, args.log_completions_hub_repo = False, None
 
 
 def _words(options: dict[str, Any]) -> list[str]:

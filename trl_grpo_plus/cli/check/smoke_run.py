@@ -24,7 +24,7 @@ from ...launch.train import main, run
 from ...scoring import Reward, columns_of
 from ...utils.validation import ConfigError
 from . import hub
-from .smoke import ERROR, REPORT
+from .smoke import ERROR, REPORT, keep_at_home
 from .tiny_model import write
 
 
@@ -167,6 +167,7 @@ def _some(rows: Any, most: int) -> Any:
 
 def _main(script_args: Any, training_args: Any, model_args: Any, dataset_args: Any) -> int:
     folder = training_args.output_dir
+    keep_at_home(training_args)
     try:
         return main(script_args, training_args, model_args, dataset_args, SmokeTrainer, load)
     except (Exception, SystemExit) as error:

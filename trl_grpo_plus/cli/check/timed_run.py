@@ -20,7 +20,7 @@ from ...launch.train import main, run
 from ...utils.files import replace
 from ...utils.validation import ConfigError
 from . import hub
-from .smoke import CLOCK
+from .smoke import CLOCK, keep_at_home
 
 
 class Done(Exception):
@@ -62,6 +62,7 @@ def load(*args: Any) -> Any:
 
 
 def _main(script_args: Any, training_args: Any, model_args: Any, dataset_args: Any) -> int:
+    keep_at_home(training_args)
     try:
         return main(script_args, training_args, model_args, dataset_args, trainer, load)
     except Done:
