@@ -7,6 +7,9 @@ pytest.importorskip("vllm", reason="make test-vllm runs these")
 
 import tiny_models
 import watched
+from requests.adapters import HTTPAdapter
+
+from trl_grpo_plus.trainer.vllm_server import ServerFailed
 
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -27,3 +30,17 @@ def test_each_batch_is_whole(tmp_path, on_server, mode):
 
 def test_weights_reach_the_server_when_they_are_sent(tmp_path, on_server):
     watched.check_sync(watched.trainer(tmp_path, **on_server()))
+
+
+@pytest.mark.parametrize("asked", ["start_weight_update", "v1/completions"])
+def test_the_error_of_a_server_that_is_gone_names_it(tmp_path, on_server, monkeypatch, asked):
+    made = watched.trainer(tmp_path, **on_server())
+    client, server = made.vllm_generation.vllm_client, made.args.vllm_server_base_url
+    client.session.mount("http://", HTTPAdapter())  # without the minute of retries
+    post, gone = client._post, "http://127.0.0.1:9"
+    made.args.vllm_server_base_url = gone
+    monkeypatch.setattr(
+        client, "_post", lambda url, **more: post(url.replace(server, gone) if url.endswith(asked) else url, **more)
+    )
+    with pytest.raises(ServerFailed, match=rf"{gone} failed after step 0: POST /{asked}: .*Connection refused"):
+        made.train()

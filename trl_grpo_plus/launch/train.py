@@ -1,6 +1,7 @@
 """The launch script's main function: check the recipe, load the data, train, evaluate, report."""
 
 import os
+import shlex
 import signal
 import sys
 import traceback
@@ -11,6 +12,7 @@ from typing import Any
 import psutil
 
 from ..config import presets
+from ..trainer.vllm_server import ServerFailed
 from ..utils.distributed import lost_process
 from ..utils.fork_server import end_with_parent
 from ..utils.tables import WARNED, Row, failures
@@ -160,6 +162,23 @@ def _end_with_launcher() -> None:
         sys.exit(128 + signal.SIGTERM)  # it was killed before
 
 
+def _say_once(text: str) -> None:
+    """Print an error once on each node: its cause may be one node's."""
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        say(text, file=sys.stderr)
+
+
+def _way_on(output_dir: str) -> str:
+    """Return the command that continues a failed run, with a sentence before it."""
+    from ..trainer.checkpoint_integrity import last_complete
+
+    try:
+        checkpoint = last_complete(output_dir)
+    except ConfigError:
+        return f"It has saved none. To start it again:\n\n  {shlex.join(launched_as())}\n"
+    return f"That is {checkpoint}:\n\n  {resume_command(checkpoint)}\n"
+
+
 def run(main: Callable[..., int] = main, prog: str = "trl_grpo_plus.recipes.grpo") -> int:
     """Run `main` with this process's command line. A user's mistake prints an error and returns exit status 2."""
     _end_with_launcher()
@@ -168,13 +187,17 @@ def run(main: Callable[..., int] = main, prog: str = "trl_grpo_plus.recipes.grpo
     hush()
     tell_errors_visibly()
     launched_as()  # cached now, while the launcher is still running
+    parsed: tuple[Any, ...] = ()
     try:
-        return main(*parse(make_parser(prog=prog), sys.argv[1:]))
+        parsed = parse(make_parser(prog=prog), sys.argv[1:])
+        return main(*parsed)
     except ConfigError as error:
-        if os.environ.get("LOCAL_RANK", "0") == "0":  # once on each node: the mistake may be one node's
-            say(f"error: {error}", file=sys.stderr)
+        _say_once(f"error: {error}")
         return 2
     except RuntimeError as error:
+        if isinstance(error, ServerFailed):
+            _say_once(f"error: {error} {_way_on(parsed[1].output_dir)}")
+            return 1
         if (lost := lost_process(error)) is None:
             raise
         say(traceback.format_exc(), file=sys.stderr)

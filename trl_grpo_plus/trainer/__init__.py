@@ -9,6 +9,7 @@ recorder              passes a batch to traces, alarms and trackers
 training_state        this package's state in a checkpoint
 checkpoint_integrity  checks that a checkpoint is complete
 nonfinite_guard       stops a run at a loss or gradient that is not finite
+vllm_server           names the vLLM server in the error of a run whose server fails
 vllm_sync_check       checks that vLLM samples from the policy that is trained
 completions_table     TRL's table of completions, adapted to smaller batches
 hub                   keeps files out of uploads; completes the model card

@@ -62,6 +62,7 @@ from .progress import SlimProgress
 from .prompt_source import Prompts
 from .recorder import Recorder, Recording
 from .run_metadata import describe
+from .vllm_server import naming_server
 from .vllm_sync_check import VLLMCheck
 
 
@@ -152,7 +153,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         configure(args.reward_workers, args.reward_worker_memory_mb)
         if not (rollout_func or environment_factory):  # these add columns
             check_splits(reward_funcs, train_dataset, eval_dataset)
-        with temporarily(args, has_plus_trainer=True):
+        with temporarily(args, has_plus_trainer=True), naming_server(args):
             super().__init__(
                 model,
                 reward_funcs,
@@ -233,7 +234,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         if filters:
             table.forget(self._logs)
         try:
-            with batch.hiding:
+            with batch.hiding, naming_server(self.args, self.state.global_step):
                 output = super()._generate_and_score_completions(self._shown(inputs))
             self._log_monitors()
             if training:

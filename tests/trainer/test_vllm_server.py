@@ -1,0 +1,149 @@
+"""What is told when the vLLM server of a run fails, with a server that answers as it is told to, or not at all."""
+
+import http.server
+import sys
+import threading
+from types import SimpleNamespace
+
+import pytest
+import requests
+import tiny_models
+from requests.adapters import HTTPAdapter
+from urllib3.util.retry import Retry
+
+from trl_grpo_plus.launch import train
+from trl_grpo_plus.trainer import progress
+from trl_grpo_plus.trainer.vllm_server import ServerFailed, naming_server
+
+
+GONE = "http://127.0.0.1:9"  # nobody listens there
+LOST = "Connection closed by peer [127.0.0.1]:17283."
+# As TRL's client asks, but at once.
+RETRIES = {"connect": 1, "read": 1, "status": 1, "status_forcelist": [500], "allowed_methods": ["POST"]}
+
+
+@pytest.fixture
+def up():
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            if self.path != "/cut":
+                self.send_response(500)
+                self.end_headers()
+
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def served(url, **options):
+    return SimpleNamespace(**{"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": url, **options})
+
+
+def ask(url):
+    session = requests.Session()
+    session.mount("http://", HTTPAdapter(max_retries=Retry(**RETRIES)))
+    session.post(url, json={})
+
+
+def told(args, error, step=12):
+    """The text and the class of what is raised in the place of an error, which a function may raise."""
+
+    def fail():
+        with naming_server(args, step):
+            if callable(error):
+                error()
+            raise error
+
+    with pytest.raises((OSError, RuntimeError)) as raised:
+        fail()
+    return str(raised.value), type(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "path", "cause"),
+    [
+        (GONE, "/update_weights", "Connection refused"),
+        ("up", "/v1/completions", "too many 500 error responses"),
+        ("up", "/cut", "Remote end closed connection without response"),
+    ],
+)
+def test_the_server_the_step_and_the_cause_are_named(up, url, path, cause):
+    url = up if url == "up" else url
+    text, kind = told(served(url), lambda: ask(url + path))
+    assert kind is ServerFailed
+    assert text.startswith(f"the vLLM server at {url} failed after step 12: POST {path}: ")
+    assert cause in text
+    assert text.endswith("Start the server anew, then resume the run from its last checkpoint.")
+
+
+def test_a_server_is_named_by_host_and_port():
+    args = served(None, vllm_server_host="127.0.0.1", vllm_server_port=9)
+    assert told(args, lambda: ask(f"{GONE}/v1/completions"))[0].startswith(f"the vLLM server at {GONE} failed")
+
+
+def test_a_server_that_does_not_come_is_named():
+    """TRL's own error."""
+    error = ConnectionError(f"The vLLM server can't be reached at {GONE} after 240.0 seconds. Make sure the server is")
+    text, kind = told(served(GONE), error, None)
+    assert kind is ServerFailed
+    assert f"failed when the run began: The vLLM server can't be reached at {GONE} after 240.0 seconds. Start" in text
+
+
+def test_a_process_that_loses_the_one_that_asks_names_the_server_too():
+    text, kind = told(served(GONE), RuntimeError(LOST))
+    assert kind is ServerFailed
+    assert f"{GONE} failed after step 12: it does not answer, and another process ended ({LOST})" in text
+
+
+def test_other_errors_pass(up):
+    assert told(served(up), RuntimeError(LOST)) == (LOST, RuntimeError)  # the server answers
+    assert told(served(GONE), RuntimeError("no room")) == ("no room", RuntimeError)
+    assert told(served(GONE), ConnectionError("a reward's")) == ("a reward's", ConnectionError)
+    assert told(served(up), lambda: ask(f"{GONE}/judge"))[1] is requests.ConnectionError  # a reward's own server
+    assert told(served(GONE, vllm_mode="colocate"), RuntimeError(LOST)) == (LOST, RuntimeError)
+    assert told(served(GONE, use_vllm=False), RuntimeError(LOST)) == (LOST, RuntimeError)
+
+
+def test_the_trainer_names_it_with_the_steps_done(tmp_path):
+    def rollout(prompts, trainer):
+        if trainer.state.global_step == 1:
+            ask(f"{GONE}/v1/completions")
+        return {"prompt_ids": [[3]] * len(prompts), "completion_ids": [[4]] * len(prompts), "logprobs": None}
+
+    trainer = tiny_models.trainer(tmp_path, extra={"rollout_func": rollout})
+    vars(trainer.args).update(use_vllm=True, vllm_mode="server", vllm_server_base_url=GONE, vllm_check_every=0)
+    with pytest.raises(ServerFailed, match=f"{GONE} failed after step 1: POST /v1/completions"):
+        trainer.train()
+
+
+@pytest.mark.parametrize(("local_rank", "saved"), [("0", True), ("0", False), ("1", True)])
+def test_the_run_ends_with_one_message_a_node_and_a_command(tmp_path, monkeypatch, capsys, local_rank, saved):
+    def fails(*parsed):
+        monkeypatch.setenv("LOCAL_RANK", local_rank)
+        raise ServerFailed(f"the vLLM server at {GONE} failed after step 12: no.")
+
+    monkeypatch.setattr(sys, "argv", ["grpo", "--config", "arithmetic_cpu", "--output_dir", str(tmp_path)])
+    monkeypatch.setattr(train, "launched_as", lambda: ("trl-grpo-plus", "run", "my_run.yaml"))
+    monkeypatch.setattr("trl_grpo_plus.launch.command_line.launched_as", train.launched_as)
+    monkeypatch.setattr(progress, "hush", lambda: None)  # for good
+    if saved:
+        (tmp_path / "checkpoint-12").mkdir()
+        (tmp_path / "checkpoint-12" / "trainer_state.json").write_text("{}")
+    assert train.run(fails) == 1
+    printed = capsys.readouterr().err
+    if local_rank != "0":
+        assert not printed
+        return
+    assert printed.startswith(f"error: the vLLM server at {GONE} failed after step 12: no.")
+    assert "Traceback" not in printed
+    resume = f"\n\n  trl-grpo-plus run my_run.yaml --resume_from_checkpoint {tmp_path}/checkpoint-12\n"
+    again = " It has saved none. To start it again:\n\n  trl-grpo-plus run my_run.yaml\n"
+    assert (resume if saved else again) in printed
