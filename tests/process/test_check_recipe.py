@@ -599,9 +599,6 @@ def test_every_recipe_runs_in_small(name, tmp_path, monkeypatch, warm_smoke):
     assert (ran.name, groups.name, weights.name, traces.name) == ("smoke", "groups", "learning", "traces")
     assert ran.text.startswith("2 steps in ")
     assert list(tmp_path.iterdir()) == []
-    if name == "smollm2_135m_cpu":  # regex_match, which alone is paid, knows a pattern and no answer
-        assert "no reward could tell one" in groups.text
-        return
     for verdict in ("alive", "all_good", "all_bad"):
         assert re.search(rf"\b[1-9]\d* {verdict}", groups.text), groups.text
     assert weights.text.startswith("moved, by ")
@@ -786,6 +783,31 @@ def test_gold_answers_make_groups_of_each_kind():
     planted = [[smoke.is_planted(group, attempt) for attempt in range(4)] for group in range(6)]
     assert planted[:3] == planted[3:]
     assert [sum(row) for row in planted[:3]] == [2, 4, 0]
+
+
+def short(completions):
+    """1.0 for a short completion."""
+    return [float(len(text) < 9) for text in completions]
+
+
+@pytest.mark.parametrize(
+    ("paid", "monitors", "row", "gold"),
+    [
+        (["regex_match", "exact_answer"], [], {"pattern": "a|4", "answer": "5"}, "5"),  # one that can make a gold
+        (["regex_match"], ["exact_answer"], {"pattern": r"(.*\D)?4\.?", "answer": "4"}, "4"),
+        (["regex_match"], ["math_answer"], {"pattern": r".*4\}", "answer": "4"}, r"\boxed{4}"),
+        (["regex_match"], [], {"pattern": r"\d", "answer": 4}, "4"),
+        (["regex_match"], [], {"pattern": "a", "answer": "4"}, None),
+        (["regex_match"], [], {"pattern": "a"}, None),
+        (["regex_match"], [], {"pattern": "a", "answer": ["a"]}, None),
+        ([f"{__file__}:short"], [], {"answer": "4"}, None),  # it tells nothing from an answer
+    ],
+)
+def test_what_is_planted(paid, monitors, row, gold):
+    rewards = [get_reward(name) for name in (*paid, *monitors)]
+    weights = torch.tensor([1.0] * len(paid) + [0.0] * len(monitors))
+    trainer = SimpleNamespace(reward_funcs=rewards, reward_weights=weights)
+    assert smoke.SmokeTrainer.gold_of(trainer, {"prompt": "2+2=", **row}) == gold
 
 
 REPORT = {"verdicts": {"alive": 2}, "gradients": [0.5, 0.25], "moved": 1e-6, "planted": 3, "trained": 2}

@@ -12,6 +12,7 @@ import sys
 import time
 import traceback
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,18 +45,20 @@ class SmokeTrainer(GRPOPlusTrainer):
         self.add_callback(_Watch(self))
 
     def gold_of(self, row: dict[str, Any]) -> str | None:
-        """Return a gold completion from the reward with the highest weight that can make one; `None` if none can."""
-        weighed = zip(self.reward_funcs, self.reward_weights.tolist(), strict=True)
-        for reward, weight in sorted(weighed, key=lambda pair: -pair[1]):
-            if weight <= 0 or not isinstance(reward, Reward) or reward.definition.gold is None:
-                continue
-            columns = columns_of(reward.definition, row, reward.renamed, reward.__name__)
-            values = {name: row[column] for name, column in columns.items()}
-            if any(values[name] is None for name in reward.definition.needed):
-                continue
-            if (gold := reward.definition.gold(**values, **reward.all_args())) is not None:
-                return gold
-        return None
+        """Return a gold completion from the reward with the highest weight that can make one.
+
+        If none can, return a text to which one of them gives full marks, and gives less to an empty one: the gold
+        completion of a monitor, or the bare value of the row's `answer`. `None` if there is none.
+        """
+        weighed = sorted(zip(self.reward_funcs, self.reward_weights.tolist(), strict=True), key=lambda pair: -pair[1])
+        paid = [reward for reward, weight in weighed if weight > 0 and isinstance(reward, Reward)]
+        if (gold := next(_golds(paid, row), None)) is not None:
+            return gold
+        monitors = [reward for reward, _ in weighed if reward not in paid and isinstance(reward, Reward)]
+        answer = row.get("answer")
+        others = [*_golds(monitors, row), *([str(answer)] if isinstance(answer, str | int | float) else [])]
+        telling = [reward for reward in paid if not _full_marks(reward, row, "")]
+        return next((text for reward in telling for text in others if _full_marks(reward, row, text)), None)
 
     def _sample(self, inputs: list[dict[str, Any]], prompts: list[Any]) -> Any:
         self._rows = inputs
@@ -87,6 +90,31 @@ class SmokeTrainer(GRPOPlusTrainer):
         super()._log_batch(output)
         self.verdicts.update(verdict for sampled in self._batch.rounds for verdict in sampled.verdicts)
         self.trained += sum(self._batch.plan.live)
+
+
+def _golds(rewards: Iterable[Reward], row: dict[str, Any]) -> Iterator[str]:
+    """Yield the gold completions that rewards make for a row."""
+    for reward in rewards:
+        if reward.definition.gold is None or (values := _values(reward, row)) is None:
+            continue
+        if (gold := reward.definition.gold(**values, **reward.all_args())) is not None:
+            yield gold
+
+
+def _values(reward: Reward, row: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the values that a reward reads of a row; `None` if it lacks one that the reward needs."""
+    columns = columns_of(reward.definition, row, reward.renamed, reward.__name__)
+    values = {name: row[column] for name, column in columns.items()}
+    return None if any(values[name] is None for name in reward.definition.needed) else values
+
+
+def _full_marks(reward: Reward, row: dict[str, Any], text: str) -> bool:
+    """Return whether a completion earns full marks."""
+    values = _values(reward, row)
+    if values is None:
+        return False
+    columns = {reward.renamed.get(name, name): [value] for name, value in values.items()}
+    return reward.score(completions=[text], **columns)[0].score == reward.definition.full_marks
 
 
 def is_planted(group: int, attempt: int) -> bool:
