@@ -80,6 +80,16 @@ def test_resumed_from_its_last_step_it_trains_no_more(tmp_path, rows):
     assert steps == [entry["step"] for entry in whole.state.log_history]
 
 
+def test_with_other_rows_it_is_resumed_exactly_from_then_on(tmp_path):
+    """The 5 steps are in the second epoch of 6 rows, and in the first of 20."""
+    options = {"save_strategy": "steps", "save_steps": 1}
+    tiny_models.trained(tmp_path, max_steps=5, data=tiny_models.prompts(6), **options)
+    with_more = [tiny_models.trainer(tmp_path, max_steps=9, data=tiny_models.prompts(20), **options) for _ in range(2)]
+    for trainer, step in zip(with_more, (5, 7), strict=True):
+        trainer.train(resume_from_checkpoint=str(tmp_path / "run" / f"checkpoint-{step}"))
+    tiny_models.assert_same(*with_more)
+
+
 def checkpointed(tmp_path, **options):
     tiny_models.trained(tmp_path, save_strategy="steps", save_steps=2, max_steps=2, **options)
     return tmp_path / "run" / "checkpoint-2"

@@ -243,6 +243,13 @@ def test_what_a_sampler_has(trained):
         assert hasattr(sampler, name), broken(f"the sampler has no {name}", "resuming in a later epoch")
 
 
+def test_where_the_length_of_an_epoch_is(trained):
+    dataloader = trained.get_train_dataloader()
+    steps = trained.set_initial_training_values(trained.args, dataloader)[1]
+    accumulated = trained.args.gradient_accumulation_steps
+    assert steps == -(-len(dataloader) // accumulated), broken(f"it is {steps}", "resuming in a later epoch")
+
+
 def test_what_the_logs_hold(trained):
     wanted, why = {"prompt", "completion", "rewards", "advantages", "extra"}, "cleared before a smaller batch"
     assert wanted <= set(trained._logs), broken(f"_logs holds {sorted(trained._logs)}", why)

@@ -113,6 +113,7 @@ class GRPOPlusTrainer(GRPOTrainer):
     entropy_coef: float
     _last_world_entropy: float
     _step: int
+    _steps_per_epoch: int  # optimizer steps
     _batch = Batch()  # the batch in flight; empty between two batches, and in a trainer made without __init__
 
     def __init__(
@@ -570,6 +571,12 @@ class GRPOPlusTrainer(GRPOTrainer):
                 checkpoint_integrity.complete_checkpoint(resume_from_checkpoint, self.args.output_dir), *args, **kwargs
             )
 
+    def set_initial_training_values(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the lengths of the run as transformers' `Trainer` does, and keep that of an epoch."""
+        values = super().set_initial_training_values(*args, **kwargs)
+        self._steps_per_epoch = values[1]
+        return values
+
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         """Return the next batches as transformers' `Trainer` does; none after the last step.
 
@@ -614,7 +621,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         super()._load_optimizer_and_scheduler(checkpoint, *rest, **more)
         if checkpoint is None:
             return
-        training_state.skip_epochs(self._sampler, int(self.state.epoch or 0))
+        # Not `state.epoch`: with more or fewer rows than before, an epoch is longer or shorter.
+        training_state.skip_epochs(self._sampler, self.state.global_step // self._steps_per_epoch)
         rank, reference = self.accelerator.process_index, self._moving_reference
         with training_state.loaded(checkpoint, rank, self._layout) as state:
             if reference is not None:
