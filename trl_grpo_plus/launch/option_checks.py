@@ -73,13 +73,15 @@ def _no_folder(output_dir: str) -> Iterator[str]:
     """Yield why a run cannot make or write its folder."""
     whole = Path(output_dir).absolute()
     there = next(path for path in (whole, *whole.parents) if os.path.lexists(path))
-    if not there.is_dir():
-        what = "a file" if there.is_file() else "no folder"
-        beyond = "" if there == whole else f" cannot be made: {there}"
-        yield f"output_dir: {output_dir}{beyond} is {what}. Name a folder; it need not exist."
+    if there == whole and not there.is_dir():
+        yield f"output_dir: {output_dir} is a file. Name a folder; it need not exist."
+    elif not there.is_dir():
+        yield f"output_dir: {output_dir} cannot be made: {there} is a file. Name another folder; it need not exist."
     elif not os.access(there, os.W_OK | os.X_OK):
-        who = f"the user {os.geteuid()} may not write into {there}, or its disk is read-only"
-        yield f"output_dir: {output_dir} cannot be used: {who}. Name another folder; it need not exist."
+        yield (
+            f"output_dir: {output_dir} cannot be used: the user {os.geteuid()} may not write into {there}, or its "
+            "disk is read-only. Name another folder; it need not exist."
+        )
 
 
 def _unknown_trackers(names: Sequence[str | None]) -> Iterator[str]:
