@@ -27,7 +27,7 @@ from .reward_inputs import load_data
 
 
 LOST = """\
-error: another process of this run has ended, or does not answer: {lost}
+another process of this run has ended, or does not answer: {lost}
 The output of the other processes and nodes says why. To continue, start the run again on all nodes with
 --resume_from_checkpoint true. A run waits --ddp_timeout seconds (default: 1800) for a process that does not answer."""
 
@@ -201,7 +201,7 @@ def run(main: Callable[..., int] = main, prog: str = "trl_grpo_plus.recipes.grpo
         if (lost := lost_process(error)) is None:
             raise
         say(traceback.format_exc(), file=sys.stderr)
-        say(LOST.format(lost=lost), file=sys.stderr)
+        say(f"error: {LOST.format(lost=lost)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         say("\nStopped at once. Only the earlier checkpoints are saved.", file=sys.stderr)
