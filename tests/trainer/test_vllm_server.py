@@ -1,6 +1,7 @@
 """What is told when the vLLM server of a run fails, with a server that answers as it is told to, or not at all."""
 
 import http.server
+import os
 import sys
 import threading
 from types import SimpleNamespace
@@ -9,9 +10,10 @@ import pytest
 import requests
 import tiny_models
 from requests.adapters import HTTPAdapter
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from urllib3.util.retry import Retry
 
-from trl_grpo_plus.launch import train
+from trl_grpo_plus.launch import launcher_main, launchers, train
 from trl_grpo_plus.trainer import progress
 from trl_grpo_plus.trainer.vllm_server import ServerFailed, naming_server
 
@@ -124,16 +126,21 @@ def test_the_trainer_names_it_with_the_steps_done(tmp_path):
         trainer.train()
 
 
+def started(folder, monkeypatch):
+    """A script's process as it begins."""
+    monkeypatch.setattr(sys, "argv", ["grpo", "--config", "arithmetic_cpu", "--output_dir", str(folder)])
+    monkeypatch.setattr(train, "launched_as", lambda: ("trl-grpo-plus", "run", "my_run.yaml"))
+    monkeypatch.setattr("trl_grpo_plus.launch.command_line.launched_as", train.launched_as)
+    monkeypatch.setattr(progress, "hush", lambda: None)  # for good
+
+
 @pytest.mark.parametrize(("local_rank", "saved"), [("0", True), ("0", False), ("1", True)])
 def test_the_run_ends_with_one_message_a_node_and_a_command(tmp_path, monkeypatch, capsys, local_rank, saved):
     def fails(*parsed):
         monkeypatch.setenv("LOCAL_RANK", local_rank)
         raise ServerFailed(f"the vLLM server at {GONE} failed after step 12: no.")
 
-    monkeypatch.setattr(sys, "argv", ["grpo", "--config", "arithmetic_cpu", "--output_dir", str(tmp_path)])
-    monkeypatch.setattr(train, "launched_as", lambda: ("trl-grpo-plus", "run", "my_run.yaml"))
-    monkeypatch.setattr("trl_grpo_plus.launch.command_line.launched_as", train.launched_as)
-    monkeypatch.setattr(progress, "hush", lambda: None)  # for good
+    started(tmp_path, monkeypatch)
     if saved:
         (tmp_path / "checkpoint-12").mkdir()
         (tmp_path / "checkpoint-12" / "trainer_state.json").write_text("{}")
@@ -147,3 +154,28 @@ def test_the_run_ends_with_one_message_a_node_and_a_command(tmp_path, monkeypatc
     resume = f"\n\n  trl-grpo-plus run my_run.yaml --resume_from_checkpoint {tmp_path}/checkpoint-12\n"
     again = " It has saved none. To start it again:\n\n  trl-grpo-plus run my_run.yaml\n"
     assert (resume if saved else again) in printed
+
+
+def test_the_launcher_prints_it_after_what_the_other_processes_say(tmp_path, monkeypatch, capsys):
+    def fails(*parsed):
+        raise ServerFailed("the vLLM server failed.") if rank == 0 else RuntimeError(LOST)
+
+    def entry():
+        nonlocal rank
+        for rank in (1, 0):
+            monkeypatch.setenv(launchers.STARTED_BY, str(os.getpid()))
+            monkeypatch.setenv(launchers.ERROR_FILE, str(tmp_path / f"{rank}.json"))
+            started(tmp_path, monkeypatch)
+            assert train.run(fails) == 1
+        failures = {rank: ProcessFailure(rank, 100, 1, str(tmp_path / f"{rank}.json")) for rank in (1, 0)}
+        raise ChildFailedError("grpo", failures)
+
+    rank = 0
+    monkeypatch.setitem(launchers.LAUNCHERS, "two", launchers.Launcher("", list, "launcher_of_two:entry"))
+    monkeypatch.setitem(sys.modules, "launcher_of_two", SimpleNamespace(entry=entry))
+    monkeypatch.setattr(sys, "argv", ["launcher_main", "two"])
+    monkeypatch.setattr(launcher_main.signal, "signal", lambda *_: None)
+    assert launcher_main.main() == 1
+    lost, told = capsys.readouterr().err.split("error: the vLLM server failed.")
+    assert f"error: another process of this run has ended, or does not answer: {LOST}" in lost
+    assert told == " It has saved none. To start it again:\n\n  trl-grpo-plus run my_run.yaml\n\n"

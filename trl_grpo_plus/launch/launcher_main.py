@@ -1,15 +1,17 @@
 """A launcher's command, as `trl-grpo-plus run` starts it: `python -m trl_grpo_plus.launch.launcher_main NAME ...`.
 
 Ctrl-C ends the command once its processes have saved. The launcher then prints no traceback of its own. If the
-launcher is killed, its processes end too.
+launcher is killed, its processes end too. An error that a process leaves to the launcher is printed last.
 """
 
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from importlib import import_module
 from types import FrameType
+from typing import Any
 
 import psutil
 
@@ -41,6 +43,8 @@ def main() -> int:
     except subprocess.CalledProcessError as error:
         return _status(error.returncode)
     except ChildFailedError as error:
+        if left := _left(error.failures.values()):
+            say(left, file=sys.stderr)
         return _status(error.get_first_failure()[1].exitcode)
     except SignalException as error:
         return 128 + error.sigval
@@ -55,6 +59,12 @@ def _pass_on(number: int, frame: FrameType | None) -> None:
     if not (sys.stdin and sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()):
         for child in psutil.Process().children():
             child.send_signal(number)
+
+
+def _left(failures: Iterable[Any]) -> str | None:
+    """Return the first error that a process left for the launcher to print."""
+    left = [failure for failure in failures if isinstance(failure.error_file_data.get("timestamp"), int)]
+    return min(left, key=lambda failure: (failure.timestamp, failure.local_rank)).message if left else None
 
 
 def _status(code: int) -> int:

@@ -28,7 +28,8 @@ from .nodes import ONE, Nodes
 
 SCRIPT = f"{RECIPES}.grpo"
 MAIN = "trl_grpo_plus.launch.launcher_main"
-STARTED_BY = "TRL_GRPO_PLUS_STARTED_BY"  # environment variable: the pid of the launcher
+# Environment variables: the pid of the launcher; the file in which torch's launcher looks for a process's error.
+STARTED_BY, ERROR_FILE = "TRL_GRPO_PLUS_STARTED_BY", "TORCHELASTIC_ERROR_FILE"
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,15 @@
 """The launch script's main function: check the recipe, load the data, train, evaluate, report."""
 
+import json
 import os
 import shlex
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -20,7 +23,7 @@ from ..utils.terminal import say, tell_errors_visibly
 from ..utils.validation import ConfigError
 from .arguments import make_parser
 from .command_line import launched_as, parse, resume_command
-from .launchers import STARTED_BY
+from .launchers import ERROR_FILE, STARTED_BY
 from .preflight import on_data, on_paper
 from .recipe import Recipe, launched
 from .reward_inputs import load_data
@@ -153,19 +156,35 @@ def _end(trainer: Any) -> None:
         trainer.accelerator.end_training()
 
 
-def _end_with_launcher() -> None:
-    """End this process when the launcher of `trl-grpo-plus run` is killed: nobody else would end it."""
+def _end_with_launcher() -> bool:
+    """End this process when the launcher of `trl-grpo-plus run` is killed: nobody else would end it.
+
+    Returns:
+        `bool`: whether that launcher started this process.
+    """
     launcher = int(os.environ.pop(STARTED_BY, 0))  # removed: what this process starts is not the launcher's
     if launcher == os.getppid():
         end_with_parent(signal.SIGTERM)
     if launcher and not (psutil.pid_exists(launcher) and psutil.Process(launcher).status() != psutil.STATUS_ZOMBIE):
         sys.exit(128 + signal.SIGTERM)  # it was killed before
+    return bool(launcher)
 
 
 def _say_once(text: str) -> None:
     """Print an error once on each node: its cause may be one node's."""
     if os.environ.get("LOCAL_RANK", "0") == "0":
         say(text, file=sys.stderr)
+
+
+def _say_last(text: str, launched: bool) -> None:
+    """Leave an error to the launcher, which prints it after the errors of the processes that lost this one.
+
+    Without a launcher that does so, the error is printed at once.
+    """
+    file = os.environ.get(ERROR_FILE)
+    if not (launched and file):
+        return _say_once(text)
+    Path(file).write_text(json.dumps({"message": text, "timestamp": int(time.time())}))
 
 
 def _way_on(output_dir: str) -> str:
@@ -181,7 +200,7 @@ def _way_on(output_dir: str) -> str:
 
 def run(main: Callable[..., int] = main, prog: str = "trl_grpo_plus.recipes.grpo") -> int:
     """Run `main` with this process's command line. A user's mistake prints an error and returns exit status 2."""
-    _end_with_launcher()
+    launched = _end_with_launcher()
     from ..trainer.progress import hush
 
     hush()
@@ -196,7 +215,7 @@ def run(main: Callable[..., int] = main, prog: str = "trl_grpo_plus.recipes.grpo
         return 2
     except RuntimeError as error:
         if isinstance(error, ServerFailed):
-            _say_once(f"error: {error} {_way_on(parsed[1].output_dir)}")
+            _say_last(f"error: {error} {_way_on(parsed[1].output_dir)}", launched)
             return 1
         if (lost := lost_process(error)) is None:
             raise
