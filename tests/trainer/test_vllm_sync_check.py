@@ -56,10 +56,10 @@ def test_the_case(seen, case):
 
 def test_the_text_has_the_numbers_and_where_to_look():
     stale = Comparison(0.512, 2.25, kept=30, agreed=0.0104, near=40, moved=0.47).text()
-    parts = ["0.51 nats", "up to 2.2;", "At step 30 they agreed to 0.01.", "moved by 0.47", "sync_weights", "a server"]
-    parts.append("the engine has weights of about step 30 to 40,")
+    parts = ["0.51 nats", "up to 2.2;", "At step 31 they agreed to 0.01.", "moved by 0.47", "sync_weights", "a server"]
+    parts.append("the engine has weights of about step 31 to 41,")
     assert [part for part in parts if part not in stale] == []
-    assert "of about step 30," in Comparison(0.512, 2.25, kept=30, agreed=0.0104, near=30, moved=0.47).text()
+    assert "of about step 31," in Comparison(0.512, 2.25, kept=30, agreed=0.0104, near=30, moved=0.47).text()
     assert "without its adapter, to 0.004:" in Comparison(0.5, 2.0, base=0.004).text()
     assert "--logprobs-mode processed_logprobs" in Comparison(0.5, 2.0).text()
 
@@ -216,7 +216,7 @@ def test_weights_that_do_not_come(warned, caplog, kind, pace, good):
             continue
         told, agreed, first = map(int, STALE.search(text).groups()[:3])
         last = int(STALE.search(text)[4] or first)
-        assert agreed == first <= good - 1 <= last < told, text  # the engine's weights are of step good - 1
+        assert agreed == first <= good <= last < told, text  # the engine's weights sampled step `good` of the log
 
 
 def test_told_again_where_it_was_well_in_between(warned):
@@ -263,7 +263,7 @@ def test_the_process_where_it_is_worst_decides(warned):
 
     run.check._accelerator = SimpleNamespace(num_processes=3, gather=gather)
     assert run.look()[MEAN] == pytest.approx((0.5 + 0.01 + 0.01) / 3, rel=0.1)
-    assert "Step 0, process 1: vLLM does not sample" in warned()[0]
+    assert "Step 1, process 1: vLLM does not sample" in warned()[0]
     assert "by 0.5 nats" in warned()[0]
     assert seen == [(1, 1, 3)]
 
@@ -285,7 +285,7 @@ def test_a_process_that_kept_nothing_but_filler(warned, synced):
         return run.check._kept.step
 
     assert ranks.run(work) == [synced] * 2
-    assert f"the engine has weights of about step {synced}," in warned()[0]
+    assert f"the engine has weights of about step {synced + 1}," in warned()[0]
 
 
 @pytest.mark.parametrize(("every", "expected"), [(1, range(10)), (3, [0, 3, 6, 9]), (0, []), (99, [0])])

@@ -101,7 +101,7 @@ BROKEN = {
 def test_an_engine_with_other_weights(run, name):
     breaking, options, step, expected = BROKEN[name]
     made, warned = run(breaking, **options)
-    assert f"Step {step}: vLLM does not sample from the policy that is trained" in warned[0]
+    assert f"Step {step + 1}: vLLM does not sample from the policy that is trained" in warned[0]
     assert re.search(expected, warned[0])
     assert len(warned) == 1
     means = tiny_models.logged(made, MEAN)
@@ -112,7 +112,7 @@ def test_an_engine_with_other_weights(run, name):
 def test_a_part_of_the_weights(run):
     """The rest is there from the start, when engine and trainer were made of the same files."""
     _, warned = run(all_but_the_last_layer)
-    assert re.search("Step 1: .*does not explain the difference: some weights are not sent", warned[0])
+    assert re.search("Step 2: .*does not explain the difference: some weights are not sent", warned[0])
 
 
 @pytest.mark.parametrize(("every", "looked_at"), [(0, []), (3, [0, 3])])

@@ -19,12 +19,12 @@ Row = dict[str, Any]  # one attempt: a line of a trace
 LOGGED_AFTER = 1  # the step at which a training batch is logged, minus the step that its trace and its alarms hold
 
 
-def logged_step(step: int) -> int:
-    """Return the step at which the training batch of a trace is logged.
+def logged_step(step: int, split: str = "train") -> int:
+    """Return the step at which the batch of a trace is logged; of an evaluation it is the step that the trace holds.
 
-    People read this step in the console, in a tracker and on the page. An evaluation has one step alone.
+    People read this step in the console, in a tracker and on the page.
     """
-    return step + LOGGED_AFTER
+    return step + LOGGED_AFTER if split == "train" else step
 
 
 class Shape(NamedTuple):

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from ..config.sampling_distribution import logprob_options
 from ..curriculum.prompt_states import evaluating
 from ..objective.padding import loss_mask
+from ..traces import logged_step
 
 
 if TYPE_CHECKING:
@@ -67,9 +68,9 @@ class Comparison:
 
     Args:
         difference, most (`float`): between engine and trainer, the mean and the largest.
-        kept (`int`, *optional*): the step of the last sure agreement; `None`: there was none.
+        kept (`int`, *optional*): optimizer steps done at the last sure agreement; `None`: there was none.
         agreed (`float`): the difference at that step.
-        near (`int`, *optional*): the last checked step without a finding, `kept` or later.
+        near (`int`, *optional*): the same at the last check without a finding, `kept` or later.
         moved (`float`): the distance of the trainer's log-probs now and at `kept`, on attempts of then.
         base (`float`, *optional*): between the engine and the model without its adapter, if it has one.
     """
@@ -99,12 +100,14 @@ class Comparison:
         return self.difference <= (LIMIT / 2 if self.kept is None else min(LIMIT / 2, self.moved / FOLLOWED))
 
     def text(self) -> str:
-        """Return the warning: the finding, its evidence, and where to look."""
-        span = f"{self.kept}" if self.near in (None, self.kept) else f"{self.kept} to {self.near}"
+        """Return the warning: the finding, its evidence, and where to look. Its steps are those of the log."""
+        kept, near = (None if step is None else logged_step(step) for step in (self.kept, self.near))
+        span = f"{kept}" if near in (None, kept) else f"{kept} to {near}"
+        finding = CASES[self.case or "apart"].format(**{**vars(self), "kept": kept}, span=span)
         return (
             f"vLLM does not sample from the policy that is trained: its log-probs differ from the trainer's by "
             f"{self.difference:.2g} nats a token (by up to {self.most:.2g}; about {NOISE} is rounding in bfloat16). "
-            f"{CASES[self.case or 'apart'].format(**vars(self), span=span)}"
+            f"{finding}"
         )
 
 
@@ -214,7 +217,7 @@ class VLLMCheck:
     def _warn(self, result: Comparison, step: int, rank: int) -> None:
         if result.case is not None and not self._warned:  # warn once: the first warning shows the cause best
             where = f", process {rank}" if self._accelerator.num_processes > 1 else ""
-            logger.warning(f"Step {step}{where}: {result.text()}")
+            logger.warning(f"Step {logged_step(step)}{where}: {result.text()}")
             self._warned = True
         elif result.agrees:
             self._warned = False
