@@ -137,7 +137,7 @@ def test_what_was_planted_is_found(run, capsys):
         assert f"  {kind:<8}  {count:>8}\n" in out
     assert not any(f"  {kind}  " in out for kind in set(compare.KINDS) - set(wrongs))
     shown = [line for line in out.splitlines() if line.startswith("    step")]
-    at = {f"step {row['step']}, group {row['group']}, attempt {row['attempt']} " for row in planted}
+    at = {f"step {row['step'] + 1}, group {row['group']}, attempt {row['attempt']} " for row in planted}
     assert len(shown) == len(at) == 7
     assert all(any(place in line for line in shown) for place in at)
     lines = lines_of("judged.jsonl")
@@ -165,7 +165,7 @@ def test_examples_are_from_all_over_a_run(run, capsys):
     assert main(["rescore", run, "--reward", "mine.py:later"]) == 0
     out = capsys.readouterr().out
     of_higher = out.partition("  higher")[2].splitlines()[1:6]
-    assert {line.split()[1] for line in of_higher} == {"0,", "1,", "2,"}
+    assert {line.split()[1] for line in of_higher} == {"1,", "2,", "3,"}
     assert out.count("    step ") == 10
     assert "0 -> 0.25" in of_higher[0]
 
@@ -206,11 +206,13 @@ def test_prompts_are_there_and_loggers_do_nothing(run, capsys):
 def test_the_last_steps_and_another_split(run, capsys):
     synthetic_traces.write_traces(Path(run), [rows_of([1.0, 0.0], 3, split="eval_hard", advantage=None)])
     assert main(["rescore", run, "--reward", "exact_answer", "--last", "2"]) == 0
-    assert "train, steps 1 to 2, 32 attempts in 8 groups" in capsys.readouterr().out
+    assert "train, steps 2 to 3, 32 attempts in 8 groups" in capsys.readouterr().out
     assert main(["rescore", run, "--reward", "exact_answer", "--split", "eval_hard"]) == 0
     out = capsys.readouterr().out
     assert "eval_hard, steps 3 to 3, 2 attempts in 1 groups" in out
     assert out.splitlines()[-3] == "  advantages: no group that was trained on is alive both times"
+    assert main(["rescore", run, "--reward", "mine.py:later", "--split", "eval_hard"]) == 0
+    assert "    step 3, group 0, attempt 0  1 -> 0.25" in capsys.readouterr().out
 
 
 # -- failures

@@ -9,7 +9,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from ...traces import about, groups, read_lines
+from ...traces import about, groups, logged_step, read_lines
 from ...traces import files as files_of
 from ...traces import lines as lines_of
 from ...utils import files
@@ -60,9 +60,10 @@ def rescore(options: argparse.Namespace) -> int:
         say(f"Interrupted. {'The report covers what' if found else 'Nothing'} was scored until then.", file=sys.stderr)
     if found:
         weights = known.get("rewards") or {}
-        steps = f"steps {found[0].place['step']} to {found[-1].place['step']}"
+        first_step, last_step = (logged_step(group.place["step"], options.split) for group in (found[0], found[-1]))
+        steps = f"steps {first_step} to {last_step}"
         which = f"{options.folder}: {options.split}, {steps}, {found.attempts:,} attempts in {len(found):,} groups"
-        say(f"{which}, {took:.1f} s\n\n{report(found, asked, weights, limits(known))}")
+        say(f"{which}, {took:.1f} s\n\n{report(found, options.split, asked, weights, limits(known))}")
         if lines is not None:
             files.replace(lines, to_lines(found, asked, options.split))
             say(f"\n{lines}: one line per attempt")

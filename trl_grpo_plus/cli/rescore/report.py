@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ...rollouts.verdicts import VERDICTS
+from ...traces import logged_step
 from ...utils.tables import aligned
 from ...utils.terminal import quoted
 from .compare import Agreement, Difference, Effect, Pair, Score, agreement, effect, pearson, replaces, share_equal
@@ -16,12 +17,17 @@ EXAMPLES = 5  # examples of each kind
 
 
 def report(
-    groups: Sequence[Group], asked: Sequence[Asked], weights: Mapping[str, float], limits: Mapping[str, Any]
+    groups: Sequence[Group],
+    split: str,
+    asked: Sequence[Asked],
+    weights: Mapping[str, float],
+    limits: Mapping[str, Any],
 ) -> str:
-    """Return the report on the scored groups as text.
+    """Return the report on the scored groups as text. Its steps are those of the log.
 
     Args:
         groups (`Sequence[Group]`): one or more scored groups.
+        split (`str`): split of the groups.
         asked (`Sequence[Asked]`): the rewards that scored the groups.
         weights (`Mapping[str, float]`): weights of the recorded rewards.
         limits (`Mapping`): arguments of [`~trl_grpo_plus.rollouts.groups.judge`].
@@ -29,7 +35,7 @@ def report(
     lines: list[str] = []
     for one in asked:
         found = agreement(groups, one.label, one.against)
-        lines += [*_agreement(one, found, groups), ""]
+        lines += [*_agreement(one, found, groups, split), ""]
         lines += [*_effect(one, effect(groups, one.label, one.against, weights, limits), weights), ""]
     if len(asked) > 1:
         lines += [*_pairs(groups, asked), ""]
@@ -37,7 +43,7 @@ def report(
 
 
 def to_lines(groups: Iterable[Group], asked: Sequence[Asked], split: str) -> Iterator[bytes]:
-    """Yield a line of JSON for each attempt."""
+    """Yield a line of JSON for each attempt. Its step is that of the trace."""
     against = dict.fromkeys(one.against for one in asked)
     for group in groups:
         for attempt in range(group.size):
@@ -54,7 +60,7 @@ def to_lines(groups: Iterable[Group], asked: Sequence[Asked], split: str) -> Ite
             yield json.dumps(line).encode() + b"\n"
 
 
-def _agreement(asked: Asked, found: Agreement, groups: Sequence[Group]) -> list[str]:
+def _agreement(asked: Asked, found: Agreement, groups: Sequence[Group], split: str) -> list[str]:
     of = "the recorded total" if asked.against == TOTAL else f"the recorded {asked.against}"
     statuses = ", ".join(f"{status} {count:,}" for status, count in found.statuses.most_common())
     r = pearson(_recorded(groups, asked.label, asked.against))
@@ -75,7 +81,7 @@ def _agreement(asked: Asked, found: Agreement, groups: Sequence[Group]) -> list[
     for kind, differences in found.differences.items():
         lines.append(f"  {kind:<8}  {len(differences):>8,}")
         apart = -(-len(differences) // EXAMPLES)  # examples are spread over the run
-        lines += aligned(_example(asked.label, one) for one in differences[::apart])
+        lines += aligned(_example(asked.label, one, split) for one in differences[::apart])
     return lines
 
 
@@ -85,9 +91,11 @@ def _stops(asked: Asked, found: Agreement) -> str:
     return ", ".join(f"on_{name} is 'raise'" for name in raising)
 
 
-def _example(label: str, one: Difference) -> tuple[str, str, str]:
+def _example(label: str, one: Difference, split: str) -> tuple[str, str, str]:
     place, attempt = one.group.place, one.attempt
-    at = f"    step {place['step']}, " + "".join(f"{k} {place[k]}, " for k in ("batch", "round") if place[k])
+    at = f"    step {logged_step(place['step'], split)}, " + "".join(
+        f"{k} {place[k]}, " for k in ("batch", "round") if place[k]
+    )
     message = one.group.outcomes[label][attempt].message.strip().rpartition("\n")[2]
     why = f"  {quoted(message[:200])}" if message else ""
     scores = f"{_number(one.old)} -> {_number(one.new)}"
