@@ -12,11 +12,12 @@ import synthetic_traces
 import torch
 
 from trl_grpo_plus.cli.main import main
-from trl_grpo_plus.cli.rescore import compare, requested_rewards, scoring_loop
+from trl_grpo_plus.cli.rescore import command, compare, requested_rewards, scoring_loop
 from trl_grpo_plus.cli.rescore.command import limits
 from trl_grpo_plus.cli.rescore.found import Found
 from trl_grpo_plus.objective import advantages
 from trl_grpo_plus.scoring import Outcome
+from trl_grpo_plus.traces import Writer, group_index
 from trl_grpo_plus.utils.validation import ConfigError
 
 
@@ -427,3 +428,55 @@ def test_pearson_needs_two_sides_that_differ():
     assert compare.pearson([(1.0, -2.0), (2.0, -4.0)]) == pytest.approx(-1.0)
     assert compare.pearson([(1.0, 2.0), (1.0, 4.0)]) is None
     assert compare.pearson([]) is None
+
+
+# -- the progress bar
+
+
+@pytest.fixture
+def indexed(tmp_path, monkeypatch):
+    """A run of three steps and 48 attempts, which its writer indexed."""
+    monkeypatch.chdir(tmp_path)
+    writer = Writer("run", about={"rewards": {"exact_answer": 1.0}})
+    writer.begin(0, 3)
+    for step in range(3):
+        writer.write("train", step, [row for row in ATTEMPTS if row["step"] == step])
+    return Path("run/rollouts")
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """The names of the files whose lines are counted."""
+    names, lines = [], command.lines_of
+    monkeypatch.setattr(command, "lines_of", lambda path: names.append(path.name) or lines(path))
+    return names
+
+
+def test_attempts_are_counted_by_the_index_where_it_is_whole(indexed, counted):
+    assert command.count_attempts("run", "train", 0) == 48
+    assert command.count_attempts("run", "train", 1) == 32
+    assert counted == []
+    with open(indexed / "train-00000001.jsonl", "a") as file:
+        file.write(json.dumps(ATTEMPTS[16]) + "\n")
+    assert command.count_attempts("run", "train", 0) == 49
+    assert counted == ["train-00000001.jsonl"]
+    (indexed / group_index.NAME).unlink()
+    assert command.count_attempts("run", "train", 0) == 49
+    assert len(counted) == 1 + 3
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_attempts_are_counted_only_for_a_bar_that_is_shown(indexed, monkeypatch, shown):
+    totals = []
+
+    class Bar(command.tqdm):
+        def __init__(self, **options):
+            super().__init__(**{**options, "disable": not shown})
+
+        def __exit__(self, *error):
+            totals.append((self.n, self.total))
+            super().__exit__(*error)
+
+    monkeypatch.setattr(command, "tqdm", Bar)
+    assert main(["rescore", "run", "--reward", "exact_answer"]) == 0
+    assert totals == [(48, 48) if shown else (0, None)]

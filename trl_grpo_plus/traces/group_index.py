@@ -270,6 +270,14 @@ def valid(folder: Path, blocks: Sequence[Block]) -> list[Block]:
         return []
 
 
+def count_attempts(path: Path, blocks: Sequence[Block]) -> int | None:
+    """Return the number of attempts in a file, by its blocks; `None` if these do not describe it to its end."""
+    described = valid(path.parent, blocks)
+    if not described or described[-1].end != path.stat().st_size:
+        return None
+    return sum(len(block.rewards) for block in described)
+
+
 def _blocks(file: IO[bytes]) -> Iterator[Block]:
     at = 0
     while True:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from ...traces import about, groups, logged_step, read_lines
+from ...traces import about, find, group_index, groups, logged_step, read_lines
 from ...traces import files as files_of
 from ...traces import lines as lines_of
 from ...utils import files
@@ -128,15 +128,22 @@ def _recorded(folder: str, split: str, since: int) -> list[str]:
     return list(dict.fromkeys(name for path in paths for name in next(read_lines(path), {}).get("rewards") or ()))
 
 
+def count_attempts(folder: str, split: str, since: int) -> int:
+    """Return the number of attempts to score. Lines are read only of files that the index does not describe."""
+    index = group_index.read(find(folder))
+    paths = [path for step, of, path in files_of(folder) if of == split and step >= since]
+    counts = [group_index.count_attempts(path, index.get(path.name, [])) for path in paths]
+    return sum(
+        sum(1 for _ in lines_of(path)) if count is None else count for path, count in zip(paths, counts, strict=True)
+    )
+
+
 def _scored(options: argparse.Namespace, since: int, asked: list[Asked]) -> tuple[Found, bool]:
     """Return the scored groups, and `True` if Ctrl-C came before all were scored."""
     found = Found()
-    total = sum(
-        sum(1 for _ in lines_of(path))
-        for step, of, path in files_of(options.folder)
-        if of == options.split and step >= since
-    )
-    with tqdm(total=total, unit="attempt", leave=False, disable=None) as bar:
+    with tqdm(unit="attempt", leave=False, disable=None) as bar:
+        if not bar.disable:
+            bar.total = count_attempts(options.folder, options.split, since)
         try:
             for group in scored(groups(options.folder, options.split, since), asked):
                 found.append(group)
