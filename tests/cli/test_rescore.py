@@ -14,7 +14,7 @@ import torch
 from trl_grpo_plus.cli.main import main
 from trl_grpo_plus.cli.rescore import command, compare, requested_rewards, scoring_loop
 from trl_grpo_plus.cli.rescore.command import limits
-from trl_grpo_plus.cli.rescore.found import Found
+from trl_grpo_plus.cli.rescore.scored_groups import ScoredGroups
 from trl_grpo_plus.objective import advantages
 from trl_grpo_plus.scoring import Outcome
 from trl_grpo_plus.traces import Writer, group_index
@@ -278,7 +278,7 @@ def test_what_was_scored_before_ctrl_c_is_kept(run, capsys, monkeypatch):
     ],
 )
 def test_what_cannot_be_scored_is_refused_before_it_is(run, capsys, monkeypatch, options, says):
-    monkeypatch.setattr(requested_rewards.Asked, "score", lambda *args: pytest.fail("scored"))
+    monkeypatch.setattr(requested_rewards.RequestedReward, "score", lambda *args: pytest.fail("scored"))
     assert main(["rescore", run, *options]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -387,7 +387,7 @@ def test_groups_come_back_from_the_disk_as_they_were_scored():
     made = [group_of([1.0, None], [0.25, None], other=[0.5, 0.5]), group_of([1.0], [0.0], "all_good", "timeout")]
     made[0].tails[:] = ["\ud800 end", "é"]
     made[1].outcomes["new"][0] = Outcome(0.0, "timeout", "It was stopped.")
-    found = Found()
+    found = ScoredGroups()
     for group in made:
         found.append(group)
     assert (len(found), found.attempts) == (2, 3)

@@ -8,7 +8,7 @@ import yaml
 
 from ... import __version__
 from .columns import COLUMNS, clean
-from .schema import MESSAGES, Held
+from .schema import MESSAGES, RunColumns
 
 
 _SIZES = {10**3: "n<1K", 10**4: "1K<n<10K", 10**5: "10K<n<100K", 10**6: "100K<n<1M", 10**7: "1M<n<10M"}
@@ -17,7 +17,7 @@ _SIZES = {10**3: "n<1K", 10**4: "1K<n<10K", 10**5: "10K<n<100K", 10**6: "100K<n<
 def card(
     run: str,
     about: dict[str, Any],
-    held: Held,
+    columns: RunColumns,
     dropped: Collection[str],
     groups: dict[str, int],
     attempts: int,
@@ -28,7 +28,7 @@ def card(
     Args:
         run (`str`): name of the run.
         about (`dict`): result of `traces.about` for the run.
-        held, dropped: the run's columns and names, and the columns and keys of the reference that are left out.
+        columns, dropped: the run's columns and names, and the columns and keys of the reference that are left out.
         groups (`dict[str, int]`): split, as in its file's name -> number of groups.
         attempts (`int`): number of attempts in all groups.
         part (`str`): description of the exported part of the run.
@@ -40,11 +40,11 @@ def card(
         "size_categories": [next((name for bound, name in _SIZES.items() if attempts < bound), "10M<n<100M")],
         "tags": ["trl-grpo-plus", "grpo", "rollouts"],
     }
-    weights = about.get("rewards") or dict.fromkeys(held.rewards)
+    weights = about.get("rewards") or dict.fromkeys(columns.rewards)
     rewards = [
-        (name, "not known" if (w := weights.get(name)) is None else w or "0, a monitor") for name in held.rewards
+        (name, "not known" if (w := weights.get(name)) is None else w or "0, a monitor") for name in columns.rewards
     ]
-    shapes = " ".join(line for line in (held.shapes(dropped), held.warning(dropped)) if line)
+    shapes = " ".join(line for line in (columns.shapes(dropped), columns.warning(dropped)) if line)
     left = sorted(dropped)
     blocks = [
         f"---\n{yaml.safe_dump(head, sort_keys=False, allow_unicode=True)}---",
@@ -56,14 +56,14 @@ def card(
         _table(("split", "groups"), groups.items()),
         _table(("reward", "weight"), rewards),
         "## Columns",
-        _table(("column", "what it is"), [(name, _about(name, held)) for name in COLUMNS if name not in dropped]),
+        _table(("column", "what it is"), [(name, _about(name, columns)) for name in COLUMNS if name not in dropped]),
         "JSON columns are texts for `json.loads`. U+FFFD stands for lone surrogates, which UTF-8 does not know.",
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def _about(name: str, held: Held) -> str:
-    kind = held.written.get(name)
+def _about(name: str, columns: RunColumns) -> str:
+    kind = columns.written.get(name)
     about = COLUMNS[name].about.replace("|", "\\|")
     messages = "messages; `other` is JSON of what a message has beside role and content"
     return about if kind is None else f"{about}; {messages if kind == MESSAGES else kind}"

@@ -59,8 +59,8 @@ def run(options: argparse.Namespace) -> int:
     """Export a run's attempts, print a summary, and return the exit status."""
     from .writers import export
 
-    wanted = (options.share, options.last, options.split)
-    say(_said(export(options.folder, options.to, options.output, *wanted, options.drop, options.overwrite)))
+    selection = (options.share, options.last, options.split)
+    say(_said(export(options.folder, options.to, options.output, *selection, options.drop, options.overwrite)))
     return 0
 
 
@@ -68,12 +68,12 @@ def _said(exported: "Exported") -> str:
     from .columns import listed
 
     size = f"{sum(exported.groups.values())} groups, {exported.attempts} attempts, {exported.bytes / 1e6:.2f} MB"
-    lines = [f"{exported.path}: {size}", exported.held.shapes(exported.dropped)]
+    lines = [f"{exported.path}: {size}", exported.columns.shapes(exported.dropped)]
     if len(exported.groups) > 1:
         lines.append("Groups: " + ", ".join(f"{split} {count}" for split, count in exported.groups.items()) + ".")
-    lines.append(exported.held.warning(exported.dropped))
-    if exported.held.unknown:
-        lines.append(f"Left out, because this version does not know them: {listed(exported.held.unknown)}.")
+    lines.append(exported.columns.warning(exported.dropped))
+    if exported.columns.unknown:
+        lines.append(f"Left out, because this version does not know them: {listed(exported.columns.unknown)}.")
     if exported.upload:
         lines += ["Nothing was uploaded. To upload it, at first as a private dataset:", f"  {exported.upload}"]
     return "\n".join(line for line in lines if line)

@@ -14,7 +14,7 @@ _HOW = {TEXT: "as text", MESSAGES: "as messages", JSON: "as JSON, since they are
 
 
 @dataclass
-class Held:
+class RunColumns:
     """The columns and names of a whole run, even if only a part is exported, so that all parts have one schema.
 
     Attributes:
@@ -47,9 +47,9 @@ class Held:
             meant = {name, f"reference.{name}"} & {*COLUMNS, *keys}
             if not meant:
                 guess = did_you_mean(name, filter(str.isprintable, [*COLUMNS, *self.reference]))
-                known = f"A column is one of {', '.join(COLUMNS)}; a key of the reference, of this run, "
-                known += f"one of {listed(self.reference)}." if self.reference else "none, since it has none."
-                raise ConfigError(f"--drop: there is no {name!r}.{guess} {known}")
+                choices = f"A column is one of {', '.join(COLUMNS)}; a key of the reference, of this run, "
+                choices += f"one of {listed(self.reference)}." if self.reference else "none, since it has none."
+                raise ConfigError(f"--drop: there is no {name!r}.{guess} {choices}")
             named |= meant
         if named >= COLUMNS.keys():
             raise ConfigError("--drop: no column is left. Name fewer.")
@@ -72,24 +72,24 @@ class Held:
         return f"Whoever gets it can read: {', '.join(inside)}." if inside else ""
 
 
-def look(groups: Iterable[Sequence[Row]]) -> Held:
+def look(groups: Iterable[Sequence[Row]]) -> RunColumns:
     """Read the whole run once, and return its columns and names."""
-    held, kinds = Held(), {"prompt": {TEXT: 0}, "completion": {TEXT: 0}}
+    columns, forms_by_name = RunColumns(), {"prompt": {TEXT}, "completion": {TEXT}}
     steps: dict[str, set[int]] = {}
     for group in groups:
         steps.setdefault(group[0]["split"], set()).add(group[0]["step"])
         for row in group:
-            held.rewards.update(dict.fromkeys([*(row.get("rewards") or {}), *(row.get("outcomes") or {})]))
-            held.reference.update(dict.fromkeys(row.get("reference") or {}))
-            held.extra.update(dict.fromkeys(row.get("extra") or {}))
-            held.unknown.update(dict.fromkeys(key for key in row if key not in COLUMNS))
-            for name, seen in kinds.items():
+            columns.rewards.update(dict.fromkeys([*(row.get("rewards") or {}), *(row.get("outcomes") or {})]))
+            columns.reference.update(dict.fromkeys(row.get("reference") or {}))
+            columns.extra.update(dict.fromkeys(row.get("extra") or {}))
+            columns.unknown.update(dict.fromkeys(key for key in row if key not in COLUMNS))
+            for name, forms in forms_by_name.items():
                 if row.get(name) is not None:
-                    seen[_kind(row[name])] = 1
-    for name, seen in kinds.items():
-        held.written[name] = JSON if JSON in seen else MESSAGES if MESSAGES in seen else TEXT
-    held.steps = {split: sorted(of_split) for split, of_split in steps.items()}
-    return held
+                    forms.add(_kind(row[name]))
+    for name, forms in forms_by_name.items():
+        columns.written[name] = JSON if JSON in forms else MESSAGES if MESSAGES in forms else TEXT
+    columns.steps = {split: sorted(of_split) for split, of_split in steps.items()}
+    return columns
 
 
 def _kind(value: Any) -> str:

@@ -25,7 +25,7 @@ from ...utils.files import replace
 from ...utils.validation import ConfigError, Number, did_you_mean
 from .card import card
 from .columns import COLUMNS, clean, flat
-from .schema import MESSAGES, Held, look
+from .schema import MESSAGES, RunColumns, look
 
 
 CHUNK = 4000  # attempts; a row group of a parquet file, whose footer grows with the number of row groups
@@ -42,7 +42,7 @@ class Exported:
     Attributes:
         path (`Path`): the written file or folder.
         bytes (`int`): its size.
-        held (`Held`): the columns and names of the run.
+        columns (`RunColumns`): the columns and names of the run.
         dropped (`frozenset[str]`): columns, and keys of the reference, that were left out.
         groups (`dict[str, int]`): split -> number of groups.
         attempts (`int`): number of attempts in all groups.
@@ -51,7 +51,7 @@ class Exported:
 
     path: Path
     bytes: int
-    held: Held
+    columns: RunColumns
     dropped: frozenset[str]
     groups: dict[str, int]
     attempts: int
@@ -92,16 +92,18 @@ def export(
     suffix = ".jsonl" if to == "jsonl" else ""
     target = Path(output or f"{_name(run)}-rollouts{suffix}")
     _check_free(target, run, to, overwrite)
-    held = look(_groups(run))
-    dropped = held.named(drop)
-    if not held.steps:
+    columns = look(_groups(run))
+    dropped = columns.named(drop)
+    if not columns.steps:
         raise ConfigError(f"{run} holds no whole group of attempts: was it ended before its first step?")
-    if split is not None and split not in held.steps:
+    if split is not None and split not in columns.steps:
         raise ConfigError(
-            f"--split: {run} has no {split!r}, only {', '.join(held.steps)}.{did_you_mean(split, held.steps)}"
+            f"--split: {run} has no {split!r}, only {', '.join(columns.steps)}.{did_you_mean(split, columns.steps)}"
         )
     steps = {
-        name: set(of_one[-last:] if last else of_one) for name, of_one in held.steps.items() if split in (None, name)
+        name: set(of_one[-last:] if last else of_one)
+        for name, of_one in columns.steps.items()
+        if split in (None, name)
     }
     groups: dict[str, int] = {}
     attempts = 0
@@ -114,27 +116,27 @@ def export(
                 groups[place["split"]] = groups.get(place["split"], 0) + 1
                 attempts += len(group)
                 for row in group:
-                    yield place["split"], flat(row, held.written, held.rewards, dropped)
+                    yield place["split"], flat(row, columns.written, columns.rewards, dropped)
         if not groups:
             raise ConfigError(f"--share={share} chose none of the run's groups. Raise it.")
 
     if to == "jsonl":
         size = replace(target, (orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for _, row in rows()))
-        return Exported(target, size, held, dropped, groups, attempts, None)
+        return Exported(target, size, columns, dropped, groups, attempts, None)
 
     def fill(folder: Path) -> None:
-        names = split_names(held.steps)
-        _write_parquet(folder / "data", rows(), _schema(held, dropped), names)
+        names = split_names(columns.steps)
+        _write_parquet(folder / "data", rows(), _schema(columns, dropped), names)
         if to == "hf":
             part = f"the last {last} steps of each split" if last else f"{share:g} of the groups, chosen by a hash"
             part = "all that was traced" if share == 1 and not last else part
             of_split = {names[split]: count for split, count in groups.items()}
-            text = card(_name(run), _about(run), held, dropped, of_split, attempts, part)
+            text = card(_name(run), _about(run), columns, dropped, of_split, attempts, part)
             (folder / "README.md").write_text(text, encoding="utf-8")
 
     size = _replace_folder(target, fill)
     words = ["hf", "upload", f"NAME/{target.resolve().name}", str(target), "--repo-type", "dataset", "--private"]
-    return Exported(target, size, held, dropped, groups, attempts, shlex.join(words) if to == "hf" else None)
+    return Exported(target, size, columns, dropped, groups, attempts, shlex.join(words) if to == "hf" else None)
 
 
 def _groups(run: str | Path) -> Iterable[list[Row]]:
@@ -185,16 +187,16 @@ def _check_free(target: Path, run: str | Path, to: str, overwrite: bool) -> None
             )
 
 
-def _schema(held: Held, dropped: Collection[str]) -> pa.Schema:
+def _schema(columns: RunColumns, dropped: Collection[str]) -> pa.Schema:
     fields = {}
     for name, column in COLUMNS.items():
         kind = column.kind
         if kind in ("scores", "statuses"):
             # Parquet has no structs without fields.
             of_one = pa.float64() if kind == "scores" else pa.string()
-            fields[name] = pa.struct({clean(reward): of_one for reward in held.rewards or ("none",)})
+            fields[name] = pa.struct({clean(reward): of_one for reward in columns.rewards or ("none",)})
         elif kind == "written":
-            fields[name] = _MESSAGES if held.written[name] == MESSAGES else pa.string()
+            fields[name] = _MESSAGES if columns.written[name] == MESSAGES else pa.string()
         else:
             fields[name] = _TYPES[kind]
     return pa.schema({name: of_one for name, of_one in fields.items() if name not in dropped})

@@ -3,7 +3,7 @@
 options            the command's options; imports nothing heavy
 requested_rewards  the requested rewards, and a check that the traces hold their inputs
 scoring_loop       reads and scores, in batches of whole groups
-found              the scored groups, in a temporary file
+scored_groups      the scored groups, in a temporary file
 compare            pure functions: agreement, kinds of disagreement, verdicts, advantages
 report             the result, as text and as lines of JSON
 page               the result as a page's data

@@ -9,17 +9,18 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from ...traces import about, find, group_index, groups, logged_step, read_lines
+from ... import traces
+from ...traces import about, find, groups, logged_step, read_lines
 from ...traces import files as files_of
 from ...traces import lines as lines_of
 from ...utils import files
 from ...utils.terminal import say
 from ...utils.validation import ConfigError, Number, did_you_mean, finite_or_none
 from ...view import Rescored, write_page
-from .found import Found
 from .page import rescored
 from .report import report, to_lines
-from .requested_rewards import Asked, build, check, read
+from .requested_rewards import RequestedReward, build, check, read
+from .scored_groups import ScoredGroups
 from .scoring_loop import scored
 
 
@@ -45,36 +46,54 @@ def rescore(options: argparse.Namespace) -> int:
     Number(above=0).check("--max-mb", options.max_mb)
     Number(at_least=1, integer=True, optional=True).check("--last", options.last)
     Number(above=0, optional=True).check("--timeout", options.timeout)
-    entries = read(options.asked)
+    entries = read(options.reward_options)
     since = _since(options.folder, options.split, options.last)
     first = next(groups(options.folder, options.split, since), None)
     if first is None:
         raise ConfigError(f"The traces of {options.folder} hold no complete group of the split {options.split!r}.")
-    asked = build(entries, options.against, _recorded(options.folder, options.split, since), options.timeout)
-    check(asked, first, f"the traces of {options.folder}")
-    known = about(options.folder)
+    rewards = build(entries, options.against, _recorded(options.folder, options.split, since), options.timeout)
+    check(rewards, first, f"the traces of {options.folder}")
+    run_info = about(options.folder)
     start = time.monotonic()
-    found, interrupted = _scored(options, since, asked)
+    scored_groups, interrupted = _scored(options, since, rewards)
     took = time.monotonic() - start
     if interrupted:
-        say(f"Interrupted. {'The report covers what' if found else 'Nothing'} was scored until then.", file=sys.stderr)
-    if found:
-        weights = known.get("rewards") or {}
-        first_step, last_step = (logged_step(group.place["step"], options.split) for group in (found[0], found[-1]))
-        steps = f"steps {first_step} to {last_step}"
-        which = f"{options.folder}: {options.split}, {steps}, {found.attempts:,} attempts in {len(found):,} groups"
-        say(f"{which}, {took:.1f} s\n\n{report(found, options.split, asked, weights, limits(known))}")
-        if lines is not None:
-            files.replace(lines, to_lines(found, asked, options.split))
-            say(f"\n{lines}: one line per attempt")
-        tried = rescored(found, options.split, asked, weights, limits(known))
-        say(f"\n{_write_page(options, page, tried)}")
+        covered = "The report covers what" if scored_groups else "Nothing"
+        say(f"Interrupted. {covered} was scored until then.", file=sys.stderr)
+    if scored_groups:
+        say(f"{_scope(options, scored_groups)}, {took:.1f} s\n")
+        _write(options, scored_groups, rewards, run_info, lines, page)
     return 130 if interrupted else 0
 
 
-def limits(known: Mapping[str, Any]) -> dict[str, float]:
+def _scope(options: argparse.Namespace, groups: ScoredGroups) -> str:
+    """Describe what was scored."""
+    first, last = (logged_step(group.place["step"], options.split) for group in (groups[0], groups[-1]))
+    counts = f"{groups.attempts:,} attempts in {len(groups):,} groups"
+    return f"{options.folder}: {options.split}, steps {first} to {last}, {counts}"
+
+
+def _write(
+    options: argparse.Namespace,
+    groups: ScoredGroups,
+    rewards: Sequence[RequestedReward],
+    run_info: Mapping[str, Any],
+    lines: Path | None,
+    page: Path | None,
+) -> None:
+    """Print the report, and write the lines, if they have a path, and the page."""
+    weights, judged_by = run_info.get("rewards") or {}, limits(run_info)
+    say(report(groups, options.split, rewards, weights, judged_by))
+    if lines is not None:
+        files.replace(lines, to_lines(groups, rewards, options.split))
+        say(f"\n{lines}: one line per attempt")
+    page_data = rescored(groups, options.split, rewards, weights, judged_by)
+    say(f"\n{_write_page(options, page, page_data)}")
+
+
+def limits(run_info: Mapping[str, Any]) -> dict[str, float]:
     """Return the arguments of `groups.judge` that `run.json` holds; the defaults apply to the others."""
-    return {ours: value for name, ours in LIMITS.items() if (value := finite_or_none(known.get(name))) is not None}
+    return {ours: value for name, ours in LIMITS.items() if (value := finite_or_none(run_info.get(name))) is not None}
 
 
 def _outputs(names: Sequence[str]) -> tuple[Path | None, Path | None]:
@@ -93,10 +112,10 @@ def _outputs(names: Sequence[str]) -> tuple[Path | None, Path | None]:
     return paths.get(False), paths.get(True)
 
 
-def _write_page(options: argparse.Namespace, path: Path | None, tried: Rescored) -> str:
+def _write_page(options: argparse.Namespace, path: Path | None, page_data: Rescored) -> str:
     """Write the page, and return a line about the result."""
     try:
-        page = write_page(options.folder, path or Path(options.folder, PAGE), options.max_mb, tried)
+        page = write_page(options.folder, path or Path(options.folder, PAGE), options.max_mb, page_data)
     except OSError as error:
         if path is not None:
             raise
@@ -112,9 +131,9 @@ def _since(folder: str, split: str, last: int | None) -> int:
     for step, of, _ in files_of(folder):
         steps.setdefault(of, set()).add(step)
     if split not in steps:
-        known = ", ".join(sorted(steps))
+        splits = ", ".join(sorted(steps))
         raise ConfigError(
-            f"--split: the traces of {folder} have no {split!r}, only {known}.{did_you_mean(split, steps)}"
+            f"--split: the traces of {folder} have no {split!r}, only {splits}.{did_you_mean(split, steps)}"
         )
     return 0 if last is None else sorted(steps[split])[-last:][0]
 
@@ -130,24 +149,24 @@ def _recorded(folder: str, split: str, since: int) -> list[str]:
 
 def count_attempts(folder: str, split: str, since: int) -> int:
     """Return the number of attempts to score. Lines are read only of files that the index does not describe."""
-    index = group_index.read(find(folder))
+    index = traces.group_index.read(find(folder))
     paths = [path for step, of, path in files_of(folder) if of == split and step >= since]
-    counts = [group_index.count_attempts(path, index.get(path.name, [])) for path in paths]
+    counts = [traces.group_index.count_attempts(path, index.get(path.name, [])) for path in paths]
     return sum(
         sum(1 for _ in lines_of(path)) if count is None else count for path, count in zip(paths, counts, strict=True)
     )
 
 
-def _scored(options: argparse.Namespace, since: int, asked: list[Asked]) -> tuple[Found, bool]:
+def _scored(options: argparse.Namespace, since: int, rewards: list[RequestedReward]) -> tuple[ScoredGroups, bool]:
     """Return the scored groups, and `True` if Ctrl-C came before all were scored."""
-    found = Found()
+    scored_groups = ScoredGroups()
     with tqdm(unit="attempt", leave=False, disable=None) as bar:
         if not bar.disable:
             bar.total = count_attempts(options.folder, options.split, since)
         try:
-            for group in scored(groups(options.folder, options.split, since), asked):
-                found.append(group)
+            for group in scored(groups(options.folder, options.split, since), rewards):
+                scored_groups.append(group)
                 bar.update(group.size)
         except KeyboardInterrupt:
-            return found, True
-    return found, False
+            return scored_groups, True
+    return scored_groups, False

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ...objective.advantages import compute
 from ...rollouts.groups import judge, totals
-from .found import batches
 from .requested_rewards import TOTAL
+from .scored_groups import batches
 from .scoring_loop import Group
 
 
@@ -259,9 +259,9 @@ def effect(
 def alike_batches(groups: Iterable[Group], against: str, weights: Mapping[str, float]) -> Iterator[list[Group]]:
     """Yield the groups whose new total is known, in batches of groups of one size: see [`totalled`]."""
     for batch in batches(groups, BATCH):
-        known = totalled(batch, against, weights)
-        for size in sorted({group.size for group in known}):
-            yield [group for group in known if group.size == size]
+        with_totals = totalled(batch, against, weights)
+        for size in sorted({group.size for group in with_totals}):
+            yield [group for group in with_totals if group.size == size]
 
 
 def _tensor(scores: Sequence[Score]) -> Tensor:

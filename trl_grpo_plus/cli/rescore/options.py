@@ -22,7 +22,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("folder", metavar="RUN", help="output_dir of the run")
     command.add_argument(
         "--reward",
-        dest="asked",
+        dest="reward_options",
         action="append",
         required=True,
         type=lambda text: ("--reward", text),
@@ -31,7 +31,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--args",
-        dest="asked",
+        dest="reward_options",
         action="append",
         type=lambda text: ("--args", text),
         metavar="JSON",

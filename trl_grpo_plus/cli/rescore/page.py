@@ -6,7 +6,7 @@ from typing import Any
 from ...traces import Row
 from ...view import Rescored, Tried
 from .compare import Agreement, agreement, alike_batches, kind, new_totals, verdicts
-from .requested_rewards import TOTAL, Asked
+from .requested_rewards import TOTAL, RequestedReward
 from .scoring_loop import Group
 
 
@@ -16,7 +16,7 @@ Place = tuple[int, ...]
 def rescored(
     groups: Sequence[Group],
     split: str,
-    asked: Sequence[Asked],
+    rewards: Sequence[RequestedReward],
     weights: Mapping[str, float],
     limits: Mapping[str, Any],
 ) -> Rescored:
@@ -25,68 +25,71 @@ def rescored(
     Args:
         groups (`Sequence[Group]`): the scored groups.
         split (`str`): split of the groups.
-        asked (`Sequence[Asked]`): the rewards that scored the groups.
+        rewards (`Sequence[RequestedReward]`): the rewards that scored the groups.
         weights (`Mapping[str, float]`), limits (`Mapping`): as in [`~trl_grpo_plus.cli.rescore.report.report`].
     """
-    found = {one.label: agreement(groups, one.label, one.against) for one in asked}
-    turned = _turned(groups, asked, weights, limits)
+    agreements = {reward.label: agreement(groups, reward.label, reward.against) for reward in rewards}
+    turned = _turned(groups, rewards, weights, limits)
     by_place: dict[Place, int] = {}
     differing = bytearray(len(groups))
     for number, group in enumerate(groups):
         by_place[_place(group.place)] = number
-        disagrees = any(score[4] is not None for n in range(group.size) for score in _scores(group, n, asked))
+        disagrees = any(score[4] is not None for n in range(group.size) for score in _scores(group, n, rewards))
         differing[number] = disagrees or _place(group.place) in turned
 
     def of(rows: Sequence[Row]) -> Tried | None:
         number = by_place.get(_place(rows[0]))
         if number is None or (group := groups[number]).size != len(rows):
             return None
-        scores = [_scores(group, attempt, asked) for attempt in range(group.size)]
+        scores = [_scores(group, attempt, rewards) for attempt in range(group.size)]
         return Tried(scores, turned.get(_place(group.place), []))
 
     def differs(of_split: str, place: tuple[int, ...]) -> bool | None:
         number = by_place.get(place) if of_split == split else None
         return None if number is None else bool(differing[number])
 
-    sentences = [_sentence(one, found[one.label]) for one in asked]
-    kinds = [(one.label, name) for one in asked for name in found[one.label].differences]
+    sentences = [_sentence(reward, agreements[reward.label]) for reward in rewards]
+    kinds = [(reward.label, name) for reward in rewards for name in agreements[reward.label].differences]
     return Rescored(split, " ".join(sentences), kinds, of, differs)
 
 
-def _sentence(asked: Asked, found: Agreement) -> str:
-    of = "total" if asked.against == TOTAL else asked.against
-    lacking = f" {found.lacking:,} more recorded no {of}." if found.lacking else ""
+def _sentence(reward: RequestedReward, counts: Agreement) -> str:
+    of = "total" if reward.against == TOTAL else reward.against
+    lacking = f" {counts.lacking:,} more recorded no {of}." if counts.lacking else ""
     return (
-        f"{asked.label} against the recorded {of}: "
-        f"{found.equal:,} of {found.attempts:,} attempts score the same.{lacking}"
+        f"{reward.label} against the recorded {of}: "
+        f"{counts.equal:,} of {counts.attempts:,} attempts score the same.{lacking}"
     )
 
 
-def _scores(group: Group, attempt: int, asked: Sequence[Asked]) -> list[list[Any]]:
+def _scores(group: Group, attempt: int, rewards: Sequence[RequestedReward]) -> list[list[Any]]:
     scores = []
-    for one in asked:
-        outcome = group.outcomes[one.label][attempt]
-        if one.against not in group.recorded:
-            scores.append([one.label, None, None, outcome.score, None, ""])
+    for reward in rewards:
+        outcome = group.outcomes[reward.label][attempt]
+        if reward.against not in group.recorded:
+            scores.append([reward.label, None, None, outcome.score, None, ""])
             continue
-        old = group.recorded[one.against][attempt]
+        old = group.recorded[reward.against][attempt]
         message = (outcome.message or "").strip().rpartition("\n")[2]
         differs = kind(old, outcome.score, outcome.status)
-        scores.append([one.label, one.against, old, outcome.score, differs, message[:200]])
+        scores.append([reward.label, reward.against, old, outcome.score, differs, message[:200]])
     return scores
 
 
 def _turned(
-    groups: Sequence[Group], asked: Sequence[Asked], weights: Mapping[str, float], limits: Mapping[str, Any]
+    groups: Sequence[Group],
+    rewards: Sequence[RequestedReward],
+    weights: Mapping[str, float],
+    limits: Mapping[str, Any],
 ) -> dict[Place, list[list[str]]]:
     """Return the new verdicts of the groups whose verdict would change."""
     turned: dict[Place, list[list[str]]] = {}
-    for one in asked:
-        for alike in alike_batches(groups, one.against, weights):
-            judged = verdicts(alike, new_totals(alike, one.label, one.against, weights), limits)
+    for reward in rewards:
+        for alike in alike_batches(groups, reward.against, weights):
+            judged = verdicts(alike, new_totals(alike, reward.label, reward.against, weights), limits)
             for group, new in zip(alike, judged, strict=True):
                 if new != group.verdict:
-                    turned.setdefault(_place(group.place), []).append([one.label, new])
+                    turned.setdefault(_place(group.place), []).append([reward.label, new])
     return turned
 
 

@@ -9,7 +9,7 @@ from ...traces import logged_step
 from ...utils.tables import aligned
 from ...utils.terminal import quoted
 from .compare import Agreement, Difference, Effect, Pair, Score, agreement, effect, pearson, replaces, share_equal
-from .requested_rewards import TOTAL, Asked
+from .requested_rewards import TOTAL, RequestedReward
 from .scoring_loop import Group
 
 
@@ -19,7 +19,7 @@ EXAMPLES = 5  # examples of each kind
 def report(
     groups: Sequence[Group],
     split: str,
-    asked: Sequence[Asked],
+    rewards: Sequence[RequestedReward],
     weights: Mapping[str, float],
     limits: Mapping[str, Any],
 ) -> str:
@@ -28,23 +28,23 @@ def report(
     Args:
         groups (`Sequence[Group]`): one or more scored groups.
         split (`str`): split of the groups.
-        asked (`Sequence[Asked]`): the rewards that scored the groups.
+        rewards (`Sequence[RequestedReward]`): the rewards that scored the groups.
         weights (`Mapping[str, float]`): weights of the recorded rewards.
         limits (`Mapping`): arguments of [`~trl_grpo_plus.rollouts.groups.judge`].
     """
     lines: list[str] = []
-    for one in asked:
-        found = agreement(groups, one.label, one.against)
-        lines += [*_agreement(one, found, groups, split), ""]
-        lines += [*_effect(one, effect(groups, one.label, one.against, weights, limits), weights), ""]
-    if len(asked) > 1:
-        lines += [*_pairs(groups, asked), ""]
+    for reward in rewards:
+        found = agreement(groups, reward.label, reward.against)
+        lines += [*_agreement(reward, found, groups, split), ""]
+        lines += [*_effect(reward, effect(groups, reward.label, reward.against, weights, limits), weights), ""]
+    if len(rewards) > 1:
+        lines += [*_pairs(groups, rewards), ""]
     return "\n".join(lines[:-1])
 
 
-def to_lines(groups: Iterable[Group], asked: Sequence[Asked], split: str) -> Iterator[bytes]:
+def to_lines(groups: Iterable[Group], rewards: Sequence[RequestedReward], split: str) -> Iterator[bytes]:
     """Yield a line of JSON for each attempt. Its step is that of the trace."""
-    against = dict.fromkeys(one.against for one in asked)
+    against = dict.fromkeys(reward.against for reward in rewards)
     for group in groups:
         for attempt in range(group.size):
             outcomes = {label: of_group[attempt] for label, of_group in group.outcomes.items()}
@@ -60,20 +60,20 @@ def to_lines(groups: Iterable[Group], asked: Sequence[Asked], split: str) -> Ite
             yield json.dumps(line).encode() + b"\n"
 
 
-def _agreement(asked: Asked, found: Agreement, groups: Sequence[Group], split: str) -> list[str]:
-    of = "the recorded total" if asked.against == TOTAL else f"the recorded {asked.against}"
+def _agreement(reward: RequestedReward, found: Agreement, groups: Sequence[Group], split: str) -> list[str]:
+    of = "the recorded total" if reward.against == TOTAL else f"the recorded {reward.against}"
     statuses = ", ".join(f"{status} {count:,}" for status, count in found.statuses.most_common())
-    r = pearson(_recorded(groups, asked.label, asked.against))
+    r = pearson(_recorded(groups, reward.label, reward.against))
     lines = [
-        f"{asked.label} against {of}",
+        f"{reward.label} against {of}",
         f"  equal     {found.equal:,} of {found.attempts:,} ({_percent(found.equal, found.attempts)})",
         f"  mean      {_number(found.old_mean)} recorded, {_number(found.new_mean)} now",
         f"  Pearson   {_r(r)}",
         f"  outcomes  {statuses}",
     ]
     if found.lacking:
-        lines.append(f"  {found.lacking:,} more attempts recorded no {asked.against}. They are not compared.")
-    if (failed := found.statuses["error"] + found.statuses["timeout"]) and (how := _stops(asked, found)):
+        lines.append(f"  {found.lacking:,} more attempts recorded no {reward.against}. They are not compared.")
+    if (failed := found.statuses["error"] + found.statuses["timeout"]) and (how := _stops(reward, found)):
         lines.append(f"  A training run would stop at {'this' if failed == 1 else 'these'}: {how}.")
     if not found.differences:
         return lines
@@ -81,12 +81,12 @@ def _agreement(asked: Asked, found: Agreement, groups: Sequence[Group], split: s
     for kind, differences in found.differences.items():
         lines.append(f"  {kind:<8}  {len(differences):>8,}")
         apart = -(-len(differences) // EXAMPLES)  # examples are spread over the run
-        lines += aligned(_example(asked.label, one, split) for one in differences[::apart])
+        lines += aligned(_example(reward.label, one, split) for one in differences[::apart])
     return lines
 
 
-def _stops(asked: Asked, found: Agreement) -> str:
-    policies = {name: getattr(asked.function, f"on_{name}", "raise") for name in ("error", "timeout")}
+def _stops(reward: RequestedReward, found: Agreement) -> str:
+    policies = {name: getattr(reward.function, f"on_{name}", "raise") for name in ("error", "timeout")}
     raising = [name for name, policy in policies.items() if policy == "raise" and found.statuses[name]]
     return ", ".join(f"on_{name} is 'raise'" for name in raising)
 
@@ -102,9 +102,9 @@ def _example(label: str, one: Difference, split: str) -> tuple[str, str, str]:
     return f"{at}group {place['group']}, attempt {attempt}", scores, f"{quoted(one.group.tails[attempt])}{why}"
 
 
-def _effect(asked: Asked, found: Effect, weights: Mapping[str, float]) -> list[str]:
-    inside = replaces(asked.against, weights)
-    total = f"{asked.label} instead of {asked.against} in the total" if inside else f"{asked.label} as the total"
+def _effect(reward: RequestedReward, found: Effect, weights: Mapping[str, float]) -> list[str]:
+    inside = replaces(reward.against, weights)
+    total = f"{reward.label} instead of {reward.against} in the total" if inside else f"{reward.label} as the total"
     old, new = ({pair[side] for pair in found.table} for side in (0, 1))
     head = [f"Groups, with {total}"]
     if found.left_out:
@@ -142,9 +142,9 @@ def _effect(asked: Asked, found: Effect, weights: Mapping[str, float]) -> list[s
     return [*lines, f"  advantages: {_r(found.advantages)}, {between}, over {of}"]
 
 
-def _pairs(groups: Sequence[Group], asked: Sequence[Asked]) -> list[str]:
+def _pairs(groups: Sequence[Group], rewards: Sequence[RequestedReward]) -> list[str]:
     """Return a table of Pearson's r and the share of equal scores, for each two rewards and each with the total."""
-    labels = [one.label for one in asked]
+    labels = [reward.label for reward in rewards]
     cells = [("  r, equal", *labels)]
     for number, label in enumerate(labels[1:], start=1):
         row = [_pair([*_new(groups, other, label)]) for other in labels[:number]]

@@ -15,13 +15,14 @@ from ...utils.validation import ConfigError, json_object, one_of
 
 TOTAL = "reward"  # name of the total in a trace
 GIVEN = ("completions", "prompts", "log_extra", "log_metric")  # arguments given besides the columns
-NOT_HELD = ("completion_ids", "tool_mask", "environments", "trainer_state")  # TRL's arguments that traces do not hold
+# TRL's arguments that traces do not hold
+NOT_TRACED = ("completion_ids", "tool_mask", "environments", "trainer_state")
 
 Row = Mapping[str, Any]  # an attempt, as a line of a trace
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestedReward:
     """A reward to score with.
 
     Args:
@@ -85,7 +86,7 @@ def build(
     against: str | None,
     recorded: Sequence[str],
     timeout: float | None = None,
-) -> list[Asked]:
+) -> list[RequestedReward]:
     """Make the requested rewards from their names or paths and arguments.
 
     Args:
@@ -100,7 +101,7 @@ def build(
     """
     if against is not None:
         one_of("--against", against, (TOTAL, *recorded))
-    asked: list[Asked] = []
+    rewards: list[RequestedReward] = []
     times: Counter[str] = Counter()
     for name, args in entries:
         function = RewardSpec(name, args, timeout=timeout).build()
@@ -111,8 +112,8 @@ def build(
         called = name_of(function)
         times[called] += 1
         label = called if times[called] == 1 else f"{called}-{times[called]}"
-        asked.append(Asked(label, function, against or (called if called in recorded else TOTAL)))
-    return asked
+        rewards.append(RequestedReward(label, function, against or (called if called in recorded else TOTAL)))
+    return rewards
 
 
 class _Columns:
@@ -129,20 +130,20 @@ class _Columns:
         return [row.get(name) for row in self._rows]
 
 
-def check(asked: Iterable[Asked], group: Sequence[Row], where: str) -> None:
+def check(rewards: Iterable[RequestedReward], group: Sequence[Row], where: str) -> None:
     """Refuse rewards that need inputs that the traces do not hold.
 
     Args:
-        asked (`Iterable[Asked]`): the rewards.
+        rewards (`Iterable[RequestedReward]`): the rewards.
         group (`Sequence[Mapping]`): the run's first group.
         where (`str`): name of the traces, for the error message.
 
     Raises:
         ConfigError: the traces lack a column, or an argument that TRL would give.
     """
-    for one in asked:
-        _check_given(one.label, one.function)
-        check_columns(one.function, _Columns(group), where)
+    for reward in rewards:
+        _check_given(reward.label, reward.function)
+        check_columns(reward.function, _Columns(group), where)
 
 
 def _check_given(label: str, function: Any) -> None:
@@ -150,7 +151,7 @@ def _check_given(label: str, function: Any) -> None:
         _check_given(label, part)
     plain: Callable[..., Any] = function.definition.function if isinstance(function, Reward) else function
     for name in needed(plain):
-        if name in NOT_HELD:
+        if name in NOT_TRACED:
             raise ConfigError(
                 f"reward {label!r} needs {name}, which traces do not hold. They hold {', '.join(GIVEN[:2])} and the "
                 f"row's columns. Make it optional (`{name}=None`) and do without it here, or score in a run."

@@ -8,7 +8,7 @@ from ...scoring import Outcome
 from ...traces import attempt_label
 from ...utils.text import as_text
 from ...utils.validation import ConfigError
-from .requested_rewards import TOTAL, Asked, Row
+from .requested_rewards import TOTAL, RequestedReward, Row
 
 
 FIRST, MOST = 32, 8192  # attempts in the first batch, and in the largest
@@ -45,12 +45,12 @@ class Group:
         return len(self.tails)
 
 
-def scored(groups: Iterable[Sequence[Row]], asked: Sequence[Asked]) -> Iterator[Group]:
+def scored(groups: Iterable[Sequence[Row]], rewards: Sequence[RequestedReward]) -> Iterator[Group]:
     """Score groups with every reward, in batches that take about a second.
 
     Args:
         groups (`Iterable[Sequence[Mapping]]`): groups of attempts, as [`~trl_grpo_plus.traces.groups`] yields them.
-        asked (`Sequence[Asked]`): the rewards.
+        rewards (`Sequence[RequestedReward]`): the rewards.
 
     Raises:
         ConfigError: a line of the traces lacks a key.
@@ -62,11 +62,11 @@ def scored(groups: Iterable[Sequence[Row]], asked: Sequence[Asked]) -> Iterator[
         batch.append(group)
         if sum(map(len, batch)) >= most:
             start = time.monotonic()
-            yield from _scored(batch, asked)
+            yield from _scored(batch, rewards)
             took = max(time.monotonic() - start, 1e-3)
             most = int(min(MOST, max(1, most * min(4.0, BATCH_S / took))))
             batch = []
-    yield from _scored(batch, asked)
+    yield from _scored(batch, rewards)
 
 
 def _check(group: Sequence[Row]) -> None:
@@ -77,8 +77,8 @@ def _check(group: Sequence[Row]) -> None:
             )
 
 
-def _scored(batch: Sequence[Sequence[Row]], asked: Sequence[Asked]) -> Iterator[Group]:
-    outcomes = {one.label: _outcomes(one, batch) for one in asked}
+def _scored(batch: Sequence[Sequence[Row]], rewards: Sequence[RequestedReward]) -> Iterator[Group]:
+    outcomes = {reward.label: _outcomes(reward, batch) for reward in rewards}
     for number, group in enumerate(batch):
         first = group[0]
         yield Group(
@@ -99,7 +99,7 @@ def _common(group: Sequence[Row]) -> list[str]:
     return [name for name in group[0]["rewards"] if all(name in row["rewards"] for row in group)]
 
 
-def _outcomes(asked: Asked, groups: Sequence[Sequence[Row]]) -> list[list[Outcome]]:
+def _outcomes(reward: RequestedReward, groups: Sequence[Sequence[Row]]) -> list[list[Outcome]]:
     """Return the outcomes of each group. If a call with many samples fails, halving finds the samples at fault."""
     rows = [row for group in groups for row in group]
     if not rows:
@@ -107,11 +107,11 @@ def _outcomes(asked: Asked, groups: Sequence[Sequence[Row]]) -> list[list[Outcom
     names = dict.fromkeys(name for row in rows for name in row["reference"])
     columns = {name: [row["reference"].get(name) for row in rows] for name in names}
     columns["prompts"] = [row["prompt"] for row in rows]
-    given = asked.score([row["completion"] for row in rows], columns)
-    if asked.at_once and len(rows) > 1 and all(outcome.status == "error" for outcome in given):
+    given = reward.score([row["completion"] for row in rows], columns)
+    if reward.at_once and len(rows) > 1 and all(outcome.status == "error" for outcome in given):
         if len(groups) > 1:
             half = len(groups) // 2
-            return _outcomes(asked, groups[:half]) + _outcomes(asked, groups[half:])
-        return [[alone for row in rows for alone in _outcomes(asked, [[row]])[0]]]
+            return _outcomes(reward, groups[:half]) + _outcomes(reward, groups[half:])
+        return [[alone for row in rows for alone in _outcomes(reward, [[row]])[0]]]
     plain = iter(outcome._replace(steps=None) for outcome in given)
     return [[next(plain) for _ in group] for group in groups]

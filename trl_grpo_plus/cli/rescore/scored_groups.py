@@ -13,7 +13,7 @@ from .scoring_loop import Group
 Item = TypeVar("Item")
 
 
-class Found(Sequence[Group]):
+class ScoredGroups(Sequence[Group]):
     """A sequence of scored groups in a temporary file, to which groups are added.
 
     Memory holds 8 bytes for each group. A group is a new object each time that it is read.
