@@ -4,6 +4,7 @@ import json
 import random
 import subprocess
 import sys
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 
@@ -428,6 +429,16 @@ def test_pearson_needs_two_sides_that_differ():
     assert compare.pearson([(1.0, -2.0), (2.0, -4.0)]) == pytest.approx(-1.0)
     assert compare.pearson([(1.0, 2.0), (1.0, 4.0)]) is None
     assert compare.pearson([]) is None
+
+
+def test_attempts_that_agree_take_no_memory():
+    group = group_of([1.0, 0.0] * 4, [1.0, 0.0] * 4)
+    tracemalloc.start()
+    counts = compare.agreement([group] * 5_000, "new", "old")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (counts.equal, counts.old_mean, counts.new_mean) == (40_000, 0.5, 0.5)
+    assert peak < 4 * 40_000
 
 
 # -- the progress bar

@@ -112,7 +112,7 @@ def agreement(groups: Sequence[Group], label: str, against: str) -> Agreement:
     """Compare the reward `label` with the recorded reward `against`, over the groups that recorded it."""
     found = {name: Differences(groups, label, against) for name in KINDS}
     statuses: Counter[str] = Counter()
-    olds, news, attempts, lacking = array("d"), array("d"), 0, 0
+    old_mean, new_mean, attempts, lacking = _Mean(), _Mean(), 0, 0
     for number, group in enumerate(groups):
         statuses.update(outcome.status for outcome in group.outcomes[label])
         if against not in group.recorded:
@@ -120,14 +120,13 @@ def agreement(groups: Sequence[Group], label: str, against: str) -> Agreement:
             continue
         attempts += group.size
         for attempt, (old, outcome) in enumerate(zip(group.recorded[against], group.outcomes[label], strict=True)):
-            new = outcome.score
-            olds.extend(() if old is None else (old,))
-            news.extend(() if new is None else (new,))
-            if differs := kind(old, new, outcome.status):
+            old_mean.add(old)
+            new_mean.add(outcome.score)
+            if differs := kind(old, outcome.score, outcome.status):
                 found[differs].append(number, attempt)
     equal = attempts - sum(map(len, found.values()))
     differences = {name: of_kind for name, of_kind in found.items() if of_kind}
-    return Agreement(attempts, lacking, equal, _mean(olds), _mean(news), statuses, differences)
+    return Agreement(attempts, lacking, equal, old_mean.value, new_mean.value, statuses, differences)
 
 
 def pearson(pairs: Iterable[Pair]) -> float | None:
@@ -268,6 +267,17 @@ def _tensor(scores: Sequence[Score]) -> Tensor:
     return torch.tensor([math.nan if score is None else score for score in scores], dtype=torch.float32)
 
 
-def _mean(scores: Iterable[Score]) -> Score:
-    known = [score for score in scores if score is not None]
-    return math.fsum(known) / len(known) if known else None
+class _Mean:
+    """The mean of scores, which are added one by one and not kept. `None` does not count."""
+
+    def __init__(self) -> None:
+        self._sum, self._count = 0.0, 0
+
+    def add(self, score: Score) -> None:
+        if score is not None:
+            self._sum += score
+            self._count += 1
+
+    @property
+    def value(self) -> Score:
+        return self._sum / self._count if self._count else None

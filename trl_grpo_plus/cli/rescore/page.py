@@ -30,22 +30,27 @@ def rescored(
     """
     agreements = {reward.label: agreement(groups, reward.label, reward.against) for reward in rewards}
     turned = _turned(groups, rewards, weights, limits)
-    by_place: dict[Place, int] = {}
+    # (step, batch, round) -> group -> number: half the memory of whole places as keys
+    numbers: dict[Place, dict[int, int]] = {}
     differing = bytearray(len(groups))
     for number, group in enumerate(groups):
-        by_place[_place(group.place)] = number
+        *where, in_round = _place(group.place)
+        numbers.setdefault(tuple(where), {})[in_round] = number
         disagrees = any(score[4] is not None for n in range(group.size) for score in _scores(group, n, rewards))
         differing[number] = disagrees or _place(group.place) in turned
 
+    def number_of(place: Place) -> int | None:
+        return numbers.get(place[:-1], {}).get(place[-1])
+
     def of(rows: Sequence[Row]) -> Tried | None:
-        number = by_place.get(_place(rows[0]))
+        number = number_of(_place(rows[0]))
         if number is None or (group := groups[number]).size != len(rows):
             return None
         scores = [_scores(group, attempt, rewards) for attempt in range(group.size)]
         return Tried(scores, turned.get(_place(group.place), []))
 
     def differs(of_split: str, place: tuple[int, ...]) -> bool | None:
-        number = by_place.get(place) if of_split == split else None
+        number = number_of(place) if of_split == split else None
         return None if number is None else bool(differing[number])
 
     sentences = [_sentence(reward, agreements[reward.label]) for reward in rewards]
