@@ -94,49 +94,73 @@ def export(
     _check_free(target, run, to, overwrite)
     columns = look(_groups(run))
     dropped = columns.named(drop)
+    chosen = _Chosen(_groups(run), _steps(run, columns, split, last), share)
+    rows = ((row["split"], flat(row, columns.written, columns.rewards, dropped)) for group in chosen for row in group)
+
+    def fill(folder: Path) -> None:
+        names = split_names(columns.steps)
+        _write_parquet(folder / "data", rows, _schema(columns, dropped), names)
+        if to == "hf":
+            counts = {names[split]: count for split, count in chosen.counts.items()}
+            text = card(_name(run), _about(run), columns, dropped, counts, chosen.attempts, _part(share, last))
+            (folder / "README.md").write_text(text, encoding="utf-8")
+
+    if to == "jsonl":
+        size = replace(target, (orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for _, row in rows))
+    else:
+        size = _replace_folder(target, fill)
+    upload = _upload(target) if to == "hf" else None
+    return Exported(target, size, columns, dropped, chosen.counts, chosen.attempts, upload)
+
+
+class _Chosen:
+    """The chosen groups of a run, which are counted while they are read.
+
+    Attributes:
+        counts (`dict[str, int]`): split -> number of groups.
+        attempts (`int`): number of attempts in all groups.
+    """
+
+    def __init__(self, groups: Iterable[list[Row]], steps: dict[str, set[int]], share: float):
+        self._groups, self._steps, self._share = groups, steps, share
+        self.counts: dict[str, int] = {}
+        self.attempts = 0
+
+    def __iter__(self) -> Iterator[list[Row]]:
+        for group in self._groups:
+            first = group[0]
+            split = first["split"]
+            if first["step"] in self._steps.get(split, ()) and (self._share == 1 or _at(first) < self._share):
+                self.counts[split] = self.counts.get(split, 0) + 1
+                self.attempts += len(group)
+                yield group
+        if not self.counts:
+            raise ConfigError(f"--share={self._share} chose none of the run's groups. Raise it.")
+
+
+def _steps(run: str | Path, columns: RunColumns, split: str | None, last: int | None) -> dict[str, set[int]]:
+    """Return the steps to export of each split."""
     if not columns.steps:
         raise ConfigError(f"{run} holds no whole group of attempts: was it ended before its first step?")
     if split is not None and split not in columns.steps:
         raise ConfigError(
             f"--split: {run} has no {split!r}, only {', '.join(columns.steps)}.{did_you_mean(split, columns.steps)}"
         )
-    steps = {
-        name: set(of_one[-last:] if last else of_one)
-        for name, of_one in columns.steps.items()
-        if split in (None, name)
-    }
-    groups: dict[str, int] = {}
-    attempts = 0
+    splits = columns.steps if split is None else (split,)
+    return {name: set(columns.steps[name][-last if last else 0 :]) for name in splits}
 
-    def rows() -> Iterator[tuple[str, Row]]:
-        nonlocal attempts
-        for group in _groups(run):
-            place = group[0]
-            if place["step"] in steps.get(place["split"], ()) and (share == 1 or _at(place) < share):
-                groups[place["split"]] = groups.get(place["split"], 0) + 1
-                attempts += len(group)
-                for row in group:
-                    yield place["split"], flat(row, columns.written, columns.rewards, dropped)
-        if not groups:
-            raise ConfigError(f"--share={share} chose none of the run's groups. Raise it.")
 
-    if to == "jsonl":
-        size = replace(target, (orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for _, row in rows()))
-        return Exported(target, size, columns, dropped, groups, attempts, None)
+def _part(share: float, last: int | None) -> str:
+    """Describe the exported part of the run, for the card."""
+    if last:
+        return f"the last {last} steps of each split"
+    return "all that was traced" if share == 1 else f"{share:g} of the groups, chosen by a hash"
 
-    def fill(folder: Path) -> None:
-        names = split_names(columns.steps)
-        _write_parquet(folder / "data", rows(), _schema(columns, dropped), names)
-        if to == "hf":
-            part = f"the last {last} steps of each split" if last else f"{share:g} of the groups, chosen by a hash"
-            part = "all that was traced" if share == 1 and not last else part
-            of_split = {names[split]: count for split, count in groups.items()}
-            text = card(_name(run), _about(run), columns, dropped, of_split, attempts, part)
-            (folder / "README.md").write_text(text, encoding="utf-8")
 
-    size = _replace_folder(target, fill)
-    words = ["hf", "upload", f"NAME/{target.resolve().name}", str(target), "--repo-type", "dataset", "--private"]
-    return Exported(target, size, columns, dropped, groups, attempts, shlex.join(words) if to == "hf" else None)
+def _upload(folder: Path) -> str:
+    """Return the command that uploads the folder."""
+    words = ["hf", "upload", f"NAME/{folder.resolve().name}", str(folder), "--repo-type", "dataset", "--private"]
+    return shlex.join(words)
 
 
 def _groups(run: str | Path) -> Iterable[list[Row]]:
