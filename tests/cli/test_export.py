@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import tracemalloc
 from itertools import groupby
 from pathlib import Path
 
@@ -335,3 +336,19 @@ def test_no_more_than_a_chunk_is_held(tmp_path, monkeypatch):
     monkeypatch.setattr(writers.pa, "Table", Table)
     exported(synthetic_traces.write_run(tmp_path / "run", steps=5, length=1), "parquet")
     assert (max(sizes), sum(sizes)) == (writers.CHUNK, 120)
+
+
+@pytest.mark.parametrize("to", ["jsonl", "parquet"])
+def test_memory_does_not_grow_with_the_run(tmp_path, to):
+    """Of a run eight times as long, no more is in memory at once."""
+    peaks = []
+    for steps in (20, 160):
+        groups = [synthetic_traces.group([1.0, 0.0], length=300, step=step) for step in range(steps)]
+        run = synthetic_traces.write_traces(tmp_path / f"run{steps}", groups)
+        del groups
+        exported(run, to, output=f"before{steps}")  # what is imported at first use is not counted
+        tracemalloc.start()
+        exported(run, to, output=f"out{steps}")
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.5 * peaks[0], peaks
