@@ -97,6 +97,19 @@ def test_it_holds_what_the_lines_hold(writer):
     assert sum(map(len, lines_of(folder).values())) == 18 + 3 + len(ODD)
 
 
+def test_the_mean_rewards_of_groups_are_over_their_scored_attempts(writer):
+    rewards = [[1.0, 0.5], [0.25], [None, 0.5, None], [None, None]]
+    rows = [
+        synthetic_traces.row(step=0, group=group, attempt=n, size=len(of_group), reward=reward)
+        for group, of_group in enumerate(rewards)
+        for n, reward in enumerate(of_group)
+    ]
+    writer.write("train", 0, rows)
+    ((block,),) = group_index.read(folder_of(writer)).values()
+    assert block.means() == [0.75, 0.25, 0.5, None]
+    assert block.where([False] * 4).means() == []
+
+
 def test_each_group_is_at_its_place(writer, monkeypatch):
     monkeypatch.setattr(writing, "MEMBER", 1)
     writer.write("train", 0, batch(0))

@@ -4,13 +4,15 @@ import json
 import os
 import shutil
 
+import pandas as pd
 import pytest
 import synthetic_traces
 from browser_pages import ask, serving
 from test_view import page_of_run, room_for
 
+from trl_grpo_plus import traces
 from trl_grpo_plus.traces import Writer, group_index
-from trl_grpo_plus.view import file_index, live_feed, page, write_page
+from trl_grpo_plus.view import compare, file_index, live_feed, page, write_comparison, write_page
 from trl_grpo_plus.view.live_feed import Feed
 from trl_grpo_plus.view.prompt_history import Prompts
 
@@ -310,3 +312,70 @@ def test_a_run_that_changes_while_its_page_is_made_is_named(run, tmp_path, monke
     monkeypatch.setattr(file_index, "read_run", and_then)
     with pytest.raises(ValueError, match="was changed while it was read"):
         write_page(run.folder, tmp_path / "page.html")
+
+
+# -- several runs
+
+
+def compared(runs, path, **options):
+    """The page that compares the runs, as bytes."""
+    return write_comparison([run.folder for run in runs], path, **options).path.read_bytes()
+
+
+@pytest.fixture
+def two_runs(run):
+    """Two runs, which share six of nine prompts."""
+    return [run, Run(run.folder.with_name("other"), compress=True).go_on(2, batches=3)]
+
+
+def test_runs_are_compared_by_the_index_as_by_the_lines(two_runs, tmp_path, lines_read, monkeypatch):
+    monkeypatch.setattr(traces, "groups", lambda *_: pytest.fail("all lines are read"))
+    by_index = compared(two_runs, tmp_path / "page.html")
+    assert lines_read == []
+    bare = [without_index(run) for run in two_runs]
+    assert compared(bare, tmp_path / "page.html") == by_index
+    assert len(lines_read) == 24 + 18
+
+
+def test_only_texts_that_may_find_room_are_read_to_compare_runs(two_runs, tmp_path, monkeypatch):
+    for run in two_runs:
+        run.go_on(30, length=300)
+    read, real = [], file_index.read
+    monkeypatch.setattr(file_index, "read", lambda place: read.append(place) or real(place))
+    monkeypatch.setattr(compare, "MISFITS", 2)
+    least = write_comparison([run.folder for run in two_runs], tmp_path / "all.html").bytes
+    assert len(read) == len(set(read)) == 24 + 18 + 2 * 90
+    read.clear()
+    written = write_comparison([run.folder for run in two_runs], tmp_path / "page.html", max_mb=0.6 * least / 1e6)
+    assert (written.prompts_shared, written.prompts_written) == (9, 9)
+    assert 36 <= len(read) < 222
+    places = [(place.path, place.at, place.skip) for place in read[:36]]
+    assert places == sorted(places, key=lambda place: (place[0].parts[-3] != two_runs[0].folder.name, *place))
+
+
+def test_a_run_of_stock_trl_shares_the_prompts_of_one_that_has_an_index(run, tmp_path):
+    """Its files hold no references, so the same prompts have other identities in the index."""
+    completions = tmp_path / "stock" / "completions"
+    completions.mkdir(parents=True)
+    rows = {"step": 1, "prompt": ["Task 1 of 0"] * 2, "completion": ["a", "b"], "right": [1.0, 0.0]}
+    pd.DataFrame({**rows, "advantage": [0.5, -0.5]}).to_parquet(completions / "completions_00001.parquet")
+    written = write_comparison([run.folder, tmp_path / "stock"], tmp_path / "page.html")
+    assert (written.prompts_shared, written.prompts_written) == (1, 1)
+
+
+def test_lists_that_find_no_room_are_not_tried_for_ever(monkeypatch):
+    monkeypatch.setattr(compare, "MISFITS", 3)
+    tried = []
+
+    class Texts:
+        def stored(self, size):
+            tried.append(size)
+            return compare.Stored(at=0, line=size, packed=0, raw=0)
+
+        def pack_ahead(self, lists, room):
+            return 1
+
+    room = 10 + 2 * compare.TAGS
+    sizes = [[9], [7], [7], [1], [7], [7], [7], [0], [0]]
+    assert compare._fitting(sizes, room, Texts()) == ([0, 3], 0)
+    assert tried == [9, 7, 7, 1, 7, 7, 7]

@@ -118,8 +118,18 @@ def test_the_page_is_in_no_run(tmp_path):
     assert shared_folder([tmp_path / "run", tmp_path / "run" / "earlier-1"]) == tmp_path
 
 
-def a_group(run, step, mean, size=100, prompt=0):
-    return compare.Kept(run, prompt, (step, 0, 0, 0), mean, 0, 0, size * 3 // 4, size)
+def a_group(run, step, mean, prompt=0):
+    return compare.Kept(run, step, prompt, (step, 0, 0, 0), mean)
+
+
+class Alike:
+    """Texts of one size, which are packed one list after the other."""
+
+    def stored(self, group):
+        return compare.Stored(at=0, line=0, packed=75, raw=100)
+
+    def pack_ahead(self, lists, room):
+        return 1
 
 
 def test_prompts_that_differ_most_find_room_first_and_their_ends_before_what_is_between():
@@ -127,10 +137,10 @@ def test_prompts_that_differ_most_find_room_first_and_their_ends_before_what_is_
     groups = [a_group(run, 0, mean, prompt=p) for p, both in means.items() for run, mean in enumerate(both)]
     groups += [a_group(0, step, 0.5, prompt=1) for step in (-2, -1)]
     prompts = compare._prompts(groups)
-    cost = groups[0].cost
+    cost = Alike().stored(groups[0]).cost
 
     def chosen(room):
-        return [[(g.run, g.when[0]) for g in kept] for _, kept in compare.choose(prompts, room * cost)]
+        return [[(g.run, g.when[0]) for g in kept] for _, kept in compare.choose(prompts, room * cost, Alike())]
 
     assert [next(g.prompt for g in prompt.ends) for prompt in prompts] == [1, 3, 0, 2]
     assert chosen(5) == [[(0, -2), (0, 0), (1, 0)], [(0, 0), (1, 0)]]

@@ -99,6 +99,15 @@ class Block:
         """End of each group's rewards in `rewards`, `(N,)`."""
         return np.cumsum(self.records["size"], dtype=np.int64)
 
+    def means(self) -> list[float | None]:
+        """Return the mean reward of each group; `None` for a group without a scored attempt."""
+        if not len(self):
+            return []
+        scored, starts = ~np.isnan(self.rewards), self.rewards_end - self.records["size"]
+        sums = np.add.reduceat(np.where(scored, self.rewards, 0.0), starts).tolist()
+        counts = np.add.reduceat(scored.astype(np.int64), starts).tolist()
+        return [total / count if count else None for total, count in zip(sums, counts, strict=True)]
+
     @cached_property
     def _titles_end(self) -> Any:
         return np.cumsum(self.records["title"], dtype=np.int64)

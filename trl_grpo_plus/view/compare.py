@@ -1,7 +1,6 @@
 """One page for several runs: their curves in one plot, their different options, and each shared prompt's attempts.
 
-The groups of all runs are first written to a temporary file. The shared prompts are known only once all groups have
-been read.
+The runs' indexes tell which prompts they share. Texts are read of the groups alone that may find room in the page.
 """
 
 import json
@@ -10,6 +9,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -17,6 +17,8 @@ from .. import traces
 from ..traces import Row, entry
 from ..utils.files import replace
 from ..utils.validation import finite_or_none
+from . import file_index
+from .file_index import Sample
 from .group_data import Tally, columns, detail
 from .run_summary import AXES, Points, Run, differing, open_runs, sampled, shared_folder
 from .template import TAGS, array, block, chunks, deflate, dumped, pack, packed_block, template
@@ -26,6 +28,7 @@ SCRIPTS = ("base", "text", "search", "plot", "compare_runs", "compare")
 # Training metrics that are drawn first, after the rewards of the evaluations.
 _FIRST = ("groups/alive", "completions/mean_length", "kl", "entropy")
 _PAGE = "compare.html"
+MISFITS = 100  # prompts in a row without room, after which no more are tried
 
 
 @dataclass(frozen=True)
@@ -63,16 +66,16 @@ def write_comparison(runs: Sequence[str | Path], output: str | Path | None = Non
     if path.is_dir():
         raise ValueError(f"{path} is a folder. Give the name of the file to write, such as {path / _PAGE}.")
     with tempfile.TemporaryFile() as spool:
-        tallies = [Tally() for _ in opened]
-        prompts = [shared for shared in _prompts(_store(opened, tallies, spool)) if len(shared.by_run) > 1]
-        head, metrics = _head(opened, tallies, len(prompts))
+        texts = _Texts(opened, spool)
+        prompts = [shared for shared in _prompts(texts.groups()) if len(shared.by_run) > 1]
+        head, metrics = _head(opened, texts.tallies, len(prompts))
         blocks = [packed_block(f"metric-{number}", pack(points)) for number, points in enumerate(metrics)]
         room = int(max_mb * 1e6) - sum(map(len, (*_template(), block("head", head), *blocks))) - 2000
         if room < 0:
             least = math.ceil((int(max_mb * 1e6) - room) / 1e4) / 100
             raise ValueError(f"max_mb={max_mb} leaves no room for the curves. These runs need {least} or more.")
-        chosen = choose(prompts, room)
-        size = replace(path, (piece.encode() for piece in _pieces(head, blocks, chosen, spool)))
+        chosen = choose(prompts, room, texts)
+        size = replace(path, (piece.encode() for piece in _pieces(head, blocks, chosen, texts)))
     return Compared(path, size, tuple(run.name for run in opened), len(prompts), len(chosen))
 
 
@@ -80,12 +83,18 @@ def write_comparison(runs: Sequence[str | Path], output: str | Path | None = Non
 
 
 class Kept(NamedTuple):
-    """A group's position in the temporary file, its run and prompt, and its mean reward."""
+    """A group: its run and its number in the run, its prompt, and its mean reward."""
 
     run: int
+    number: int
     prompt: int
     when: tuple[int, ...]  # step, batch, round, group
     mean: float | None
+
+
+class Stored(NamedTuple):
+    """A group's position in the temporary file."""
+
     at: int
     line: int  # bytes of its line in the list
     packed: int  # bytes of its texts, packed
@@ -97,28 +106,94 @@ class Kept(NamedTuple):
         return self.packed * 4 // 3 + self.line + TAGS
 
 
-def _store(runs: Sequence[Run], tallies: Sequence[Tally], spool: IO[bytes]) -> Iterator[Kept]:
-    prompts: dict[tuple[str, str], int] = {}
-    # TRL's own files have no references, so only the prompts can match.
-    bare = any(run.of_stock_trl for run in runs)
-    at = 0
-    for number, run in enumerate(runs):
-        for rows in run.groups():
-            tallies[number].see(rows)
-            told = entry([{**row, "reference": None} for row in rows] if bare else rows)
-            line = dumped(told).encode()
-            raw = dumped(detail(rows, run.rollouts)).encode() + b","
-            packed = deflate(raw)
-            spool.write(line + packed)
-            prompt = prompts.setdefault((told["split"], told["prompt"]), len(prompts))
-            when = tuple(told[key] for key in ("step", "batch", "round", "group"))
-            yield Kept(number, prompt, when, _mean(rows), at, len(line), len(packed), len(raw))
-            at += len(line) + len(packed)
+class _Texts:
+    """The groups of all runs, and the temporary file for the lines and texts of those that were asked for.
+
+    Runs are known by their index. If a run of stock TRL is among them, the texts of all runs are read at once, because
+    its files hold no references: a prompt is then known by its text alone, and the index knows no such prompts.
+
+    Attributes:
+        tallies (`list[Tally]`): the sums of each run.
+    """
+
+    def __init__(self, runs: Sequence[Run], spool: IO[bytes]):
+        self._runs, self._spool, self._end = runs, spool, 0
+        self._bare = any(run.of_stock_trl for run in runs)
+        self._stored: dict[tuple[int, int], Stored] = {}
+        self._indexes = [
+            None if self._bare or run.rollouts is None else file_index.read_run(run.rollouts) for run in runs
+        ]
+        self._bytes: list[Any] = [None if index is None else index.bytes() for index in self._indexes]
+        self._packed, self._read = 3, 10  # bytes in the page, of bytes read; at first a guess
+        self.tallies = [Tally() if index is None else index.tally for index in self._indexes]
+
+    def groups(self) -> Iterator[Kept]:
+        """Yield the groups of each run."""
+        prompts: dict[tuple[str, int], int] = {}
+        for run, index in enumerate(self._indexes):
+            for number, sample in enumerate(self._store_all(run) if index is None else index.samples()):
+                prompt = prompts.setdefault((sample.split, sample.prompt), len(prompts))
+                yield Kept(run, number, prompt, sample.when, sample.mean)
+
+    def pack_ahead(self, lists: Iterable[Sequence[Kept]], room: int) -> int:
+        """Pack the groups of the first lists, about as many as find room, and return the number of lists.
+
+        The groups are read in the order of the runs: groups of one step are often in one member of a gzip file.
+        """
+        count, groups = 0, list[Kept]()
+        for count, of_list in enumerate(lists, 1):  # noqa: B007 - it is returned
+            groups += of_list
+            room -= sum(map(self._estimate, of_list))
+            if room < 0:
+                break
+        for group in sorted(groups, key=lambda group: (group.run, group.number)):
+            self.stored(group)
+        return count
+
+    def stored(self, group: Kept) -> Stored:
+        """Return the position of a group's line and texts, which are read if they were not yet."""
+        key = group.run, group.number
+        if key not in self._stored:
+            index = self._indexes[group.run]
+            assert index is not None, "without an index all groups are stored"
+            self._store(key, index.rows(group.number))
+            self._packed += self._stored[key].cost
+            self._read += int(self._bytes[group.run][group.number])
+        return self._stored[key]
+
+    def read(self, place: Stored, texts: bool) -> bytes:
+        """Return the packed texts of a group, or else its line."""
+        self._spool.seek(place.at + (place.line if texts else 0))
+        return self._spool.read(place.packed if texts else place.line)
+
+    def _estimate(self, group: Kept) -> int:
+        if place := self._stored.get((group.run, group.number)):
+            return place.cost
+        return int(self._bytes[group.run][group.number]) * self._packed // self._read
+
+    def _store_all(self, run: int) -> Iterator[Sample]:
+        for number, rows in enumerate(self._runs[run].groups()):
+            self.tallies[run].see(rows)
+            line = self._store((run, number), rows)
+            when = tuple(line[key] for key in ("step", "batch", "round", "group"))
+            yield Sample(line["split"], int(line["prompt"], 16), when, _mean(rows))
+
+    def _store(self, key: tuple[int, int], rows: Sequence[Row]) -> Row:
+        """Write a group to the end of the temporary file, and return its line of the list."""
+        line = entry([{**row, "reference": None} for row in rows] if self._bare else rows)
+        written = dumped(line).encode()
+        raw = dumped(detail(rows, self._runs[key[0]].rollouts)).encode() + b","
+        packed = deflate(raw)
+        self._spool.seek(self._end)
+        self._spool.write(written + packed)
+        self._stored[key] = Stored(self._end, len(written), len(packed), len(raw))
+        self._end += len(written) + len(packed)
+        return line
 
 
 def _mean(rows: Sequence[Row]) -> float | None:
-    known = [reward for row in rows if (reward := finite_or_none(row.get("reward"))) is not None]
-    return sum(known) / len(known) if known else None
+    rewards = [reward for row in rows if (reward := finite_or_none(row.get("reward"))) is not None]
+    return sum(rewards) / len(rewards) if rewards else None
 
 
 @dataclass(frozen=True)
@@ -153,23 +228,38 @@ def _prompts(groups: Iterable[Kept]) -> list[Shared]:
     return sorted(shared, key=lambda prompt: (-prompt.gap, -len(prompt.by_run)))
 
 
-def choose(prompts: Sequence[Shared], room: int) -> list[tuple[Shared, list[Kept]]]:
+def choose(prompts: Sequence[Shared], room: int, texts: _Texts) -> list[tuple[Shared, list[Kept]]]:
     """Return the prompts and groups that fit into `room` bytes.
 
     First and last groups are chosen first, prompt by prompt in order. The groups between take the room that remains.
     """
-    chosen = []
-    for prompt in prompts:
-        cost = sum(group.cost for group in prompt.ends)
-        if cost <= room:
-            room -= cost
-            chosen.append((prompt, prompt.ends))
-    for number, (prompt, ends) in enumerate(chosen):
-        cost = sum(group.cost for group in prompt.between)
-        if prompt.between and cost <= room:
-            room -= cost
-            chosen[number] = (prompt, sorted([*ends, *prompt.between]))  # by run, then by step
+    fitting, room = _fitting([prompt.ends for prompt in prompts], room, texts)
+    chosen = [(prompts[number], prompts[number].ends) for number in fitting]
+    longer = [number for number, (prompt, _) in enumerate(chosen) if prompt.between]
+    fitting, _ = _fitting([chosen[number][0].between for number in longer], room, texts)
+    for number in (longer[n] for n in fitting):
+        prompt, ends = chosen[number]
+        chosen[number] = (prompt, sorted([*ends, *prompt.between], key=lambda group: (group.run, group.when)))
     return chosen
+
+
+def _fitting(lists: Sequence[Sequence[Kept]], room: int, texts: _Texts) -> tuple[list[int], int]:
+    """Return the numbers of the lists of groups that fit one after the other, and the room that remains.
+
+    After [`MISFITS`] lists in a row that do not fit, no more are read.
+    """
+    fitting: list[int] = []
+    packed = misfits = 0
+    for number, groups in enumerate(lists):
+        if number == packed:
+            packed += texts.pack_ahead(islice(lists, number, None), room)
+        cost = sum(texts.stored(group).cost for group in groups)
+        if cost <= room:
+            room, misfits = room - cost, 0
+            fitting.append(number)
+        elif (misfits := misfits + 1) == MISFITS:
+            break
+    return fitting, room
 
 
 # -- the page
@@ -242,15 +332,12 @@ def _notes(runs: Sequence[Run]) -> list[str]:
 
 
 def _pieces(
-    head: dict[str, Any], blocks: Sequence[str], chosen: Sequence[tuple[Shared, list[Kept]]], spool: IO[bytes]
+    head: dict[str, Any], blocks: Sequence[str], chosen: Sequence[tuple[Shared, list[Kept]]], texts: _Texts
 ) -> Iterator[str]:
-    def read(group: Kept, texts: bool) -> bytes:
-        spool.seek(group.at + (group.line if texts else 0))
-        return spool.read(group.packed if texts else group.line)
-
     groups = [group for _, kept in chosen for group in kept]
-    parts = list(chunks(groups))
-    index = columns(json.loads(read(group, texts=False)) for group in groups)
+    places = [texts.stored(group) for group in groups]
+    parts = list(chunks(places))
+    index = columns(json.loads(texts.read(place, texts=False)) for place in places)
     index["groups"]["run"] = [group.run for group in groups]
     index["chunks"] = [len(part) for part in parts]
     # For each prompt, `prompts` counts the groups in this page and `times` counts all groups of each run.
@@ -262,7 +349,7 @@ def _pieces(
     yield packed_block("index", pack(index))
     yield from blocks
     for number, part in enumerate(parts):
-        yield packed_block(f"chunk-{number}", array(read(group, texts=True) for group in part))
+        yield packed_block(f"chunk-{number}", array(texts.read(place, texts=True) for place in part))
     yield after
 
 

@@ -45,6 +45,15 @@ class Place(NamedTuple):
     bytes: int
 
 
+class Sample(NamedTuple):
+    """A group without its texts."""
+
+    split: str
+    prompt: int  # identity of the prompt, as in the group's line
+    when: tuple[int, ...]  # step, batch, round, group
+    mean: float | None  # mean reward
+
+
 class Moved(Exception):
     """Error: the file is gone, or another file has its name."""
 
@@ -280,6 +289,13 @@ class Groups:
     def group_keys(self) -> list[tuple[str, tuple[int, ...]]]:
         """Return the split and (step, batch, round, group) of each group."""
         return [key for block, *_ in self._blocks for key in block.group_keys()]
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield what is known of each group without its texts."""
+        for block, *_ in self._blocks:
+            prompts = block.records["prompt"].tolist()
+            for (split, when), prompt, mean in zip(block.group_keys(), prompts, block.means(), strict=True):
+                yield Sample(split, prompt, when, mean)
 
     def sizes(self) -> Any:
         """Return the number of attempts of each group."""
