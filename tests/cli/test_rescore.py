@@ -1,5 +1,6 @@
 """`trl-grpo-plus rescore`, on runs that were made up."""
 
+import dataclasses
 import json
 import random
 import subprocess
@@ -13,7 +14,7 @@ import synthetic_traces
 import torch
 
 from trl_grpo_plus.cli.main import main
-from trl_grpo_plus.cli.rescore import command, compare, requested_rewards, scoring_loop
+from trl_grpo_plus.cli.rescore import command, compare, page, requested_rewards, scoring_loop
 from trl_grpo_plus.cli.rescore.command import limits
 from trl_grpo_plus.cli.rescore.scored_groups import ScoredGroups
 from trl_grpo_plus.objective import advantages
@@ -439,6 +440,21 @@ def test_attempts_that_agree_take_no_memory():
     tracemalloc.stop()
     assert (counts.equal, counts.old_mean, counts.new_mean) == (40_000, 0.5, 0.5)
     assert peak < 4 * 40_000
+
+
+def test_a_page_keeps_few_bytes_of_groups_whose_verdict_changes():
+    group = group_of([1.0, 0.0], [1.0, 1.0])
+    groups = [
+        dataclasses.replace(group, place={**group.place, "step": n // 100, "group": n % 100}) for n in range(5000)
+    ]
+    (reward,) = requested_rewards.build([("exact_answer", {})], None, [])
+    tracemalloc.start()
+    kept = page.rescored(groups, "train", [dataclasses.replace(reward, label="new", against="old")], {}, {})
+    memory, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept.of([{**groups[4999].place}] * 2).verdicts == [["new", "all_good"]]
+    assert kept.differs("train", (49, 0, 0, 99)) is True
+    assert memory < 150 * 5_000
 
 
 # -- the progress bar

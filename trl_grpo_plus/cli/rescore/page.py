@@ -1,8 +1,9 @@
 """The result of rescoring as a page's data."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ...rollouts.verdicts import VERDICTS
 from ...traces import Row
 from ...view import Rescored, Tried
 from .compare import Agreement, agreement, alike_batches, kind, new_totals, verdicts
@@ -29,33 +30,41 @@ def rescored(
         weights (`Mapping[str, float]`), limits (`Mapping`): as in [`~trl_grpo_plus.cli.rescore.report.report`].
     """
     agreements = {reward.label: agreement(groups, reward.label, reward.against) for reward in rewards}
-    turned = _turned(groups, rewards, weights, limits)
-    # (step, batch, round) -> group -> number: half the memory of whole places as keys
-    numbers: dict[Place, dict[int, int]] = {}
-    differing = bytearray(len(groups))
+    numbers, differing = _Numbers(groups), bytearray(len(groups))
+    new_verdicts = _new_verdicts(groups, numbers, rewards, weights, limits)
     for number, group in enumerate(groups):
-        *where, in_round = _place(group.place)
-        numbers.setdefault(tuple(where), {})[in_round] = number
         disagrees = any(score[4] is not None for n in range(group.size) for score in _scores(group, n, rewards))
-        differing[number] = disagrees or _place(group.place) in turned
-
-    def number_of(place: Place) -> int | None:
-        return numbers.get(place[:-1], {}).get(place[-1])
+        differing[number] = disagrees or any(codes[number] for codes in new_verdicts.values())
 
     def of(rows: Sequence[Row]) -> Tried | None:
-        number = number_of(_place(rows[0]))
+        number = numbers.of(_place(rows[0]))
         if number is None or (group := groups[number]).size != len(rows):
             return None
         scores = [_scores(group, attempt, rewards) for attempt in range(group.size)]
-        return Tried(scores, turned.get(_place(group.place), []))
+        turned = [[label, VERDICTS[codes[number] - 1]] for label, codes in new_verdicts.items() if codes[number]]
+        return Tried(scores, turned)
 
     def differs(of_split: str, place: tuple[int, ...]) -> bool | None:
-        number = number_of(place) if of_split == split else None
+        number = numbers.of(place) if of_split == split else None
         return None if number is None else bool(differing[number])
 
     sentences = [_sentence(reward, agreements[reward.label]) for reward in rewards]
     kinds = [(reward.label, name) for reward in rewards for name in agreements[reward.label].differences]
     return Rescored(split, " ".join(sentences), kinds, of, differs)
+
+
+class _Numbers:
+    """The groups' numbers by their places. Half the memory of a dict whose keys are whole places."""
+
+    def __init__(self, groups: Iterable[Group]):
+        self._rounds: dict[Place, dict[int, int]] = {}  # (step, batch, round) -> group -> number
+        for number, group in enumerate(groups):
+            *of_round, in_round = _place(group.place)
+            self._rounds.setdefault(tuple(of_round), {})[in_round] = number
+
+    def of(self, place: Place) -> int | None:
+        """Return the number of the group at a place; `None` if there is none."""
+        return self._rounds.get(place[:-1], {}).get(place[-1])
 
 
 def _sentence(reward: RequestedReward, counts: Agreement) -> str:
@@ -81,21 +90,23 @@ def _scores(group: Group, attempt: int, rewards: Sequence[RequestedReward]) -> l
     return scores
 
 
-def _turned(
+def _new_verdicts(
     groups: Sequence[Group],
+    numbers: _Numbers,
     rewards: Sequence[RequestedReward],
     weights: Mapping[str, float],
     limits: Mapping[str, Any],
-) -> dict[Place, list[list[str]]]:
-    """Return the new verdicts of the groups whose verdict would change."""
-    turned: dict[Place, list[list[str]]] = {}
+) -> dict[str, bytearray]:
+    """Return for each reward a byte for each group: 0, or the place from 1 in `VERDICTS` of another verdict."""
+    found = {reward.label: bytearray(len(groups)) for reward in rewards}
     for reward in rewards:
         for alike in alike_batches(groups, reward.against, weights):
             judged = verdicts(alike, new_totals(alike, reward.label, reward.against, weights), limits)
             for group, new in zip(alike, judged, strict=True):
-                if new != group.verdict:
-                    turned.setdefault(_place(group.place), []).append([reward.label, new])
-    return turned
+                number = numbers.of(_place(group.place))
+                if number is not None and new != group.verdict:
+                    found[reward.label][number] = 1 + VERDICTS.index(new)
+    return found
 
 
 def _place(row: Mapping[str, Any]) -> Place:
