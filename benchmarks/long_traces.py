@@ -1,4 +1,4 @@
-"""What a long run's traces cost: bytes on disk, the live page, the static page, `rescore` and `export`.
+"""What a long run's traces cost: bytes on disk, the live page, the static pages, `rescore` and `export`.
 
     python benchmarks/long_traces.py --attempts 100000 500000 5000000 [--compress] [--folder /tmp/long]
         [--skip rescore export] [--keep] [--output results.json]
@@ -17,6 +17,7 @@ then runs in a process of its own, whose peak resident memory the kernel tells.
 | follow | texts of the first and of the last group of a prompt |
 | poll | the request that asks for news every few seconds |
 | unindexed | open, of a copy of the run's files without the index |
+| compare | the page of two runs: this one and a copy, which share all prompts |
 
 `cpu_s` is processor time. On a machine that others use too, the other times are upper bounds.
 
@@ -46,6 +47,7 @@ import psutil
 
 RANKS, GROUPS, SIZE = 16, 8, 8  # ranks, groups on each rank in a step, attempts in a group
 PROMPTS = 20_000
+PROGRAMS = ("serve", "unindexed", "page", "compare", "rescore", "export")
 COMMAND = [sys.executable, "-m", "trl_grpo_plus.cli.main"]
 Row = dict[str, Any]
 ABOUT = {"rewards": {"accuracy": 1.0, "format": 0.2}, "num_generations": SIZE, "solved_reward": 1.2}
@@ -56,7 +58,7 @@ def main() -> None:
     parser.add_argument("--attempts", type=int, nargs="+", default=[100_000])
     parser.add_argument("--compress", action="store_true", help="also write and open a compressed run")
     parser.add_argument("--folder", type=Path, help="where the runs are written (default: a temporary folder)")
-    parser.add_argument("--skip", nargs="*", default=[], choices=("serve", "unindexed", "page", "rescore", "export"))
+    parser.add_argument("--skip", nargs="*", default=[], choices=PROGRAMS)
     parser.add_argument("--keep", action="store_true", help="keep the runs, and use those that are there")
     parser.add_argument("--output", type=Path, help="also write the figures as JSON")
     options = parser.parse_args()
@@ -92,6 +94,7 @@ def measured(folder: Path, attempts: int, compress: bool, skip: list[str]) -> di
     run, reward = str(folder), ["--reward", "exact_answer", "--args", '{"column": "answer"}', "--max-mb", "100"]
     commands = {
         "page": ["view", run, "-o", str(out / "page.html")],
+        "compare": ["view", run, str(folder / "copy"), "-o", str(out / "compare.html")],
         "rescore": ["rescore", run, *reward, "-o", str(out / "rescore.html"), "-o", str(out / "scores.jsonl")],
         "export": ["export", run, "--to", "parquet", "-o", str(out / "table"), "--overwrite"],
     }
@@ -99,11 +102,7 @@ def measured(folder: Path, attempts: int, compress: bool, skip: list[str]) -> di
         figures["serve"] = serving(folder)
         told("serve", figures["serve"])
     if "unindexed" not in skip:
-        bare = folder / "bare"
-        shutil.rmtree(bare, ignore_errors=True)
-        (bare / "rollouts").mkdir(parents=True)
-        for path in (folder / "rollouts").glob("*.json*"):
-            os.link(path, bare / "rollouts" / path.name)
+        bare = linked(folder, "bare", "*.json*")
         figures["unindexed"] = serving(bare, clicks=False)
         figures["unindexed_again"] = serving(bare, clicks=False)
         told("unindexed", figures["unindexed"])
@@ -111,14 +110,26 @@ def measured(folder: Path, attempts: int, compress: bool, skip: list[str]) -> di
         shutil.rmtree(bare)
     for name, command in commands.items():
         if name not in skip:
-            (out / "scores.jsonl").unlink(missing_ok=True)
+            copy = linked(folder, "copy", "*") if name == "compare" else None
             figures[name] = timed([*COMMAND, *command])
             figures[name]["made_mb"] = sum(path.stat().st_size for path in out.rglob("*") if path.is_file()) / 1e6
             told(name, figures[name])
             shutil.rmtree(out)
             out.mkdir()
+            if copy is not None:
+                shutil.rmtree(copy)
     shutil.rmtree(out)
     return figures
+
+
+def linked(folder: Path, name: str, files: str) -> Path:
+    """Makes a copy of a run inside its folder, of hard links."""
+    copy = folder / name
+    shutil.rmtree(copy, ignore_errors=True)
+    (copy / "rollouts").mkdir(parents=True)
+    for path in (folder / "rollouts").glob(files):
+        os.link(path, copy / "rollouts" / path.name)
+    return copy
 
 
 def told(name: str, figures: dict[str, Any]) -> None:
