@@ -47,7 +47,7 @@ def write_comparison(runs: Sequence[str | Path], output: str | Path | None = Non
 
     The page shows the prompts that at least two runs sampled. For each prompt it holds the first and the last group of
     each run, and the groups between if there is room. Prompts whose last mean rewards lie furthest apart come first.
-    The page says how many prompts did not fit.
+    The page says how many prompts did not fit. After 100 prompts in a row that do not fit, no more are tried.
 
     Args:
         runs (`Sequence`): the runs' `output_dir`s. Runs of stock TRL are accepted, and hold fewer columns.
