@@ -19,8 +19,10 @@ import tiny_models
 import torch
 import warm_processes
 
+from trl_grpo_plus.scoring import RewardError
 from trl_grpo_plus.traces import reader as traces
 from trl_grpo_plus.utils.distributed import lost_process
+from trl_grpo_plus.utils.validation import RunError
 
 
 WORKER = Path(__file__).parents[1] / "helpers" / "distributed_worker.py"
@@ -343,13 +345,23 @@ def test_processes_on_cpus_wait_as_long_as_ddp_timeout_says(tmp_path):
             "[10.0.0.2]:4216: Connection reset by",
         ),
         (RuntimeError("Timed out waiting 20000ms for recv operation to complete"), "Timed out waiting 20000ms"),
-        (torch.distributed.DistBackendError("NCCL error in: x.cpp:12"), "NCCL error"),
+        (
+            torch.distributed.DistBackendError("NCCL error in: x.cpp:12\nremote process exited"),
+            "remote process exited",
+        ),
+        (torch.distributed.DistStoreError("Timed out after 61 seconds waiting for clients"), "Timed out after 61"),
+        (torch.distributed.DistBackendError("Duplicate GPU detected"), None),
+        (RewardError("mine: ConnectionResetError: Connection reset by peer"), None),
+        (RunError("wandb failed (BrokenPipeError: Broken pipe)"), None),
         (RuntimeError("The size of tensor a (3) must match"), None),
         (ConnectionResetError("Connection reset by peer"), None),  # of a reward's own connection
     ],
 )
-def test_an_error_says_whether_another_process_is_lost(error, line):
+def test_an_error_says_whether_another_process_is_lost(error, line, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
     assert (lost_process(error) or "").startswith(line) if line else lost_process(error) is None
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert lost_process(error) is None
 
 
 def test_a_folder_that_another_run_holds_is_refused_on_both_with_one_message(out):

@@ -910,7 +910,7 @@ def entry():  # a launcher of one process
     if os.fork():
         time.sleep(600)
     print("started", os.getpid(), flush=True)
-    while "late" in sys.argv and os.getppid() == int(os.environ[launchers.STARTED_BY]):
+    while "late" in sys.argv and os.getppid() == int(os.environ[launchers.STARTED_BY].partition("@")[0]):
         time.sleep(0.01)
     sys.argv = ["grpo", "--config", "arithmetic_cpu"]
     os._exit(train.run(trains))
@@ -932,11 +932,13 @@ def test_a_launcher_that_is_killed_leaves_no_process(folder, sign, options):
     """In the training, and while a process of it starts."""
     run = Run([sys.executable, "-c", LAUNCHED, *options], folder)
     run.wait_for(rf"{sign} \d+\n")
+    launcher = run.process.pid
     trains = os.pidfd_open(int(re.search(rf"{sign} (\d+)", run.output)[1]))
     os.kill(run.process.pid, signal.SIGKILL)
     assert select.select([trains], [], [], 60)[0] == [trains]  # it has ended
     os.close(trains)
-    run.end(-signal.SIGKILL)
+    said = f"error: the launcher, process {launcher}, has ended. This process ends too." in run.end(-signal.SIGKILL)
+    assert said == bool(options)
 
 
 def test_ctrl_c_in_the_warm_up_leaves_nothing(folder):

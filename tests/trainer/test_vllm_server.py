@@ -2,6 +2,7 @@
 
 import http.server
 import os
+import socket
 import sys
 import threading
 from types import SimpleNamespace
@@ -99,13 +100,15 @@ def test_a_server_that_does_not_come_is_named():
     assert f"failed when the run began: The vLLM server can't be reached at {GONE} after 240.0 seconds. Start" in text
 
 
-def test_a_process_that_loses_the_one_that_asks_names_the_server_too():
+def test_a_process_that_loses_the_one_that_asks_names_the_server_too(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
     text, kind = told(served(GONE), RuntimeError(LOST))
     assert kind is ServerFailed
     assert f"{GONE} failed after step 12: it does not answer, and another process ended ({LOST})" in text
 
 
-def test_other_errors_pass(up):
+def test_other_errors_pass(up, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
     assert told(served(up), RuntimeError(LOST)) == (LOST, RuntimeError)  # the server answers
     assert told(served(GONE), RuntimeError("no room")) == ("no room", RuntimeError)
     assert told(served(GONE), ConnectionError("a reward's")) == ("a reward's", ConnectionError)
@@ -163,7 +166,7 @@ def test_the_launcher_prints_it_after_what_the_other_processes_say(tmp_path, mon
     def entry():
         nonlocal rank
         for rank in (1, 0):
-            monkeypatch.setenv(launchers.STARTED_BY, str(os.getpid()))
+            monkeypatch.setenv(launchers.STARTED_BY, f"{os.getpid()}@{socket.gethostname()}")
             monkeypatch.setenv(launchers.ERROR_FILE, str(tmp_path / f"{rank}.json"))
             started(tmp_path, monkeypatch)
             assert train.run(fails) == 1
@@ -171,6 +174,7 @@ def test_the_launcher_prints_it_after_what_the_other_processes_say(tmp_path, mon
         raise ChildFailedError("grpo", failures)
 
     rank = 0
+    monkeypatch.setattr(train, "lost_process", str)  # this process is alone
     monkeypatch.setitem(launchers.LAUNCHERS, "two", launchers.Launcher("", list, "launcher_of_two:entry"))
     monkeypatch.setitem(sys.modules, "launcher_of_two", SimpleNamespace(entry=entry))
     monkeypatch.setattr(sys, "argv", ["launcher_main", "two"])

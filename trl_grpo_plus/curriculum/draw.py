@@ -6,7 +6,7 @@ from accelerate.utils import broadcast_object_list
 from torch import Tensor
 
 from ..utils.distributed import raise_on_all_ranks
-from ..utils.validation import ConfigError
+from ..utils.validation import ConfigError, RunError
 from .beliefs import Belief
 from .samplers import Believe, PromptSampler
 
@@ -42,7 +42,7 @@ class Draw:
             if kind == "refused":
                 raise ConfigError(content)
             if kind == "failed":
-                raise RuntimeError(f"The first process could not choose prompts: {content}")
+                raise RunError(f"The first process could not choose prompts: {content}")
             if kind == "dealt":
                 return content
             assert self._believe is not None

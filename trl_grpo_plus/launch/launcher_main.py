@@ -6,6 +6,7 @@ launcher is killed, its processes end too. An error that a process leaves to the
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -32,7 +33,7 @@ def main() -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", SAVING_S)
-    os.environ[STARTED_BY] = str(os.getpid())
+    os.environ[STARTED_BY] = f"{os.getpid()}@{socket.gethostname()}"
     name, *arguments = sys.argv[1:]
     module, _, function = LAUNCHERS[name].main.partition(":")
     entry = getattr(import_module(module), function)

@@ -28,7 +28,7 @@ from .nodes import ONE, Nodes
 
 SCRIPT = f"{RECIPES}.grpo"
 MAIN = "trl_grpo_plus.launch.launcher_main"
-# Environment variables: the pid of the launcher; the file in which torch's launcher looks for a process's error.
+# Environment variables: "PID@HOST" of the launcher; the file in which torch's launcher looks for a process's error.
 STARTED_BY, ERROR_FILE = "TRL_GRPO_PLUS_STARTED_BY", "TORCHELASTIC_ERROR_FILE"
 
 

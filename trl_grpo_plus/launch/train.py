@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import sys
 import time
 import traceback
@@ -162,11 +163,13 @@ def _end_with_launcher() -> bool:
     Returns:
         `bool`: whether that launcher started this process.
     """
-    launcher = int(os.environ.pop(STARTED_BY, 0))  # removed: what this process starts is not the launcher's
+    pid, _, host = os.environ.pop(STARTED_BY, "0").partition("@")  # removed: no launcher of what this process starts
+    launcher = int(pid) if host == socket.gethostname() else 0  # a launcher may pass its environment to another node
     if launcher == os.getppid():
         end_with_parent(signal.SIGTERM)
     if launcher and not (psutil.pid_exists(launcher) and psutil.Process(launcher).status() != psutil.STATUS_ZOMBIE):
-        sys.exit(128 + signal.SIGTERM)  # it was killed before
+        say(f"error: the launcher, process {launcher}, has ended. This process ends too.", file=sys.stderr)
+        sys.exit(128 + signal.SIGTERM)
     return bool(launcher)
 
 

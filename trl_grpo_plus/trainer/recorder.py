@@ -43,6 +43,7 @@ from ..traces import (
 from ..traces.alarms import Alarm, Thresholds, Watch
 from ..utils.distributed import gather_on_first_rank
 from ..utils.terminal import visible
+from ..utils.validation import RunError
 from ..view import Trackers, failed_in
 
 
@@ -200,7 +201,7 @@ class Recorder:
                 raise
             self.settle()
             why = " ".join(str(error).split())  # on one line
-            raise RuntimeError(
+            raise RunError(
                 f"{name} failed ({type(error).__name__}: {why}), and transformers and TRL, which log through it, "
                 f"end the run with it. What was sampled is whole, under {self._args.output_dir}/rollouts. Go on from "
                 "the last checkpoint (resume_from_checkpoint=True), with report_to='none' where it will fail again."

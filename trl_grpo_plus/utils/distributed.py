@@ -11,7 +11,7 @@ from accelerate import PartialState
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from .validation import ConfigError
+from .validation import ConfigError, RunError
 
 
 T = TypeVar("T")
@@ -23,6 +23,7 @@ AGREEMENT = 1e-3  # largest difference between ranks' results from the same numb
 LOST = (
     *("closed by peer", "reset by peer", "Timed out waiting", "Connection was likely closed", "Broken pipe"),
     *("remote process exited", "caused pair closure", "No route to host", "Connection timed out"),
+    *("timed out after", "Timed out after", "communicator was aborted", "collective operation timeout"),
 )
 
 
@@ -37,12 +38,14 @@ def start_cpu_group(backend: str | None, seconds: float) -> None:
 
 
 def lost_process(error: BaseException) -> str | None:
-    """Return the line of an error that says that another process is gone or silent; `None` for any other error."""
-    if not isinstance(error, RuntimeError):
+    """Return the line of an error that says that another process is gone or silent; `None` for any other error.
+
+    Errors of a subclass of `RuntimeError`, such as [`RewardError`], may quote such a line of another connection.
+    """
+    of_torch = type(error) is RuntimeError or isinstance(error, torch.distributed.DistError)
+    if not of_torch or int(os.environ.get("WORLD_SIZE", "1")) < 2:
         return None
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    of_torch = isinstance(error, torch.distributed.DistError)
-    return next((line for line in lines if any(word in line for word in LOST)), lines[0] if of_torch else None)
+    return next((line.strip() for line in str(error).splitlines() if any(word in line for word in LOST)), None)
 
 
 @contextmanager
@@ -53,7 +56,7 @@ def raise_on_all_ranks() -> Iterator[None]:
 
     Raises:
         ConfigError: another rank raised a `ConfigError`; the message is the same.
-        RuntimeError: other ranks failed; the message names them.
+        RunError: other ranks failed; the message names them.
     """
     error: Exception | None = None
     try:
@@ -108,7 +111,7 @@ def _raise_first(error: Exception | None, facts: Sequence[tuple[bool, str, str] 
         if refused:
             raise ConfigError(text)
     if failures:
-        raise RuntimeError("; ".join(f"rank {rank}: {named}" for rank, (*_, named) in failures.items()))
+        raise RunError("; ".join(f"rank {rank}: {named}" for rank, (*_, named) in failures.items()))
 
 
 def agreed(make: Callable[[], Tensor], what: str = "", advice: str = "") -> Tensor:

@@ -21,6 +21,10 @@ class ConfigError(ValueError):
     """A user's value cannot be used. The message names the value, the allowed values and the remedy."""
 
 
+class RunError(RuntimeError):
+    """A run cannot go on. The message quotes the error of a library, of a user's code or of another process."""
+
+
 @contextmanager
 def error_prefix(what: str, errors: type[ValueError] = ConfigError) -> Iterator[None]:
     """Begin the message of a refusal inside the block with `what`; errors of the type `errors` are refusals."""
