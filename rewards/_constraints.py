@@ -64,9 +64,9 @@ def _phrase(phrase: str) -> Any:
 
     The phrase must be whole words, unless its words are written without spaces.
     """
-    wanted = folded(phrase)
-    before, after = (regex.match(_LETTER, edge, regex.V1) is not None for edge in (wanted[0], wanted[-1]))
-    pattern = regex.escape(wanted, special_only=True)
+    words = folded(phrase)
+    before, after = (regex.match(_LETTER, edge, regex.V1) is not None for edge in (words[0], words[-1]))
+    pattern = regex.escape(words, special_only=True)
     return regex.compile(f"(?<!{_LETTER})" * before + f"(?:{pattern})" + f"(?!{_LETTER})" * after, regex.VERSION1)
 
 
@@ -134,8 +134,8 @@ def _starts_with(text: str, phrase: str) -> bool:
 
 
 def _ends_with(text: str, phrase: str) -> bool:
-    read, wanted = folded(text).rstrip(SEPARATORS), folded(phrase.strip(SEPARATORS) or phrase)
-    return _phrase(wanted).fullmatch(read, max(0, len(read) - len(wanted))) is not None
+    read, ending = folded(text).rstrip(SEPARATORS), folded(phrase.strip(SEPARATORS) or phrase)
+    return _phrase(ending).fullmatch(read, max(0, len(read) - len(ending))) is not None
 
 
 def _paragraph_starts_with(text: str, paragraph: int, phrase: str) -> bool:
@@ -152,10 +152,10 @@ def _quoted(text: str) -> bool:
 
 
 def _postscript(text: str, marker: str = "P.S.") -> bool:
-    begun, wanted = False, marker.strip(SEPARATORS) or marker
+    begun, bare_marker = False, marker.strip(SEPARATORS) or marker
     for line in text.splitlines():
         bare = line.strip().strip(SEPARATORS)
-        if begun and bare.casefold().startswith(wanted.casefold()) and has_word(bare[len(wanted) :]):
+        if begun and bare.casefold().startswith(bare_marker.casefold()) and has_word(bare[len(bare_marker) :]):
             return True
         begun = begun or has_word(line)
     return False

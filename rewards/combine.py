@@ -44,8 +44,8 @@ class Combined:
 
     def _of(self, scores: tuple[float | None, ...]) -> float | None:
         # TRL writes NaN for None.
-        known = [float(score) for score in scores if score is not None and not math.isnan(score)]
-        return self.rule(*known) if len(known) == len(scores) else None
+        numbers = [float(score) for score in scores if score is not None and not math.isnan(score)]
+        return self.rule(*numbers) if len(numbers) == len(scores) else None
 
 
 def gate(

@@ -199,8 +199,8 @@ def _reaching(numbers: tuple[int, ...], target: Fraction) -> str | None:
     # Every expression joins one of few numbers to one of the others. The target says what the others must reach.
     for few, others in _splits(numbers):
         for value, text in _values(few).items():
-            for wanted, form in _counterparts(value, target):
-                if rest := _reaching(others, wanted):
+            for counterpart, form in _counterparts(value, target):
+                if rest := _reaching(others, counterpart):
                     return form.format(text, rest)
     return None
 

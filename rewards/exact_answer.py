@@ -53,6 +53,6 @@ def exact_answer(completions: list[Any], answer: list[str]) -> list[float | None
         [1.0]
     """
     return [
-        float(text_of(completion).strip() == wanted.strip())
-        for completion, wanted in zip(completions, answer, strict=True)
+        float(text_of(completion).strip() == gold.strip())
+        for completion, gold in zip(completions, answer, strict=True)
     ]

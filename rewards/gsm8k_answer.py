@@ -128,15 +128,15 @@ def gsm8k_answer(
 
 
 def _score(text: str, gold: Any, near: Fraction, think_opened: bool = False) -> float:
-    wanted = _gold_number(gold)
-    if wanted is None:
+    gold_number = _gold_number(gold)
+    if gold_number is None:
         raise ValueError(f"gsm8k_answer: {_problem(gold)}. Mend or filter this row.")
     final = shown(after_thinking(text, opened=think_opened))
     boxed = "\\boxed" in final
     number = _number(last_box(final) if boxed else _after_hashes(final))
     if number is None:
         return 0.0
-    gap = abs(number - wanted)
+    gap = abs(number - gold_number)
     return BOX_POINTS * boxed + ANSWER_POINTS * (gap < near or gap == 0)
 
 

@@ -109,8 +109,8 @@ def _score(text: str, constraints: Any, credit: str) -> float:
         raise ValueError(f"instruction_checks: {problem}")
     if not has_word(text):
         return 0.0
-    held = [_holds(text, constraint) for constraint in _parsed(constraints)]
-    return sum(held) / len(held) if credit == "fraction" else float(all(held))
+    satisfied = [_holds(text, constraint) for constraint in _parsed(constraints)]
+    return sum(satisfied) / len(satisfied) if credit == "fraction" else float(all(satisfied))
 
 
 def _holds(text: str, constraint: dict[str, Any]) -> bool:
@@ -150,12 +150,12 @@ def _problem_of(constraint: Any) -> str | None:
         return (
             f"{constraint!r:.100} is of no known kind.{did_you_mean(str(kind), KINDS)} There are {', '.join(KINDS)}."
         )
-    parameters, (known, needed) = _split(constraint)[1], _parameters(kind)
+    parameters, (types, needed) = _split(constraint)[1], _parameters(kind)
     for name, value in parameters.items():
-        if name not in known:
-            return f"{kind} takes no {name!r}, only {', '.join(known) or 'its name'}.{did_you_mean(name, known)}"
-        if not fits(value, known[name]) or not _is_sound(value, lowest=0 if name in BOUNDS else 1):
-            return f"{kind}: {name}={value!r:.100} must be {spelled(known[name])}, and not empty or negative."
+        if name not in types:
+            return f"{kind} takes no {name!r}, only {', '.join(types) or 'its name'}.{did_you_mean(name, types)}"
+        if not fits(value, types[name]) or not _is_sound(value, lowest=0 if name in BOUNDS else 1):
+            return f"{kind}: {name}={value!r:.100} must be {spelled(types[name])}, and not empty or negative."
     missing = [name for name in needed if name not in parameters]
     if missing:
         return f"{kind} needs {', '.join(missing)}."

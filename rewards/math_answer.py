@@ -235,9 +235,9 @@ def _score(text: str, gold: Any, evaluated: bool = True, think_opened: bool = Fa
 
 
 def _is_gold(gold: str, answer: str, evaluated: bool) -> bool:
-    wanted, integer = _INTEGER.fullmatch(gold), _INTEGER.fullmatch(answer)
-    if wanted and integer:
-        return int(wanted[1]) == int(integer[1])
+    gold_integer, answer_integer = _INTEGER.fullmatch(gold), _INTEGER.fullmatch(answer)
+    if gold_integer and answer_integer:
+        return int(gold_integer[1]) == int(answer_integer[1])
     # What the algebra fails on is not the answer, but no silent 0 either: `on_error` scores it and it is counted.
     cleaned = _typed_number(answer.strip(" $"))[0] or clean(answer)
     return cleaned is not None and same(gold, cleaned, evaluated)

@@ -237,13 +237,13 @@ def _as_given(args: list[Any] | dict[str, Any] | None) -> tuple[list[Any], dict[
     return ([], args) if isinstance(args, dict) else (args or [], {})
 
 
-def same_output(printed: bytes, wanted: str) -> bool:
-    """Return whether a program printed the wanted lines.
+def same_output(printed: bytes, expected: str) -> bool:
+    """Return whether a program printed the expected lines.
 
     Blanks at the end of a line and blank lines at the end do not count.
     """
     try:
-        return _lines(printed.decode()) == _lines(wanted)
+        return _lines(printed.decode()) == _lines(expected)
     except UnicodeDecodeError:
         return False
 

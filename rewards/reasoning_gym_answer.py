@@ -216,10 +216,10 @@ def _item(entry: Any) -> dict[str, Any]:
 def _problem(task: Any) -> str | None:
     if isinstance(task, str) and task in REFUSED:
         return f"the task {task} is not to be trained on: {REFUSED[task]}."
-    known = _library().factory.DATASETS
-    if isinstance(task, str) and task in known:
+    tasks = _library().factory.DATASETS
+    if isinstance(task, str) and task in tasks:
         return None
-    return f"reasoning-gym has no task {task!r}.{did_you_mean(str(task), known)}"
+    return f"reasoning-gym has no task {task!r}.{did_you_mean(str(task), tasks)}"
 
 
 def _problem_of_entry(task: str, entry: Any) -> str | None:

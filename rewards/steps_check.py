@@ -112,10 +112,10 @@ def _verdicts(text: str, problem: str) -> Iterator[tuple[int, bool | None]]:
             continue
         a, b, c = (_value(found[group]) for group in (1, 3, 4))
         terms = tuple(sorted((a, b))) if found[2] in "+*" else (a, b)
-        known = a in given and b in given and (found[2], terms) not in done
+        supported = a in given and b in given and (found[2], terms) not in done
         done.add((found[2], terms))
         given.add(c)
-        yield end, (known or None) if _apply(a, found[2], b) == c else False
+        yield end, (supported or None) if _apply(a, found[2], b) == c else False
 
 
 def _apply(a: Fraction, sign: str, b: Fraction) -> Fraction | None:

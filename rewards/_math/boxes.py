@@ -80,8 +80,8 @@ def final_answer(text: str) -> str | None:
     closing = text.find("</answer>", tag)
     if tag < 0 or closing < 0 or text.rfind("<answer>", 0, tag) > text.rfind("</answer>", 0, tag):
         return None
-    held = _joined(text, _tags(text, closing + len("</answer>")))
-    return None if held is None else _without_lead(held)
+    content = _joined(text, _tags(text, closing + len("</answer>")))
+    return None if content is None else _without_lead(content)
 
 
 def _is_taken_back(text: str, tag: int, box: int) -> bool:
@@ -123,8 +123,8 @@ def last_box(text: str) -> str | None:
 def has_rival_boxes(text: str) -> bool:
     """Return whether the boxes hold different things and form no list, so that only the last box would count."""
     boxes = _boxes(_MENTION.sub(" ", text))
-    held = {_MENTION.sub(" ", text)[box.start : box.end] for box in boxes if box.end is not None}
-    return len(held) > 1 and last_box(text) in held
+    contents = {_MENTION.sub(" ", text)[box.start : box.end] for box in boxes if box.end is not None}
+    return len(contents) > 1 and last_box(text) in contents
 
 
 def _tags(text: str, end: int) -> Iterator[_Place]:
@@ -138,7 +138,7 @@ def _joined(text: str, places: Iterable[_Place]) -> str | None:
 
     The result is `None` if the places are a hedge. `places` begins with the last place.
     """
-    held: list[str] = []
+    contents: list[str] = []
     signs: set[str] = set()
     after: _Place | None = None
     for place in islice(places, _MOST):
@@ -147,9 +147,9 @@ def _joined(text: str, places: Iterable[_Place]) -> str | None:
             if sign is None:
                 break
             signs.add(sign)
-        held.append(text[place.start : place.end])
+        contents.append(text[place.start : place.end])
         after = place
-    parts = list(dict.fromkeys(reversed(held)))
+    parts = list(dict.fromkeys(reversed(contents)))
     if len(parts) == 1:
         return parts[0]
     return signs.pop().join(parts) if len(signs) == 1 and signs != {""} else None

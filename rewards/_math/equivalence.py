@@ -49,8 +49,8 @@ def _same(gold: str, answer: str, evaluated: bool) -> bool:
         return True
     if (decided := _same_number(gold, answer, evaluated)) is not None:
         return decided
-    if (wanted := words(gold)) is not None or words(answer) is not None:
-        return wanted is not None and wanted == words(answer)
+    if (gold_words := words(gold)) is not None or words(answer) is not None:
+        return gold_words is not None and gold_words == words(answer)
     left, right = shape(gold), shape(answer)
     if left is None or right is None:
         return False
@@ -74,15 +74,15 @@ def readable(text: str) -> bool:
 def _same_number(gold: str, answer: str, evaluated: bool) -> bool | None:
     """Compare an answer with a gold that is a number, with or without a unit; `None` if either is no number."""
     (gold_value, gold_unit), (value, unit) = split_unit(gold), split_unit(answer)
-    wanted, number = literal(gold_value), literal(value)
-    if wanted is None or number is None:
+    gold_number, number = literal(gold_value), literal(value)
+    if gold_number is None or number is None:
         return None
     if not gold_unit and unit and (other := literal(scaled(value, unit) or "")):
         number, unit = other, ""
     return (
-        wanted.value == number.value
+        gold_number.value == number.value
         and same_unit(gold_unit, unit)
-        and (not evaluated or number.lowest or not wanted.lowest)
+        and (not evaluated or number.lowest or not gold_number.lowest)
     )
 
 
@@ -97,8 +97,10 @@ def _same_chain(gold: str, answer: str, evaluated: bool) -> bool:
         parts, signs = parts[1:], signs[1:]
     if not 2 <= len(parts) <= _MOST_LINKS or not all(parts) or len({*map(squeezed, parts)}) < len(parts):
         return False
-    wanted = shape(gold)
-    if wanted is None or wanted.kind == "=" or (name and wanted.name and squeezed(name) != squeezed(wanted.name)):
+    gold_shape = shape(gold)
+    if gold_shape is None or gold_shape.kind == "=":
+        return False
+    if name and gold_shape.name and squeezed(name) != squeezed(gold_shape.name):
         return False
     rounded = signs[-1] != "="
     exact = parts[:-1] if rounded else parts
@@ -132,15 +134,15 @@ def _same_labelled(gold: str, answer: str, evaluated: bool) -> bool:
 
     Labels and values must be the same where both have them. An answer may write a label as a small letter.
     """
-    answered = labelled(answer) or ((answer.upper(), "") if _EITHER_CASE.fullmatch(answer) else ("", answer))
-    wanted = labelled(gold, gold=True) or ((gold, "") if _LETTER.fullmatch(gold) else ("", gold))
-    if not (answered[0] or wanted[0]) or not all(_is_sound(value) for value in (answered[1], wanted[1]) if value):
+    label, value = labelled(answer) or ((answer.upper(), "") if _EITHER_CASE.fullmatch(answer) else ("", answer))
+    gold_label, gold_value = labelled(gold, gold=True) or ((gold, "") if _LETTER.fullmatch(gold) else ("", gold))
+    if not (label or gold_label) or not all(_is_sound(part) for part in (value, gold_value) if part):
         return False
-    if answered[0] and wanted[0] and answered[0] != wanted[0]:
+    if label and gold_label and label != gold_label:
         return False
-    if answered[1] and wanted[1]:
-        return _same(wanted[1], answered[1], evaluated)
-    return answered[0] == wanted[0] and (not answered[1] or _adds_nothing(answered[1], answer))
+    if value and gold_value:
+        return _same(gold_value, value, evaluated)
+    return label == gold_label and (not value or _adds_nothing(value, answer))
 
 
 def _adds_nothing(value: str, answer: str) -> bool:
@@ -184,18 +186,18 @@ def _same_shape(gold: Shape, answer: Shape, evaluated: bool) -> bool:
 
 def _same_assigned(gold: Shape, answer: Shape, evaluated: bool) -> bool | None:
     """Compare assignments by name, or with a tuple if their order is sure; `None` if neither is possible."""
-    wanted, answered = assigned(gold), assigned(answer)
-    if wanted and answered:
-        return wanted.keys() == answered.keys() and all(
-            _same(wanted[name], answered[name], evaluated) for name in wanted
+    gold_values, answer_values = assigned(gold), assigned(answer)
+    if gold_values and answer_values:
+        return gold_values.keys() == answer_values.keys() and all(
+            _same(gold_values[name], answer_values[name], evaluated) for name in gold_values
         )
-    for values, other in ((wanted, answer), (answered, gold)):
+    for values, other in ((gold_values, answer), (answer_values, gold)):
         if values and other.kind == "()" and not other.name:
             ordered = in_order(values)
             if ordered is None or len(ordered) != len(other.parts):
                 return False
             pairs = zip(ordered, other.parts, strict=True)
-            return all(_same(*(pair if values is wanted else pair[::-1]), evaluated) for pair in pairs)
+            return all(_same(*(pair if values is gold_values else pair[::-1]), evaluated) for pair in pairs)
     return None
 
 
@@ -238,8 +240,8 @@ def _matched(gold: tuple[str, ...], answer: tuple[str, ...], evaluated: bool) ->
     if any(len(some - {""}) > 1 for some in names) and names[0] != names[1]:
         return False
     left = list(answer)
-    for wanted in gold:
-        at = next((i for i, candidate in enumerate(left) if _same(wanted, candidate, evaluated)), None)
+    for gold_part in gold:
+        at = next((i for i, candidate in enumerate(left) if _same(gold_part, candidate, evaluated)), None)
         if at is None:
             return False
         del left[at]

@@ -174,14 +174,14 @@ def _is_letter(unit: str) -> bool:
 
 def _plain(phrase: str) -> str | None:
     """Return a phrase that has no words in parentheses as a unit; `None` if the phrase is no unit."""
-    return _known(_GROUP.sub(_each_divided, phrase)) or _counted(phrase)
+    return _product_of_units(_GROUP.sub(_each_divided, phrase)) or _counted(phrase)
 
 
 def _each_divided(group: re.Match[str]) -> str:
     return "".join("/" + part for part in re.split(r"[\s·*]+", group[1].strip()))
 
 
-def _known(phrase: str) -> str | None:
+def _product_of_units(phrase: str) -> str | None:
     """Return a phrase as a product of powers of known units; `None` if the phrase is no such product."""
     powers: dict[str, int] = {}
     sign, coming, last, at = 1, 1, "", 0

@@ -146,12 +146,12 @@ def _check_calls(tree: ast.AST, entry_point: str) -> None:
                 called.add(alias.asname or first)
         elif isinstance(node, ast.FunctionDef) and node.name == "check" and node.args.args:
             called.add(node.args.args[0].arg)
-    held = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    held |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    variables = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    variables |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _name(node.func) in called:
             for value in (*node.args, *(keyword.value for keyword in node.keywords)):
-                if isinstance(value, ast.Lambda | ast.GeneratorExp) or _is_function(_name(value), value, own, held):
+                if isinstance(value, ast.Lambda | ast.GeneratorExp) or _is_function(value, own, variables):
                     raise ValueError(f"test_code passes {ast.unparse(value)!r:.60} to {first}: only plain data can be")
 
 
@@ -159,9 +159,11 @@ def _name(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
-def _is_function(name: str, node: ast.AST, own: set[str], held: set[str]) -> bool:
+def _is_function(node: ast.AST, own: set[str], variables: set[str]) -> bool:
     """Return whether a node is only the name of a function or class, of the tests' own or built in."""
-    return isinstance(node, ast.Name) and name not in held and (name in own or callable(getattr(builtins, name, None)))
+    if not isinstance(node, ast.Name) or node.id in variables:
+        return False
+    return node.id in own or callable(getattr(builtins, node.id, None))
 
 
 def _imported(tree: ast.AST) -> Iterator[str]:

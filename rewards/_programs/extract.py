@@ -187,17 +187,17 @@ def _pieces(blocks: list[Block], place: int) -> list[str]:
     bare = _bare(blocks[place].body)
     if "__future__" in bare:
         return []
-    wanted = set(_NAME.findall(bare)) - _defined(bare)
+    undefined = set(_NAME.findall(bare)) - _defined(bare)
     pieces = []
     for block in reversed(blocks[:place]):
         if not block.body.strip() or not (_is_python(block) or not block.language):
             continue
         bare = _bare(block.body)
         top = [line for line in bare.split("\n") if line.strip() and not line[0].isspace() and line.strip() != '""']
-        if top and all(map(_PIECE.match, top)) and wanted & (defined := _defined(bare)):
+        if top and all(map(_PIECE.match, top)) and undefined & (defined := _defined(bare)):
             pieces.append(block.body)
-            wanted -= defined  # in place, because there may be many names in many pieces
-            wanted |= set(_NAME.findall(bare)) - defined
+            undefined -= defined  # in place, because there may be many names in many pieces
+            undefined |= set(_NAME.findall(bare)) - defined
     return pieces[::-1]
 
 
