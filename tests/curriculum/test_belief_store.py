@@ -164,7 +164,7 @@ class Backwards:
         self.rows = len(train_set)
         self.at = 0
 
-    def take(self, count, wanted, multiple_of=1, patience=None, believe=None):
+    def take(self, count, accepts, multiple_of=1, patience=None, believe=None):
         self.at += count
         return [(self.rows - 1 - row) % self.rows for row in range(self.at - count, self.at)]
 

@@ -22,7 +22,7 @@ class InTurn:
     def __init__(self, train_set, seed):
         self.rows, self.at = len(train_set), 0
 
-    def take(self, count, wanted, multiple_of=1, patience=None, believe=None):
+    def take(self, count, accepts, multiple_of=1, patience=None, believe=None):
         self.at += count
         dealt = [row % self.rows for row in range(self.at - count, self.at)]
         return self.deals(dealt) if self.deals else dealt
@@ -130,7 +130,7 @@ def test_it_may_ask_of_rows_alone_what_is_believed():
     class Asking(InTurn):
         about = torch.tensor([5, 6])
 
-        def take(self, count, wanted, multiple_of=1, patience=None, believe=None):
+        def take(self, count, accepts, multiple_of=1, patience=None, believe=None):
             return believe(self.about)
 
     stream = Asking(range(30), 0)

@@ -168,7 +168,7 @@ def head_that_knows(tmp_path, **options):
 
 def test_a_row_that_was_not_read_is_believed_as_without_a_head(tmp_path):
     memory, without, asked = head_that_knows(tmp_path, belief_head="prompt")
-    memory._known.affordable = 0.0
+    memory._cache.affordable = 0.0
     read = sum(map(len, asked))
     ((belief, skill), (plain, plain_skill)) = memory.promise([1, 500, 399, 501]), without.promise([1, 500, 399, 501])
     for column in ("mean", "variance", "count"):
@@ -181,7 +181,7 @@ def test_a_row_that_was_not_read_is_believed_as_without_a_head(tmp_path):
 
 def test_candidates_get_half_and_what_is_sampled_the_rest(tmp_path):
     memory, _, asked = head_that_knows(tmp_path, belief_head="prompt")
-    memory._known.affordable = 6.0
+    memory._cache.affordable = 6.0
     memory.promise([500, 501, 502, 503, 504])
     memory.believed([505, 506])  # which is for the traces: they change nothing
     memory.look([503, 504, 502])

@@ -530,7 +530,7 @@ class Exhausted:
     def __init__(self, train_set, seed):
         self.rows = list(range(4))
 
-    def take(self, count, wanted, multiple_of=1, patience=None, believe=None):
+    def take(self, count, accepts, multiple_of=1, patience=None, believe=None):
         if not self.rows:
             raise RuntimeError("there are no more rows")
         return [self.rows.pop() for _ in range(count)]

@@ -66,7 +66,7 @@ class BeliefStore:
         check_rows(train_set, config)
         self._weights = torch.tensor(weights)
         self._read_states = states
-        self._known = StateCache(self._states, config.seed, config.belief_head_share is None) if states else None
+        self._cache = StateCache(self._states, config.seed, config.belief_head_share is None) if states else None
         names = _told_apart(names)
         weighted = [name for name, weight in zip(names, weights, strict=True) if weight]
         self._credited = weighted if config.multi_objective_aggregation == "normalize_then_sum" else [TOTAL]
@@ -105,16 +105,16 @@ class BeliefStore:
             for beliefs in self._beliefs.values():
                 beliefs.grow(len(new), keys and [keys[index] for index in new])
             return
-        if self._known is not None:
-            self._known.forget()
+        if self._cache is not None:
+            self._cache.forget()
         if keys is not None:
             for beliefs in self._beliefs.values():
                 beliefs.show(keys)
 
     def look(self, rows: Sequence[int]) -> None:
         """Read the policy's states of rows that are about to be sampled, within the budget. Collective with a head."""
-        if self._known is not None:
-            self._known.look(self._places(rows))
+        if self._cache is not None:
+            self._cache.look(self._places(rows))
 
     def credited(self, rows: Sequence[int]) -> list[Belief]:
         """Return the beliefs that advantages are centred by: about the total, or about each reward with a weight.
@@ -135,8 +135,8 @@ class BeliefStore:
         these rows well, while the beliefs about most rows are poor. A large skill does no harm to rows about which
         nothing is known: they are drawn at random among themselves whatever the skill is.
         """
-        if self._known is not None:
-            self._known.look(self._places(rows), share=1 / 2)
+        if self._cache is not None:
+            self._cache.look(self._places(rows), share=1 / 2)
         skills = [self._skill(name) for name in self._chosen_by]
         return self.believed(rows), sum(skills) / len(skills)
 
@@ -163,11 +163,11 @@ class BeliefStore:
         places = self._places(rows)
         for name, beliefs in self._beliefs.items():
             column, believed = self._column(name, rewards), self._of(name, places)
-            if self._known is not None:
-                self._heads[name].learn(self._known.of(places), column)
+            if self._cache is not None:
+                self._heads[name].learn(self._cache.of(places), column)
             beliefs.observe(places, column, believed)
-        if self._known is not None:
-            self._known.end_step(places, affordable)
+        if self._cache is not None:
+            self._cache.end_step(places, affordable)
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics `beliefs/*` of the first quantity that prompts are chosen by."""
@@ -175,8 +175,8 @@ class BeliefStore:
         values = self._beliefs[name].metrics()
         if name in self._heads:
             values["beliefs/head_skill"] = self._heads[name].skill
-        if self._known is not None:
-            values |= self._known.metrics()
+        if self._cache is not None:
+            values |= self._cache.metrics()
         return values
 
     def state_dict(self, also: Tensor | None = None) -> dict[str, Any]:
@@ -280,7 +280,7 @@ class BeliefStore:
 
     @property
     def _parts(self) -> dict[str, dict[str, Any]]:
-        states = {} if self._known is None else {"prompts": self._known}
+        states = {} if self._cache is None else {"prompts": self._cache}
         return {"beliefs": self._beliefs, "heads": self._heads, "states": states}
 
     def _skill(self, name: str) -> float:
@@ -289,12 +289,12 @@ class BeliefStore:
 
     def _of(self, name: str, rows: Sequence[int]) -> Belief:
         head, belief = self._heads.get(name), self._beliefs[name].of(rows)
-        if self._known is None or head is None or head.skill <= 0:  # the head predicts nothing
+        if self._cache is None or head is None or head.skill <= 0:  # the head predicts nothing
             return belief
-        known = torch.tensor([row in self._known for row in rows], dtype=torch.bool)
-        foretold = self._beliefs[name].of(rows, *head.predict(self._known.of(rows)), HEAD_STRENGTH)
+        has_state = torch.tensor([row in self._cache for row in rows], dtype=torch.bool)
+        foretold = self._beliefs[name].of(rows, *head.predict(self._cache.of(rows)), HEAD_STRENGTH)
         columns = ("mean", "variance", "count")
-        return Belief(*(torch.where(known, getattr(foretold, name), getattr(belief, name)) for name in columns))
+        return Belief(*(torch.where(has_state, getattr(foretold, name), getattr(belief, name)) for name in columns))
 
     def _column(self, name: str, rewards: Tensor) -> Tensor:
         """Return the rewards `(P, G)` of a quantity."""

@@ -367,13 +367,13 @@ class SharedPrior:
     """
 
     def __init__(self, middle: float, keys: Codes | None = None):
-        self._known: dict[Hashable, int] = {key: code for code, key in enumerate(keys.values if keys else ())}
+        self._key_codes: dict[Hashable, int] = {key: code for code, key in enumerate(keys.values if keys else ())}
         self._codes = keys.codes if keys else torch.empty(0, dtype=torch.int32)
         self._shown = len(self._codes)  # rows with a key; the table of codes may have room for more
         # Weighted sums: groups, their means, within, interior.
         self._all = torch.tensor([[STRENGTH], [STRENGTH * middle], [0.0], [0.0]], dtype=torch.float64)
-        self._by_key = torch.zeros(4, len(self._known), dtype=torch.float64)
-        self.keys = None if keys is not None and not len(keys.codes) else len(self._known)
+        self._by_key = torch.zeros(4, len(self._key_codes), dtype=torch.float64)
+        self.keys = None if keys is not None and not len(keys.codes) else len(self._key_codes)
 
     @property
     def between(self) -> bool:
@@ -387,15 +387,15 @@ class SharedPrior:
 
     def extend(self, keys: Sequence[Hashable]) -> None:
         """Set the keys of rows that come after the others; keys that are new are added."""
-        known, keys = self._known, [key if key == key else None for key in keys]  # all NaN are one key
-        codes = torch.tensor([known.setdefault(key, len(known)) for key in keys], dtype=torch.int32)
+        key_codes, keys = self._key_codes, [key if key == key else None for key in keys]  # all NaN are one key
+        codes = torch.tensor([key_codes.setdefault(key, len(key_codes)) for key in keys], dtype=torch.int32)
         self._codes = grown(self._codes, self._shown + len(codes), 0)
         self._codes[self._shown : self._shown + len(codes)] = codes
         self._shown += len(codes)
         self._add_keys()
 
     def _add_keys(self) -> None:
-        new = torch.zeros(4, len(self._known) - self._by_key.shape[1], dtype=torch.float64)
+        new = torch.zeros(4, len(self._key_codes) - self._by_key.shape[1], dtype=torch.float64)
         self._by_key = torch.cat([self._by_key, new], dim=1)
 
     def of(self, rows: Tensor, low: float, high: float, mean: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -403,7 +403,7 @@ class SharedPrior:
         groups, total, within, interior = self._all
         own = total / groups
         ratio = _ratio(within, interior, torch.ones_like(own))
-        if self._known:
+        if self._key_codes:
             groups, total, within, interior = self._by_key[:, self._codes[rows].long()]
             own = (total + STRENGTH * own) / (groups + STRENGTH)
             most = STRENGTH * (own - low) * (high - own)
@@ -416,27 +416,27 @@ class SharedPrior:
         sums = torch.stack([weight, weight * mean, weight * within, weight * interior])
         # A batch of well-known rows says as much about the present policy as a batch of new rows.
         self._all = KEEP_ALL * self._all + sums.sum(dim=1, keepdim=True) * (len(rows) / weight.sum())
-        if self._known:
+        if self._key_codes:
             codes = self._codes[rows].long()
-            seen = torch.zeros(len(self._known), dtype=torch.float64).index_add_(0, codes, weight)
-            self._by_key = (KEEP_KEY**seen * self._by_key).index_add_(1, codes, sums)
+            weight_by_key = torch.zeros(len(self._key_codes), dtype=torch.float64).index_add_(0, codes, weight)
+            self._by_key = (KEEP_KEY**weight_by_key * self._by_key).index_add_(1, codes, sums)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the learned state with the keys, and the rows' keys if they came with [`show`] or [`extend`]."""
         came = {"codes": self._codes[: self._shown].clone()} if self.keys is None else {}
-        return {"all": self._all.clone(), "by_key": self._by_key.clone(), "known": list(self._known), **came}
+        return {"all": self._all.clone(), "by_key": self._by_key.clone(), "known": list(self._key_codes), **came}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the saved `state`. The keys of a dataset may be others than before, or in another order."""
         self._all = state["all"].clone()
         if self.keys is None:
-            self._known = {key: code for code, key in enumerate(state["known"])}
+            self._key_codes = {key: code for code, key in enumerate(state["known"])}
             self._codes, self._by_key = state["codes"].clone(), state["by_key"].clone()
             self._shown = len(self._codes)
             return
-        there = [code for code, key in enumerate(state["known"]) if key in self._known]
-        now = [self._known[state["known"][code]] for code in there]
-        self._by_key = torch.zeros(4, len(self._known), dtype=torch.float64)
+        there = [code for code, key in enumerate(state["known"]) if key in self._key_codes]
+        now = [self._key_codes[state["known"][code]] for code in there]
+        self._by_key = torch.zeros(4, len(self._key_codes), dtype=torch.float64)
         self._by_key[:, now] = state["by_key"][:, there]
 
 

@@ -43,14 +43,14 @@ class CustomSampler:
     def take(
         self,
         count: int,
-        wanted: Callable[[int], bool],
+        accepts: Callable[[int], bool],
         multiple_of: int = 1,
         patience: int | None = None,
         believe: Callable[[list[int]], Any] | None = None,
     ) -> list[int]:
         """Return the sampler's rows, after a check that they are distinct rows of the training set."""
         ask = believe and (lambda rows: believe(self._rows("take asked `believe` about", rows)))
-        rows = self._rows("take dealt", self._stream.take(count, wanted, multiple_of, patience, ask))
+        rows = self._rows("take dealt", self._stream.take(count, accepts, multiple_of, patience, ask))
         if len(set(rows)) < len(rows):
             twice = next(row for row in rows if rows.count(row) > 1)
             raise ConfigError(

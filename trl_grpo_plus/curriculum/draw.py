@@ -24,12 +24,14 @@ class Draw:
     def __init__(self, stream: PromptSampler, believe: Believe | None, collective: bool, rank: int):
         self._stream, self._believe, self._collective, self._rank = stream, believe, collective, rank
 
-    def __call__(self, count: int, wanted: Callable[[int], bool], multiple_of: int, patience: int | None) -> list[int]:
+    def __call__(
+        self, count: int, accepts: Callable[[int], bool], multiple_of: int, patience: int | None
+    ) -> list[int]:
         """Return the rows that rank 0's sampler takes, on every rank; a failure stops all ranks. Collective."""
         if self._rank == 0:
             believe = self._ask if self._believe and self._collective else self._believe
             try:
-                answer = ("dealt", self._stream.take(count, wanted, multiple_of, patience, believe))
+                answer = ("dealt", self._stream.take(count, accepts, multiple_of, patience, believe))
             except ConfigError as error:
                 broadcast_object_list([("refused", str(error))])
                 raise

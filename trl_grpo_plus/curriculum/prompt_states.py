@@ -78,17 +78,17 @@ def _states(model: nn.Module, prompt_ids: list[list[int]], device: torch.device)
     # Optional: without them the model makes more logits and a cache, and counts positions from the padding.
     options = {"logits_to_keep": 1, "use_cache": False, "position_ids": (mask.cumsum(dim=1) - 1).clamp(min=0)}
     options = {name: value for name, value in options.items() if name in signature(type(causal).forward).parameters}
-    seen: list[Tensor] = []
+    hidden_states: list[Tensor] = []
     hook = causal.get_output_embeddings().register_forward_pre_hook(
-        lambda module, inputs: seen.append(inputs[0][:, -1].float())
+        lambda module, inputs: hidden_states.append(inputs[0][:, -1].float())
     )
     try:
         model(input_ids=ids, attention_mask=mask, **options)
     finally:
         hook.remove()
-    if not seen:
+    if not hidden_states:
         raise RuntimeError(f"{type(causal).__name__} does not call its output embeddings: its states cannot be read.")
-    return seen[-1]
+    return hidden_states[-1]
 
 
 @contextmanager

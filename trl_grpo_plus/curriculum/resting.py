@@ -73,10 +73,10 @@ class RestSchedule:
     @property
     def limit(self) -> int:
         """Alive visits beyond which a row is retired."""
-        known = self._needed.sum()
-        if known < FEW_ROWS:
+        settled = self._needed.sum()
+        if settled < FEW_ROWS:
             return FEW_VISITS
-        return 1 + int((self._needed.cumsum(0) < QUANTILE * known).sum())
+        return 1 + int((self._needed.cumsum(0) < QUANTILE * settled).sum())
 
     def free_at(self, rows: Sequence[int] | Tensor) -> Tensor:
         """Return the first step at which each row may be sampled, `(P,)`."""

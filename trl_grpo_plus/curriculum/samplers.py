@@ -40,16 +40,16 @@ class PromptSampler(Protocol):
     def take(
         self,
         count: int,
-        wanted: Callable[[int], bool],
+        accepts: Callable[[int], bool],
         multiple_of: int = 1,
         patience: int | None = None,
         believe: Believe | None = None,
     ) -> list[int]:
-        """Return distinct indices that `wanted` accepts.
+        """Return distinct indices for which `accepts` is true.
 
         There are `count` indices. If too few indices are accepted, or more than `patience` are refused, there are
-        fewer than `count`: a multiple of `multiple_of`. `wanted` is asked at most once about an index. An index that
-        `wanted` accepts may still not be dealt. `believe` is asked once or never.
+        fewer than `count`: a multiple of `multiple_of`. `accepts` is called at most once for an index. An index that
+        is accepted may still not be dealt. `believe` is called once or never.
         """
 
     def observe(self, rows: Sequence[int], rewards: Tensor, verdicts: Sequence[str]) -> None:
@@ -87,19 +87,19 @@ class ShuffleSampler:
     def take(
         self,
         count: int,
-        wanted: Callable[[int], bool],
+        accepts: Callable[[int], bool],
         multiple_of: int = 1,
         patience: int | None = None,
         believe: Believe | None = None,
     ) -> list[int]:
-        """Return the next indices, as [`PromptSampler`]; `wanted` is asked once about each, `believe` never."""
+        """Return the next indices, as [`PromptSampler`]; `accepts` is called once for each, `believe` never."""
         taken: list[int] = []
         passed: list[int] = []
         seen: set[int] = set()
         while len(taken) < count and len(seen) < self._num_prompts and (patience is None or len(passed) <= patience):
             index = self._next()
             # An index can come twice in a call, at the end of one pass and the start of the next.
-            accepted = index not in seen and wanted(index)
+            accepted = index not in seen and accepts(index)
             seen.add(index)
             (taken if accepted else passed).append(index)
         kept = len(taken) - len(taken) % multiple_of
@@ -173,7 +173,7 @@ class LearnabilitySampler:
     they are learnt. An epoch is ceil(num_prompts / rows of the batch) steps. If fewer than `count` rows would be
     dealt, the rows that are free soonest enter the pool in spite of cooldown and rest.
 
-    Every row that `wanted` accepts and that neither rests nor cools down is in at least one of any ceil(2 x
+    Every row that is accepted and that neither rests nor cools down is in at least one of any ceil(2 x
     num_prompts / (pool x count)) + 1 successive pools. So the row is offered within this number of steps after its
     rest ends. If int(floor x count) is f >= 1, the row is dealt at the latest from the ceil(num_prompts / f)-th pool
     that holds it.
@@ -207,13 +207,13 @@ class LearnabilitySampler:
     def take(
         self,
         count: int,
-        wanted: Callable[[int], bool],
+        accepts: Callable[[int], bool],
         multiple_of: int = 1,
         patience: int | None = None,
         believe: Believe | None = None,
     ) -> list[int]:
         """Return rows as [`PromptSampler`], in the pool's order, which does not depend on the beliefs."""
-        pool = self._draw(count, wanted, patience)
+        pool = self._draw(count, accepts, patience)
         self._size = len(pool)
         number = min(count, len(pool)) // multiple_of * multiple_of
         spared, self._owed = owed(self._owed + self._floor * number)
@@ -280,37 +280,38 @@ class LearnabilitySampler:
         """The rows about which the state holds something."""
         return (self._rests.visited | (self._dealt >= 0)).nonzero().squeeze(1)
 
-    def _draw(self, count: int, wanted: Callable[[int], bool], patience: int | None) -> list[int]:
-        """Return the pool: distinct rows that are wanted and free, and others only to reach `count` rows."""
+    def _draw(self, count: int, accepts: Callable[[int], bool], patience: int | None) -> list[int]:
+        """Return the pool: distinct rows that are accepted and free, and others only to reach `count` rows."""
         size = min(self._pool * count, self._num_prompts)
         pool: list[int] = []
-        held: list[int] = []
+        resting: list[int] = []
         seen: set[int] = set()
         drawn, refused = 0, 0
 
-        def asked(rows: Iterable[int], most: int) -> None:
+        def add_accepted(rows: Iterable[int], most: int) -> None:
             nonlocal refused
             for row in rows:
                 if len(pool) >= most or (patience is not None and refused > patience):
                     return
-                if wanted(row):
+                if accepts(row):
                     pool.append(row)
                 else:
                     refused += 1
 
         while len(pool) < size and len(seen) < self._num_prompts and (patience is None or refused <= patience):
             # If almost all rows rest, look through four pools at most: the cost of a step stays bound to its pool.
-            if drawn >= 4 * size and len(pool) + len(held) >= count:
+            if drawn >= 4 * size and len(pool) + len(resting) >= count:
                 break
             rows = self._passes.take(size - len(pool), lambda row: True)
             drawn += len(rows)
             fresh = [row for row in rows if row not in seen]
             seen.update(fresh)
             free = (self._rests.free_at(fresh) <= self._rests.step).tolist()
-            held += [row for row, is_free in zip(fresh, free, strict=True) if not is_free]
-            asked((row for row, is_free in zip(fresh, free, strict=True) if is_free), size)
+            resting += [row for row, is_free in zip(fresh, free, strict=True) if not is_free]
+            add_accepted((row for row, is_free in zip(fresh, free, strict=True) if is_free), size)
         if len(pool) < count:
-            asked((held[place] for place in self._rests.free_at(held).argsort(stable=True).tolist()), count)
+            soonest = self._rests.free_at(resting).argsort(stable=True).tolist()
+            add_accepted((resting[place] for place in soonest), count)
         return pool
 
 

@@ -52,7 +52,7 @@ class StateCache:
         self._mean = self._spread = torch.empty(0)  # (width,), known after the first reading
         self._projection = torch.empty(0)  # (width, MOST_NUMBERS), for a wider model
         self.affordable = math.inf if everything else float(FIRST)
-        self._num_read, self._last = 0, (0, 0.0)  # read in this step; in the last step, and share of its rows known
+        self._num_read, self._last = 0, (0, 0.0)  # read in this step; in the last, and its share of rows with a state
 
     def __contains__(self, row: int) -> bool:
         return row in self._kept
@@ -109,8 +109,8 @@ class StateCache:
         `beliefs/head_read` is the number of prompts read. `beliefs/head_known` is the share of sampled prompts with a
         state.
         """
-        read, known = self._last
-        return {"beliefs/head_read": float(read), "beliefs/head_known": known}
+        read, share = self._last
+        return {"beliefs/head_read": float(read), "beliefs/head_known": share}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as tensors and plain numbers, about 1 KiB for each row that is kept."""

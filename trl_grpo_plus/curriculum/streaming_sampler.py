@@ -85,13 +85,13 @@ class StreamingSampler:
     def take(
         self,
         count: int,
-        wanted: Callable[[int], bool],
+        accepts: Callable[[int], bool],
         multiple_of: int = 1,
         patience: int | None = None,
         believe: Believe | None = None,
     ) -> list[int]:
         """Return rows as [`~trl_grpo_plus.curriculum.samplers.PromptSampler`], in the order of reading."""
-        pool = [index for index in range(len(self.rows)) if wanted(index)]
+        pool = [index for index in range(len(self.rows)) if accepts(index)]
         number = min(count, len(pool)) // multiple_of * multiple_of
         spared, self._owed = owed(self._owed + FLOOR * number)
         order = ranked(pool, believe, self._noise)
