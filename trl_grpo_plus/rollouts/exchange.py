@@ -19,7 +19,7 @@ from .groups import Attempt, Plan, Round
 Ranks = tuple[int, ...]  # of the rows of one group, in order
 
 
-def at_home(plan: Plan, held: Sequence[int], size: int, ranks: int) -> Plan:
+def at_home(plan: Plan, rows_per_rank: Sequence[int], size: int, ranks: int) -> Plan:
     """Reorder groups so that fewer rows move between ranks; return the plan unchanged if no order saves a move.
 
     Live groups stay before filler. A group whose rows are all in place stays in its place. The other groups are placed
@@ -28,18 +28,18 @@ def at_home(plan: Plan, held: Sequence[int], size: int, ranks: int) -> Plan:
 
     Args:
         plan ([`~trl_grpo_plus.rollouts.groups.Plan`]): the groups that are trained on.
-        held (`Sequence[int]`): rows on each rank, for each round. Row `i` of a round with n rows on each rank is on
-            rank `i // n`.
+        rows_per_rank (`Sequence[int]`): rows on each rank, for each round. Row `i` of a round with n rows on each rank
+            is on rank `i // n`.
         size (`int`): rows in a group.
         ranks (`int`): the number of ranks, which share the batch equally.
 
     Example:
-        >>> at_home(Plan(order=((0, 3), (0, 0)), live=(True, True)), held=[2], size=1, ranks=2).order
+        >>> at_home(Plan(order=((0, 3), (0, 0)), live=(True, True)), rows_per_rank=[2], size=1, ranks=2).order
         ((0, 0), (0, 3))
     """
     if ranks == 1:
         return plan
-    homes = [_ranks_of(group, held[r], size) for r, group in plan.order]
+    homes = [_ranks_of(group, rows_per_rank[r], size) for r, group in plan.order]
     places = [_ranks_of(place, len(homes) * size // ranks, size) for place in range(len(homes))]
     live = sum(plan.live)
     chosen = [*_fill(range(live), homes, places), *_fill(range(live, len(homes)), homes, places)]

@@ -164,10 +164,10 @@ def judge_batch(
     of_rest = _judge_wholes(config, rest, weights, names, size, trainable)
     named = config.filter_metric not in ("total", "any")
     for group, scored in enumerate(stepwise):
-        seen = [scored[k] for k in scored if (names[k] == config.filter_metric if named else weights[k])]
-        if not seen or verdicts[group] in ("truncated", "unscored"):
+        step_rewards = [scored[k] for k in scored if (names[k] == config.filter_metric if named else weights[k])]
+        if not step_rewards or verdicts[group] in ("truncated", "unscored"):
             continue
-        differ = any(varies(steps, config.zero_variance_tolerance) for steps in seen)
+        differ = any(varies(steps, config.zero_variance_tolerance) for steps in step_rewards)
         if differ or (not named and of_rest[group] == "alive"):
             verdicts[group] = "alive"
         elif verdicts[group] == "alive":  # only the numbers of steps differ

@@ -20,8 +20,8 @@ from .groups import Plan, Round, Rows, plan_batch, shares
 
 logger = get_logger(__name__)
 
-# `(count, wanted, multiple_of, patience)` -> indices of rows that `wanted` accepts: `count`, or a multiple of
-# `multiple_of` below it. A draw gives up once `wanted` has refused more than `patience` rows.
+# `(count, accepts, multiple_of, patience)` -> indices of rows for which `accepts` is true: `count`, or a multiple of
+# `multiple_of` below it. A draw gives up once `accepts` has refused more than `patience` rows.
 Draw = Callable[[int, Callable[[int], bool], int, int | None], list[int]]
 
 
@@ -98,7 +98,7 @@ def _dealt(inputs: Rows, indices: Sequence[int | None]) -> list[Any]:
 
 
 class _Fresh:
-    """Rows of the dataset that a step has not seen.
+    """Rows of the dataset that were not dealt in this step.
 
     Args:
         draw (`Callable`): as for [`resample`].
@@ -108,19 +108,19 @@ class _Fresh:
 
     def __init__(self, draw: Draw, read: Callable[[list[int]], Rows], dealt: list[int | dict[str, Any]]):
         self._draw, self._read = draw, read
-        self._seen = {row for row in dealt if isinstance(row, int)}
+        self._dealt_indices = {row for row in dealt if isinstance(row, int)}
         self._unplaced = [row for row in dealt if not isinstance(row, int)]
 
     def draw(self, count: int, unit: int) -> list[int]:
         """Return indices of the next `count` rows, or of fewer: a multiple of `unit`."""
-        # More rows than the step has seen are refused only if many rows equal a row whose index is not known.
-        patience = 1000 + 2 * (len(self._seen) + len(self._unplaced))
+        # More rows than were dealt are refused only if many rows equal a row whose index is not known.
+        patience = 1000 + 2 * (len(self._dealt_indices) + len(self._unplaced))
         drawn = self._draw(count, self._is_fresh, unit, patience)
-        self._seen.update(drawn)
+        self._dealt_indices.update(drawn)
         return drawn
 
     def _is_fresh(self, index: int) -> bool:
-        if index in self._seen:
+        if index in self._dealt_indices:
             return False
         row = self._read([index])[0] if self._unplaced else {}
         return not any(_plain(row) == _plain(other) for other in self._unplaced)
@@ -148,8 +148,8 @@ def settle(rounds: Sequence[Round], fallback: str, step: int, unit: int) -> Plan
             "data: too easy, too hard, or a broken reward?"
         )
     plan = plan_batch(rounds, target, unit, keep_dead=fallback == "keep")
-    rows, held = len(rounds[0].rewards), [len(one.attempts) for one in rounds]
-    return at_home(plan, held, rows // target, rows // held[0])
+    rows, rows_per_rank = len(rounds[0].rewards), [len(one.attempts) for one in rounds]
+    return at_home(plan, rows_per_rank, rows // target, rows // rows_per_rank[0])
 
 
 def groups_at_least(args: Any, world_size: int) -> int:

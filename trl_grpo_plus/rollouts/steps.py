@@ -96,7 +96,7 @@ class _Prefixes:
 
     def __init__(self, ids: Sequence[int], whole: str, decode: Callable[[Sequence[int]], str]):
         self._ids, self._whole, self._decode = ids, whole, decode
-        self._known: dict[int, tuple[int, bool]] = {}
+        self._measured: dict[int, tuple[int, bool]] = {}
 
     def first(self, end: int, low: int) -> int:
         """Return the first count of tokens, `low` or more, that holds `end` characters; all tokens hold as many."""
@@ -130,16 +130,16 @@ class _Prefixes:
 
     def _reached(self, count: int) -> int:
         """Count the characters of the text that the first `count` tokens hold."""
-        if count not in self._known:
+        if count not in self._measured:
             text = self._decode(self._ids[:count])
             reached = in_common(text, self._whole)
-            self._known[count] = (reached, reached == len(text))
-        return self._known[count][0]
+            self._measured[count] = (reached, reached == len(text))
+        return self._measured[count][0]
 
     def _is_whole(self, count: int) -> bool:
         """Return whether the first `count` tokens end with a whole character."""
         self._reached(count)
-        return self._known[count][1]
+        return self._measured[count][1]
 
 
 def _bisect(reached: Callable[[int], int], end: int, low: int, high: int) -> int:
