@@ -114,12 +114,12 @@ def pick(rounds: Sequence[Round], limit: int | None) -> list[Place]:
     places = [(r, group) for r, one in enumerate(rounds) for group in range(len(one.verdicts))]
     if limit is None or limit >= len(places):
         return places
-    seen = dict.fromkeys(VERDICTS, 0)
+    counts = dict.fromkeys(VERDICTS, 0)
     ranked = []
     for r, group in places:
         verdict = rounds[r].verdicts[group]
-        ranked.append((seen[verdict], (r, group)))
-        seen[verdict] += 1
+        ranked.append((counts[verdict], (r, group)))
+        counts[verdict] += 1
     return sorted(place for _, place in sorted(ranked)[:limit])
 
 
@@ -208,10 +208,10 @@ def _lines(sampled: Sampled, details: dict[Place, list[Details]], runs: dict[int
         line["kept"] = line["reason"] is None
         line["belief"] = sampled.beliefs[groups_before[r] + group] if sampled.beliefs else None
         first = (groups_before[r] + group) * size
-        for attempt, known in enumerate(of_group):
+        for attempt, of_attempt in enumerate(of_group):
             row, line = first + attempt, line.copy()
             # Setting keys one by one is a third faster than building a dict for all.
-            line["prompt"], line["completion"], line["reference"], outcomes, line["extra"], steps = known
+            line["prompt"], line["completion"], line["reference"], outcomes, line["extra"], steps = of_attempt
             line["steps"] = {name: of_one for name, of_one in zip(sampled.weights, steps) if of_one is not None}  # noqa: B905
             line["tokens"], line["truncated"] = sampled.tokens[row], sampled.truncated[row]
             line["attempt"] = attempt
@@ -274,12 +274,12 @@ def _numbers(values: Tensor) -> list[Any]:
     return rounded if values.isfinite().all() else json_value(rounded)
 
 
-def _outcomes(known: Sequence[str | None], scores: Sequence[float | None]) -> Sequence[str | None]:
+def _outcomes(recorded: Sequence[str | None], scores: Sequence[float | None]) -> Sequence[str | None]:
     """Return the outcome of each reward: the recorded one, or the one that follows from its score."""
-    if known and None not in known:
-        return known
-    known = known or [None] * len(scores)
-    return [status or ("abstain" if score is None else "ok") for status, score in zip(known, scores, strict=True)]
+    if recorded and None not in recorded:
+        return recorded
+    recorded = recorded or [None] * len(scores)
+    return [status or ("abstain" if score is None else "ok") for status, score in zip(recorded, scores, strict=True)]
 
 
 def _reason(at: int | None, live: bool, verdict: str, dead: bool) -> str | None:

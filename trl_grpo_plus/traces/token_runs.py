@@ -106,12 +106,12 @@ def _ends(ids: Sequence[int], whole: str, decode: Decode, pieces: dict[int, str]
         return lengths
     # A token's text depends on its neighbours: a space before it, or a byte of a character. So each token is decoded
     # together with those since the last but one whole character.
-    found, begin, done, held = [0], 0, 0, 0
+    found, begin, done, done_chars = [0], 0, 0, 0
     for count in range(1, len(ids) + 1):
         before = decode(ids[begin:done])
         fresh = decode(ids[begin:count])[len(before) :]
-        reached = held + in_common(fresh, whole[held : held + len(fresh)])
+        reached = done_chars + in_common(fresh, whole[done_chars : done_chars + len(fresh)])
         found.append(max(reached, found[-1]))
-        if fresh and reached == held + len(fresh) and not fresh.endswith("\ufffd"):
-            begin, done, held = done, count, reached
+        if fresh and reached == done_chars + len(fresh) and not fresh.endswith("\ufffd"):
+            begin, done, done_chars = done, count, reached
     return found[1:] if found[-1] == len(whole) else None

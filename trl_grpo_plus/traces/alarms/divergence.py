@@ -32,8 +32,10 @@ def runaway(history: History, batch: Sampled, least: float) -> Finding | None:
     if not found:
         return None
     name = max(found, key=lambda one: found[one].now / found[one].was)
-    seen = [f"{one} is {g.now:.3g}, its running median {g.was:.3g}, since step {g.since}" for one, g in found.items()]
-    return Finding(found[name].now / found[name].was, least, "; ".join(seen), _ADVICE[name])
+    observation = "; ".join(
+        f"{one} is {g.now:.3g}, its running median {g.was:.3g}, since step {g.since}" for one, g in found.items()
+    )
+    return Finding(found[name].now / found[name].was, least, observation, _ADVICE[name])
 
 
 def sampler_drift(history: History, batch: Sampled, least: float) -> Finding | None:

@@ -335,9 +335,9 @@ def _line(points: list[tuple[float, float]], span: float) -> tuple[float, float,
 
 
 def mean(values: Iterable[float | None], least: int) -> float | None:
-    """Return the mean of the known values; `None` if fewer than `least` are known."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if len(known) >= max(least, 1) else None
+    """Return the mean of the values that are not `None`; `None` if there are fewer than `least`."""
+    present = [value for value in values if value is not None]
+    return sum(present) / len(present) if len(present) >= max(least, 1) else None
 
 
 def share_of(pairs: Iterable[tuple[float, int]], least: int = 1) -> float | None:

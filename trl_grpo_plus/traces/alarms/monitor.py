@@ -90,11 +90,11 @@ class Thresholds(SimpleNamespace):
         held_out_floor: float = 0.05,
         **thresholds: float | None,
     ):
-        known = _SETTINGS | {name: rule.limits for name, rule in ALARMS.items()}
+        bounds = _SETTINGS | {name: rule.limits for name, rule in ALARMS.items()}
         for name in thresholds:
-            if name not in known:
+            if name not in bounds:
                 raise ConfigError(
-                    f"{name!r} is no alarm threshold.{did_you_mean(name, known)} Known: {', '.join(known)}."
+                    f"{name!r} is no alarm threshold.{did_you_mean(name, bounds)} Known: {', '.join(bounds)}."
                 )
         limits = {name: rule.default for name, rule in ALARMS.items()} | thresholds
         floors = {"entropy_floor": entropy_floor, "kl_floor": kl_floor, "sampler_floor": sampler_floor}
@@ -103,7 +103,7 @@ class Thresholds(SimpleNamespace):
         floors |= {"held_out_window": held_out_window}
         super().__init__(window=window, min_batches=min_batches, **floors, **limits)
         for name, value in vars(self).items():
-            known[name].check(name, value)
+            bounds[name].check(name, value)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Thresholds":
@@ -198,7 +198,7 @@ class Watch:
             step=step,
             value=finding.value,
             threshold=finding.threshold,
-            message=f"{name} at step {logged_step(step)}: {finding.seen}. {finding.advice}{where}",
+            message=f"{name} at step {logged_step(step)}: {finding.observation}. {finding.advice}{where}",
             groups=finding.groups,
             new=before is None or now - before > self.thresholds.window,
         )

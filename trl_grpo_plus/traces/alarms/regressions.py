@@ -99,7 +99,7 @@ def diversity_loss(history: History, batch: Sampled, least: float) -> Finding | 
     return Finding(
         first.value,
         first.threshold,
-        f"since step {since} {' and '.join(one.seen for one in losses)}, while the mean total rose from "
+        f"since step {since} {' and '.join(one.observation for one in losses)}, while the mean total rose from "
         f"{first.peak.total.mean:.3g} to {total.mean:.3g}",
         "What it can do it does more surely, what it could do it does no more. A higher temperature or epsilon_high, "
         "a KL term, resampling or an advantage estimator for pass@k (passk, pkpo) keep it trying.",
@@ -111,7 +111,7 @@ class _Loss(NamedTuple):
     peak: Peak
     value: float
     threshold: float
-    seen: str
+    observation: str
 
 
 def _fewer_solved(history: History, least: float) -> _Loss | None:
@@ -120,8 +120,8 @@ def _fewer_solved(history: History, least: float) -> _Loss | None:
     if peak is None or now is None or height <= 0 or not peak.level.surely_above(now):
         return None
     lost = (peak.level.mean - now.mean) / height
-    seen = f"what a group's best attempt earns fell from {peak.level.mean:.3g} to {now.mean:.3g}"
-    return _Loss(peak, lost, least, seen) if lost >= least else None
+    observation = f"what a group's best attempt earns fell from {peak.level.mean:.3g} to {now.mean:.3g}"
+    return _Loss(peak, lost, least, observation) if lost >= least else None
 
 
 def _alike(history: History) -> _Loss | None:
@@ -130,5 +130,5 @@ def _alike(history: History) -> _Loss | None:
     if peak is None or now is None or peak.level.mean < _DIFFERED or not peak.level.surely_above(now):
         return None
     left, floor = now.mean / peak.level.mean, history.thresholds.distinct_floor
-    seen = f"pairs of failed attempts with different answers fell from {peak.level.mean:.0%} to {now.mean:.0%}"
-    return _Loss(peak, left, floor, seen) if left <= floor else None
+    observation = f"pairs of failed attempts with different answers fell from {peak.level.mean:.0%} to {now.mean:.0%}"
+    return _Loss(peak, left, floor, observation) if left <= floor else None

@@ -42,13 +42,13 @@ class Peak:
 def level_of(values: Iterable[float | None]) -> Level | None:
     """Return the level of one value per batch.
 
-    Returns `None` if fewer than 4 values or fewer than half of them are known, or if the mean or its error is not
-    finite.
+    Values that are `None` are left out. Returns `None` if fewer than 4 values or fewer than half of them remain, or if
+    the mean or its error is not finite.
     """
     every = list(values)
-    known = [value for value in every if value is not None]
-    if len(known) < max(4, len(every) / 2):
+    present = [value for value in every if value is not None]
+    if len(present) < max(4, len(every) / 2):
         return None
-    mean = sum(known) / len(known)
-    error = math.sqrt(sum((value - mean) * (value - mean) for value in known) / (len(known) - 1) / len(known))
+    mean = sum(present) / len(present)
+    error = math.sqrt(sum((value - mean) * (value - mean) for value in present) / (len(present) - 1) / len(present))
     return Level(mean, error) if math.isfinite(mean) and math.isfinite(error) else None

@@ -14,7 +14,7 @@ class Finding:
 
     value: float
     threshold: float
-    seen: str
+    observation: str
     advice: str
     groups: tuple[GroupKey, ...] = ()
 
