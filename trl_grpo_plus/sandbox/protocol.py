@@ -56,12 +56,12 @@ class Answer(NamedTuple):
     tokens: list[Any] | None
     reason: str = ""
 
-    def equals(self, wanted: Any) -> bool:
-        """Return whether the answer equals `wanted`, with the same types throughout.
+    def equals(self, expected: Any) -> bool:
+        """Return whether the answer equals `expected`, with the same types throughout.
 
         A tuple counts as a list. NaN equals nothing.
         """
-        return self.tokens is not None and _plain.same(wanted, self.tokens)
+        return self.tokens is not None and _plain.same(expected, self.tokens)
 
 
 class Checked(NamedTuple):

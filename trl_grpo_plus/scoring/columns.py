@@ -94,10 +94,10 @@ def columns_of(
 def _check_column(label: str, column: str, available: Sequence[str], rename: str) -> None:
     if column in available and column not in NOT_GIVEN:
         return
-    known = [*(name for name in available if name not in NOT_GIVEN), *TRL_GIVES]
+    readable = [*(name for name in available if name not in NOT_GIVEN), *TRL_GIVES]
     raise ConfigError(
         f"reward {label!r} needs the column {column!r}, the data has "
-        f"{', '.join(available)}.{did_you_mean(column, known)} If "
+        f"{', '.join(available)}.{did_you_mean(column, readable)} If "
         f"it has another name there, say so in the reward's args: {{{rename}}}."
     )
 

@@ -227,9 +227,9 @@ def _asks_for_an_answer(tree: ast.AST, first: str, method: str) -> bool:
         return isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load)
 
     harmless: set[ast.AST] = set()
-    known = -1
-    while len(harmless) > known:
-        known = len(harmless)
+    previous = -1
+    while len(harmless) > previous:
+        previous = len(harmless)
         for node in ast.walk(tree):
             for place, name in _handed_on(node, functions):
                 if is_it(place):

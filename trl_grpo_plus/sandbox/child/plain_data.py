@@ -104,10 +104,10 @@ def canonical(tokens: Any) -> str:
     return _fold(tokens, _canonical_leaf, _canonical_collection)
 
 
-def same(wanted: Any, tokens: Any) -> bool:
-    """Return whether tokens from the program encode a value equal to `wanted`."""
+def same(expected: Any, tokens: Any) -> bool:
+    """Return whether tokens from the program encode a value equal to `expected`."""
     try:
-        return canonical(encode(wanted)) == canonical(tokens)
+        return canonical(encode(expected)) == canonical(tokens)
     except ValueError:
         return False
 
