@@ -44,9 +44,9 @@ class Codes(NamedTuple):
 
 def encoded(values: Sequence[Any]) -> Codes:
     """Return a sequence of plain values as [`Codes`]. All NaN are one value, `None`."""
-    known: dict[Any, int] = {}
-    codes = [known.setdefault(value if value == value else None, len(known)) for value in values]
-    return Codes(list(known), torch.tensor(codes, dtype=_smallest(len(known))))
+    code_of: dict[Any, int] = {}
+    codes = [code_of.setdefault(value if value == value else None, len(code_of)) for value in values]
+    return Codes(list(code_of), torch.tensor(codes, dtype=_smallest(len(code_of))))
 
 
 def encoded_column(dataset: Any, name: str) -> Codes | None:
@@ -108,11 +108,11 @@ def prints(dataset: Any, columns: Iterable[str | None]) -> dict[int, int]:
 
     The fingerprint of `datasets` does not depend on contents: it changes if the same rows were made in another way.
     """
-    held = [name for name in dict.fromkeys(columns) if name in (getattr(dataset, "column_names", None) or ())]
-    count = min(len(dataset), SAMPLE) if held else 0
+    present = [name for name in dict.fromkeys(columns) if name in (getattr(dataset, "column_names", None) or ())]
+    count = min(len(dataset), SAMPLE) if present else 0
     rows = [place * (len(dataset) - 1) // max(count - 1, 1) for place in range(count)]
     # Read as stored, so that no transform runs and no picture is decoded.
-    stored = dataset.select_columns(held).with_format("arrow")[rows].to_pylist() if rows else []
+    stored = dataset.select_columns(present).with_format("arrow")[rows].to_pylist() if rows else []
     return {row: _checksum(content) for row, content in zip(rows, stored, strict=True)}
 
 

@@ -62,7 +62,7 @@ class Holder:
 
 
 @dataclass
-class _Held:
+class _OwnLock:
     """A lock of this process, the folders that were made for it, and the number of times that it was taken."""
 
     descriptor: int
@@ -70,7 +70,7 @@ class _Held:
     times: int = 1
 
 
-_held: dict[Path, _Held] = {}
+_own_locks: dict[Path, _OwnLock] = {}
 
 
 @contextlib.contextmanager
@@ -111,8 +111,8 @@ def check(folder: str) -> None:
 
 def _take(path: Path) -> bool:
     """Take the lock, or count one more use of it; return `False`, with a warning, if the folder cannot be locked."""
-    if path in _held:
-        _held[path].times += 1
+    if path in _own_locks:
+        _own_locks[path].times += 1
         return True
     made = [folder for folder in path.parents if not folder.exists()]
     try:
@@ -126,7 +126,7 @@ def _take(path: Path) -> bool:
     if before is not None and not before.lives:  # a copied folder has a copy of the file
         what = "ended without giving it back" if before.is_here else "may have ended; end it if it still runs there"
         say(f"{path.parent} was held by {before}, which {what}: taken over.", flush=True)
-    _held[path] = _Held(descriptor, made)
+    _own_locks[path] = _OwnLock(descriptor, made)
     return True
 
 
@@ -198,25 +198,25 @@ def _refusal(folder: Path, holder: Holder | None) -> ConfigError:
 
 
 def _give_back(path: Path) -> None:
-    held = _held.get(path)
-    if held is None:  # this process was forked after the lock was taken
+    lock = _own_locks.get(path)
+    if lock is None:  # this process was forked after the lock was taken
         return
-    held.times -= 1
-    if held.times:
+    lock.times -= 1
+    if lock.times:
         return
-    del _held[path]
+    del _own_locks[path]
     with contextlib.suppress(OSError):  # before the release, so that a waiting process sees that the file is gone
         path.unlink()
-        for folder in held.made:  # a refused run leaves nothing behind
+        for folder in lock.made:  # a refused run leaves nothing behind
             folder.rmdir()
-    os.close(held.descriptor)
+    os.close(lock.descriptor)
 
 
 def _forget() -> None:
     """Forget the parent's lock in a forked process, which is another run or no run."""
-    for held in _held.values():
-        os.close(held.descriptor)
-    _held.clear()
+    for lock in _own_locks.values():
+        os.close(lock.descriptor)
+    _own_locks.clear()
 
 
 os.register_at_fork(after_in_child=_forget)

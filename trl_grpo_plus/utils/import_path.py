@@ -32,7 +32,7 @@ def load(path: str) -> Any:
     module = _load_file(where) if where.endswith(".py") else _load_module(where)
     function = getattr(module, name, None)
     if not callable(function):
-        functions = [known for known, value in vars(module).items() if callable(value)]
+        functions = [attribute for attribute, value in vars(module).items() if callable(value)]
         raise ConfigError(f"{where} has no function {name!r}.{did_you_mean(name, functions)}")
     return function
 
@@ -91,10 +91,10 @@ def _load_file(where: str) -> Any:
     # The name holds a hash of the whole path, because two files may be called rewards.py.
     name = f"{_FROM_FILE}{Path(path).stem}_{hashlib.blake2b(path.encode(), digest_size=4).hexdigest()}"
     # The file may be imported under another name; a second copy would register its rewards again.
-    for known in list(sys.modules.values()):
-        file = getattr(known, "__file__", None)
-        if isinstance(file, str) and os.path.realpath(file) == path and known.__name__ != "__main__":
-            return known
+    for imported in list(sys.modules.values()):
+        file = getattr(imported, "__file__", None)
+        if isinstance(file, str) and os.path.realpath(file) == path and imported.__name__ != "__main__":
+            return imported
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{where} cannot be imported.")

@@ -75,16 +75,16 @@ def spare_tasks() -> int:
 def tasks_of_user() -> int:
     """Count this user's threads if /proc shows the threads of all users; otherwise count all of the machine."""
     everyone = tasks_of_all()
-    own = seen = 0
+    own = visible = 0
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             try:
                 count = os.stat(f"{entry.path}/task").st_nlink - 2
-                seen += count
+                visible += count
                 own += count if entry.stat().st_uid == os.getuid() else 0
             except OSError:  # the process has ended
                 continue
-    return own if seen >= 0.9 * everyone else everyone
+    return own if visible >= 0.9 * everyone else everyone
 
 
 def tasks_of_all() -> int:

@@ -35,9 +35,9 @@ def error_prefix(what: str, errors: type[ValueError] = ConfigError) -> Iterator[
         raise ConfigError(text if text.startswith(what) else f"{what}: {text}") from error
 
 
-def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """Suggest the known names that are similar to `name`: " Did you mean ...?", or ""."""
-    matches = difflib.get_close_matches(name, [k for k in known if not k.startswith("_")], n=3)
+def did_you_mean(name: str, names: Iterable[str], prefix: str = "") -> str:
+    """Suggest the `names` that are similar to `name`: " Did you mean ...?", or ""."""
+    matches = difflib.get_close_matches(name, [each for each in names if not each.startswith("_")], n=3)
     return f" Did you mean {' or '.join(prefix + match for match in matches)}?" if matches else ""
 
 
