@@ -148,8 +148,8 @@ class Load:
             lengths = torch.tensor([attempt.num_tokens for attempt in attempts])[: sum(plan.live) * self._size]
             lengths = lengths.view(-1, self._size)
             of_groups = ((sum(plan.live), self._size), batch.rewards, self._weights)
-            known = GroupBatch(lengths=lengths, **self._prompts.known(batch))
-            advantages = self._credit.advantages(*of_groups, known)
+            group_batch = GroupBatch(lengths=lengths, **self._prompts.group_batch_fields(batch))
+            advantages = self._credit.advantages(*of_groups, group_batch)
         with self._clocked("traces: the batch before is awaited"):
             self._recorder.settle()
         with self._clocked("traces: handed over"):

@@ -131,7 +131,7 @@ class Batch:
         reads_mask: bool,
         reads_lengths: bool,
         entropies: Tensor | None = None,
-        **known: Any,
+        **fields: Any,
     ) -> GroupBatch:
         """Return the record of the groups that are trained on. Collective.
 
@@ -140,7 +140,7 @@ class Batch:
             accelerator (`Accelerator`): the trainer's.
             reads_mask, reads_lengths (`bool`): whether to gather the whole mask; if not, whether to gather its sums.
             entropies (`Tensor`, *optional*): this rank's `(B, T)` nats.
-            known: other fields of the record.
+            fields: other fields of the record.
         """
         live = self._live
         rows = tuple(one.rows[group] for one, group in live if one.rows)
@@ -159,7 +159,7 @@ class Batch:
             entropies=entropies,
             lengths=lengths,
             marks=self.marks,
-            **known,
+            **fields,
         )
 
     def columns(self, names: Sequence[str], accelerator: Any) -> dict[str, list[Any]]:
@@ -321,11 +321,11 @@ class Batch:
         *,
         names: Mapping[str, float],
         weights: Tensor,
-        **known: Any,
+        **fields: Any,
     ) -> Sampled:
         """Return the batch's record for traces and alarms.
 
-        `advantages` belong to this rank's rows of the plan, `weights` to the rewards in `names`. `known` are the
+        `advantages` belong to this rank's rows of the plan, `weights` to the rewards in `names`. `fields` are the
         record's other fields.
         """
         return Sampled(
@@ -340,7 +340,7 @@ class Batch:
             advantages=first_tokens(advantages).cpu(),
             kl=None if self.kl is None else self.kl.cpu(),
             failing=dict(zip(names, self.failing, strict=True)),
-            **known,
+            **fields,
         )
 
     def without_monitors(self, trainer: Any, rewards: Tensor) -> Tensor:

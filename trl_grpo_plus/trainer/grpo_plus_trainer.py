@@ -188,8 +188,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._prompts = Prompts(args, self.train_dataset, names, weights, self.accelerator, self._prompt_states)
         self._vllm_check = VLLMCheck(args, self.accelerator, self._policy_logps, not self._is_vlm)
         self._layout = training_state.layout(args, self.accelerator.num_processes)
-        known = describe(args, self.model, self.train_dataset, self.eval_dataset)
-        self._recorder = Recorder(args, names, weights, self.accelerator.process_index, known)
+        about = describe(args, self.model, self.train_dataset, self.eval_dataset)
+        self._recorder = Recorder(args, names, weights, self.accelerator.process_index, about)
         self._guard = StepGuard(args, self.accelerator)
         SlimProgress.install(self)
         # Before trackio's own callback, which closes its run when training ends.
@@ -372,7 +372,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             to_go = batches.of_all(self._kl_to_go(output, num_live), self.accelerator)
         if credit.estimator and credit.estimator.variant.entropies:
             entropies = self._policy_logps(output, entropies=True)
-        known = batch.group_batch(
+        group_batch = batch.group_batch(
             mask,
             self.accelerator,
             reads_mask=credit.reads_mask,
@@ -381,10 +381,10 @@ class GRPOPlusTrainer(GRPOTrainer):
             step=self.state.global_step,
             seed=f"{self.args.seed} {self._step}",
             columns=batch.columns(credit.columns, self.accelerator),
-            **self._prompts.known(batch),
+            **self._prompts.group_batch_fields(batch),
         )
         groups_of = (num_live, self.num_generations)
-        values = credit.advantages(groups_of, batch.rewards, self.reward_weights, known, to_go, self.beta)
+        values = credit.advantages(groups_of, batch.rewards, self.reward_weights, group_batch, to_go, self.beta)
         if to_go is not None:
             self._adapt_beta()
         output["advantages"] = padding.fitting(batches.own_rows(values, self.accelerator), output["completion_ids"])
@@ -449,11 +449,11 @@ class GRPOPlusTrainer(GRPOTrainer):
         traced = self._recorder.traces(split, self._step // (self.args.steps_per_generation * self.num_iterations))
         if not traced and not (self.args.alarms and self.model.training):
             return
-        known: dict[str, Any] = {"entropy": self._entropy, "beliefs": self._prompts.believed(batch)}
-        known["alike"] = self.rollout_func is None and self.environment_factories is None
-        known["by_token"] = advantages_by_token(batch.trained, advantages, self.processing_class)
-        known["names"], known["weights"] = self._recorder.weights, self.reward_weights.cpu()
-        sampled = batch.traced(split, self.state.global_step, plan, advantages, **known)
+        fields: dict[str, Any] = {"entropy": self._entropy, "beliefs": self._prompts.believed(batch)}
+        fields["alike"] = self.rollout_func is None and self.environment_factories is None
+        fields["by_token"] = advantages_by_token(batch.trained, advantages, self.processing_class)
+        fields["names"], fields["weights"] = self._recorder.weights, self.reward_weights.cpu()
+        sampled = batch.traced(split, self.state.global_step, plan, advantages, **fields)
         self._settle_record()
         if traced and self.model.training:
             self._recorder.keep_first_prompt(sampled.step, partial(self._as_given, batch.rounds[0].attempts[0]))
@@ -521,7 +521,7 @@ class GRPOPlusTrainer(GRPOTrainer):
                 del metrics[name][before.get(name, 0) :]
         if beta and self.accelerator.sync_gradients:
             self._adapt_beta(passes=self.num_iterations)
-        return self._guard.seen(loss, given)
+        return self._guard.record_micro_batch(loss, given)
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
         computed = super()._get_per_token_logps_and_entropies(*args, **kwargs)

@@ -74,7 +74,7 @@ class StepGuard:
         """Keep the `(B, T)` log-probs of a forward pass."""
         self._logps = logps.detach() if self._raises else None
 
-    def seen(self, loss: Tensor, batch: Mapping[str, Any]) -> Tensor:
+    def record_micro_batch(self, loss: Tensor, batch: Mapping[str, Any]) -> Tensor:
         """Return a micro-batch's loss to back-propagate, and keep its inputs."""
         if not self._raises:
             return loss

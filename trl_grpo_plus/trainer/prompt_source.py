@@ -143,7 +143,7 @@ class Prompts:
         batch.streamed = True
         self.memory.show(window.rows)
 
-    def known(self, batch: Batch) -> dict[str, Any]:
+    def group_batch_fields(self, batch: Batch) -> dict[str, Any]:
         """Return the beliefs of the groups that are trained on, by field name.
 
         The fields are those of a
