@@ -117,10 +117,10 @@ def register_reward(
             preload=tuple(preload),
             parts=parts,
         )
-        known = [_REGISTERED[name].target] if name in _REGISTERED else _listed().get(name, [])
+        targets = [_REGISTERED[name].target] if name in _REGISTERED else _listed().get(name, [])
         again = name in _REGISTERED and same_source(_REGISTERED[name].function, function)
-        if known and definition.target not in known and not again:
-            raise ConfigError(f"a reward named {name!r} exists already: {known[0]}. Choose another name.")
+        if targets and definition.target not in targets and not again:
+            raise ConfigError(f"a reward named {name!r} exists already: {targets[0]}. Choose another name.")
         _REGISTERED[name] = definition
         return Reward(definition)
 
@@ -220,13 +220,13 @@ class RewardSpec:
             return entry
         if not isinstance(entry, Mapping):
             return cls(entry)
-        known = [item.name for item in fields(cls)]
+        keys = [item.name for item in fields(cls)]
         for key in entry:
-            if key not in known:
+            if key not in keys:
                 raise ConfigError(
                     f"reward_funcs: {dict(entry)!r} has the unknown key "
-                    f"{key!r}.{did_you_mean(str(key), known)} Keys are "
-                    f"{', '.join(known)}."
+                    f"{key!r}.{did_you_mean(str(key), keys)} Keys are "
+                    f"{', '.join(keys)}."
                 )
         if "name" not in entry:
             raise ConfigError(f"reward_funcs: {dict(entry)!r} has no name.")
@@ -249,7 +249,7 @@ class RewardSpec:
             raise ConfigError(f"reward_funcs: {changed[0]} is for functions; {self.name!r:.80} is a model.")
         else:
             return self.name
-        if not changed and definition.target not in {known.target for known in _REGISTERED.values()}:
+        if not changed and definition.target not in {registered.target for registered in _REGISTERED.values()}:
             return definition.function  # a plain function by its path: TRL's own kind
         return Reward(definition, self.args, **options).prepare()
 
