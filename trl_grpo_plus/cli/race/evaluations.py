@@ -137,13 +137,14 @@ def caught_up(first: Standing, second: Standing, split: str) -> str:
 
 def settings_of(run: Standing) -> str:
     """Return a run's settings in one line."""
-    known = run.settings
-    if not known:
+    settings = run.settings
+    if not settings:
         return "did not start"
-    options = "".join(f", {name} {value}" for name, value in known["options"].items())
+    options = "".join(f", {name} {value}" for name, value in settings["options"].items())
     return (
-        f"{known['trainer']}, {known['prompts']} prompts x num_generations {known['num_generations']} per batch, "
-        f"{known['max_steps']} steps, learning_rate {known['learning_rate']:g}, seed {known['seed']}{options}"
+        f"{settings['trainer']}, {settings['prompts']} prompts x num_generations {settings['num_generations']} per "
+        f"batch, {settings['max_steps']} steps, learning_rate {settings['learning_rate']:g}, seed {settings['seed']}"
+        f"{options}"
     )
 
 
