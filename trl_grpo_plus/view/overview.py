@@ -54,18 +54,18 @@ def opening(groups: Iterable[tuple[Place, Telling | None]]) -> dict[str, Any] | 
     Returns:
         `dict`: `split`, `step` and `group`, "batch.round.group", as in the page's address. `None` without groups.
     """
-    known = list(groups)
-    if not known:
+    listed = list(groups)
+    if not listed:
         return None
-    trained = [group for group in known if group[0][0] == "train"]
-    live = [(place, told) for place, told in trained if told is not None]
+    trained = [group for group in listed if group[0][0] == "train"]
+    live = [(place, sort_key) for place, sort_key in trained if sort_key is not None]
     steps = sorted({step for (_, step, _), _ in trained})
     since = steps[-max(1, round(_LAST * len(steps)))] if steps else 0
     late = [group for group in live if group[0][1] >= since]
     if late:
         (split, step, key), _ = max(late, key=lambda group: (group[1], group[0][1]))
     else:
-        (split, step, key), _ = (live or trained or known)[-1]
+        (split, step, key), _ = (live or trained or listed)[-1]
     return {"split": split, "step": step, "group": ".".join(map(str, key))}
 
 

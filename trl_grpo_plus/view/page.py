@@ -156,8 +156,8 @@ class _Supply:
         if source.folder is None:
             self._store_all(source.groups)
         else:
-            wanted = None if rescored is None else lambda *key: rescored.differs(*key) is not None
-            self._groups = file_index.read_run(source.folder, wanted)
+            was_rescored = None if rescored is None else lambda *key: rescored.differs(*key) is not None
+            self._groups = file_index.read_run(source.folder, was_rescored)
             self.tally, self.prompts = self._groups.tally, self._groups.prompts
             self.total, self.attempts = len(self._groups), self._groups.attempts
             self._sizes = self._groups.bytes()
@@ -172,15 +172,15 @@ class _Supply:
     def fill(self, room: int) -> list[Stored]:
         """Return the groups that fit into `room` bytes, in the order of the run."""
         while True:
-            known = [(n, self._stored[n].cost) for n in self._order[: len(self._stored)].tolist()]
-            chosen = fitting(known, room)
+            costs = [(n, self._stored[n].cost) for n in self._order[: len(self._stored)].tolist()]
+            chosen = fitting(costs, room)
             left = room - sum(self._stored[n].cost for n in chosen)
-            if len(known) == self.total or (chosen and left < max(self.least, _SPARE * room)):
+            if len(costs) == self.total or (chosen and left < max(self.least, _SPARE * room)):
                 return [self._stored[n] for n in sorted(chosen)]
             # As many as fill the room, if they pack as those before, and a tenth more.
-            packed = sum(cost for _, cost in known) / sum(self._sizes[n] for n, _ in known)
+            packed = sum(cost for _, cost in costs) / sum(self._sizes[n] for n, _ in costs)
             enough = int(np.count_nonzero(np.cumsum(self._sizes[self._order]) * packed < room))
-            self._read(max(enough, len(known)) + len(known) // 10 + 1)
+            self._read(max(enough, len(costs)) + len(costs) // 10 + 1)
 
     def _ranks(self) -> Any:
         ranks = self._groups.ranks(self._named)
@@ -237,8 +237,8 @@ def _lists(prompts: Prompts, about: Row, room: int, least: int) -> tuple[_Lists,
     """
     most = MOST_PROMPTS
     while True:
-        told, identities = prompts.told(about.get("solved_reward"), most)
-        packed = pack(told)
+        lists, identities = prompts.told(about.get("solved_reward"), most)
+        packed = pack(lists)
         # The index links each line to its prompt by a number of up to 7 digits.
         cost = len(packed) * 4 // 3 + 10 * len(identities) + TAGS
         if not identities or cost <= min(room // 10, room - least):

@@ -119,8 +119,8 @@ class Prompts:
         >>> line = {"split": "train", "prompt": "5d41402abc4b2a76", "title": "6 * 7", "verdict": None}
         >>> for step, rewards in enumerate([[0.0, 0.0], [1.0, 1.0]]):
         ...     prompts.see({**line, "step": step, "rewards": rewards})
-        >>> told, identities = prompts.told(solved_reward=1.0)
-        >>> told["title"], told["list"], told["means"], identities
+        >>> lists, identities = prompts.told(solved_reward=1.0)
+        >>> lists["title"], lists["list"], lists["means"], identities
         (['6 * 7'], ['newly'], [[0.0, 1.0]], ['5d41402abc4b2a76'])
     """
 
@@ -173,7 +173,7 @@ class Prompts:
     def _title(self, group: int) -> str:
         if group in self._titles:
             return self._titles[group]
-        first, block = self._blocks[bisect_right(self._blocks, group, key=lambda known: known[0]) - 1]
+        first, block = self._blocks[bisect_right(self._blocks, group, key=lambda entry: entry[0]) - 1]
         return str(block.title(group - first))
 
     def bar(self, solved_reward: float | None) -> tuple[float, str]:
@@ -223,8 +223,8 @@ class Prompts:
         names = [*("split", "title", "list", "groups", "attempts", "solved", "failed")]
         names += ["early", "late", "steps", "means"]
         table = {name: [line[name] for line in lines] for name in names}
-        told = {"bar": None if math.isnan(bar) else bar, "by": by, "counts": _counts(went, splits), **table}
-        return told, [f"{self._identity[firsts[one.prompt]]:016x}" for one in chosen]
+        lists = {"bar": None if math.isnan(bar) else bar, "by": by, "counts": _counts(went, splits), **table}
+        return lists, [f"{self._identity[firsts[one.prompt]]:016x}" for one in chosen]
 
     def _prompts(self) -> tuple[list[int], Any]:
         """Return the first group of each prompt, in order, and the number of each group's prompt."""
@@ -246,9 +246,9 @@ class Prompts:
         sizes, rewards = np.array(self._sizes, "i8"), np.array(self._rewards, "f8")
         if not len(sizes):
             return _Scored(sizes, rewards, rewards)
-        starts, known = np.cumsum(sizes) - sizes, ~np.isnan(rewards)
-        counts = np.add.reduceat(known.astype(int), starts)
-        sums = np.add.reduceat(np.where(known, rewards, 0.0), starts)
+        starts, has_reward = np.cumsum(sizes) - sizes, ~np.isnan(rewards)
+        counts = np.add.reduceat(has_reward.astype(int), starts)
+        sums = np.add.reduceat(np.where(has_reward, rewards, 0.0), starts)
         solved = np.add.reduceat((rewards >= bar - _EPSILON).astype(int), starts)
         with np.errstate(invalid="ignore"):
             return _Scored(sizes, np.where(counts, sums, np.nan) / counts, np.where(counts, solved, np.nan) / counts)

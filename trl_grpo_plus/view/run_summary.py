@@ -126,13 +126,13 @@ class Run:
     @cached_property
     def options(self) -> dict[str, Any]:
         """All known options of the run, from run.json, a race's settings and trainer_state.json."""
-        told = {key: value for key, value in self.about.items() if key != "rewards"}
+        from_run_json = {key: value for key, value in self.about.items() if key != "rewards"}
         weights = {f"weight of {name}": value for name, value in (self.about.get("rewards") or {}).items()}
         raced = {key: value for key, value in self.race.items() if key not in ("prompts", "splits", "rollouts")}
         state: Row = next(self._states(), {})
         kept: Row = {key: state[key] for key in ("max_steps", "num_train_epochs", "train_batch_size") if key in state}
-        known: Row = {**kept, **_flat(raced), **_flat(told), **weights}
-        return {key: self._at_home(value) for key, value in known.items()}
+        options: Row = {**kept, **_flat(raced), **_flat(from_run_json), **weights}
+        return {key: self._at_home(value) for key, value in options.items()}
 
     def _at_home(self, value: Any) -> Any:
         """Rewrite a path within the run's own folder, such as a warm start's, to begin with `output_dir/`."""

@@ -122,30 +122,30 @@ class _Handler(BaseHTTPRequestHandler):
         if answer is None:
             return self.send_error(404)
         try:
-            asked = {name: int(values[-1]) for name, values in parse_qs(urlsplit(self.path).query).items()}
+            query = {name: int(values[-1]) for name, values in parse_qs(urlsplit(self.path).query).items()}
         except ValueError:
             return self.send_error(400)
-        answer(asked)
+        answer(query)
 
-    def _page(self, asked: dict[str, int]) -> None:
+    def _page(self, query: dict[str, int]) -> None:
         news = self.server.feed.news()
         page, policy = served(news)
         self._send(page, "text/html; charset=utf-8", {"Content-Security-Policy": f"{policy}; frame-ancestors 'none'"})
         if news["head"]["groups"] < news["head"]["groups_total"]:  # a long run, whose lists take a second to count
             threading.Thread(target=self.server.feed.lists, daemon=True).start()
 
-    def _data(self, asked: dict[str, int]) -> None:
-        known = {name: asked[name] for name in ("epoch", "groups", "version") if name in asked}
-        self._send(_json(self.server.feed.news(**known)), "application/json")
+    def _data(self, query: dict[str, int]) -> None:
+        reader_state = {name: query[name] for name in ("epoch", "groups", "version") if name in query}
+        self._send(_json(self.server.feed.news(**reader_state)), "application/json")
 
-    def _metrics(self, asked: dict[str, int]) -> None:
+    def _metrics(self, query: dict[str, int]) -> None:
         self._send(_json(self.server.feed.metrics()), "application/json")
 
-    def _lists(self, asked: dict[str, int]) -> None:
+    def _lists(self, query: dict[str, int]) -> None:
         self._send(_json(self.server.feed.lists()), "application/json")
 
-    def _texts(self, asked: dict[str, int]) -> None:
-        texts = self.server.feed.texts(*(asked.get(name, -1) for name in ("epoch", "from", "to")))
+    def _texts(self, query: dict[str, int]) -> None:
+        texts = self.server.feed.texts(*(query.get(name, -1) for name in ("epoch", "from", "to")))
         try:
             first = _json(next(texts))
         except Moved:

@@ -55,7 +55,7 @@ def _of_message(message: dict[str, Any], start: int) -> Iterator[Call]:
     for call in message.get("tool_calls") or ():
         called = call.get("function", call)  # the same text as utils.text writes
         end = start + utf16(str(called))
-        yield [start, end, *_told(called if isinstance(called, dict) else {"name": called})]
+        yield [start, end, *_name_and_arguments(called if isinstance(called, dict) else {"name": called})]
         start = end + 1
 
 
@@ -73,13 +73,13 @@ def _in_text(text: str, start: int) -> Iterator[Call]:
             continue
         if isinstance(value, dict):
             ends += (opening, end)
-            called.append(_told(value))
+            called.append(_name_and_arguments(value))
     units = places(text, ends, start)
-    for first, last, told in zip(units[::2], units[1::2], called, strict=True):
-        yield [first, last, *told]
+    for first, last, name_and_arguments in zip(units[::2], units[1::2], called, strict=True):
+        yield [first, last, *name_and_arguments]
 
 
-def _told(called: dict[str, Any]) -> tuple[str, list[list[str]]]:
+def _name_and_arguments(called: dict[str, Any]) -> tuple[str, list[list[str]]]:
     """Return a call's name and arguments. The arguments may be given as a JSON string."""
     given = called.get("arguments")
     if isinstance(given, str):
