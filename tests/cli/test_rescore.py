@@ -1,6 +1,7 @@
 """`trl-grpo-plus rescore`, on runs that were made up."""
 
 import dataclasses
+import io
 import json
 import random
 import subprocess
@@ -8,13 +9,14 @@ import sys
 import tracemalloc
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import synthetic_traces
 import torch
 
 from trl_grpo_plus.cli.main import main
-from trl_grpo_plus.cli.rescore import command, compare, page, requested_rewards, scoring_loop
+from trl_grpo_plus.cli.rescore import command, compare, page, requested_rewards, scored_groups, scoring_loop
 from trl_grpo_plus.cli.rescore.command import limits
 from trl_grpo_plus.cli.rescore.scored_groups import ScoredGroups
 from trl_grpo_plus.objective import advantages
@@ -244,6 +246,25 @@ def test_a_time_limit_holds(run, capsys):
     assert found[1].outcomes["slow"][2].message == "It was stopped after 1 s."
     zeros = sum(not row["reward"] for row in ATTEMPTS)
     assert {kind: len(of_kind) for kind, of_kind in differences.items()} == {"0 -> 1": zeros, "time-out": 1}
+
+
+class Small(io.BytesIO):
+    """A file on a disk that takes so many bytes."""
+
+    def write(self, data):
+        return super().write(data[: max(2000 - self.tell(), 0)])
+
+
+def test_what_was_scored_before_the_temporary_folder_was_full_is_kept(run, capsys, monkeypatch):
+    folder = SimpleNamespace(TemporaryFile=lambda **options: Small(), gettempdir=lambda: "/small")
+    monkeypatch.setattr(scored_groups, "tempfile", folder)
+    assert main(["rescore", run, "--reward", "mine.py:broken", "--output", "out.jsonl"]) == 1
+    captured = capsys.readouterr()
+    room = "error: /small has no room for the scores (no space left). Set TMPDIR to a folder with more room."
+    assert captured.err == f"{room} The report covers what was scored until then.\n"
+    written = len(lines_of("out.jsonl"))
+    assert 0 < written < len(ATTEMPTS)
+    assert f"{written} attempts in " in captured.out
 
 
 def test_what_was_scored_before_ctrl_c_is_kept(run, capsys, monkeypatch):

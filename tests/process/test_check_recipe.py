@@ -29,6 +29,7 @@ from trl_grpo_plus.cli.check.rewards import Finding
 from trl_grpo_plus.cli.check.tiny_model import CHATML, byte_tokenizer, write
 from trl_grpo_plus.cli.main import main
 from trl_grpo_plus.launch import accelerate as launch
+from trl_grpo_plus.launch.nodes import Nodes
 from trl_grpo_plus.launch.preflight import on_paper
 from trl_grpo_plus.launch.recipe import read, steps
 from trl_grpo_plus.registry import get_reward
@@ -724,6 +725,8 @@ def test_a_time_that_cannot_be_measured_is_not_told(place, facts, monkeypatch):
     monkeypatch.setattr("trl_grpo_plus.cli.check.recipe.run_smoke", lambda *_: [Row("smoke", OK, "ran")])
     away = by_name(check_recipe(place(model_name_or_path="some/model"), smoke=True))["speed"]
     assert (away.status, away.text.split(",")[0]) == (UNSEEN, "not measured: some/model is in no folder here")
+    two = by_name(check_recipe(place(), num_processes=2, smoke=True, nodes=Nodes(2)))["speed"]
+    assert (two.status, two.text) == (UNSEEN, "not measured: the run has 2 nodes, and this machine is one")
     monkeypatch.setattr(check_model, "memory_bytes", lambda: 1)
     assert by_name(check_recipe(place(), smoke=True))["speed"].status == UNSEEN
 

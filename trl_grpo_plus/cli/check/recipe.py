@@ -84,7 +84,7 @@ def check_recipe(
         rows = list(dict.fromkeys(rows))  # two checks may find the same mistake
         ran = _smoked(recipe, folder, rows) if smoke else []
         if recipe.on_cpu and recipe.stands and config is not None:
-            rows += _speed_on_cpu(recipe, folder, [*rows, *ran[:1]], config.origin, smoke)
+            rows += _speed_on_cpu(recipe, folder, [*rows, *ran[:1]], config.origin, smoke, nodes)
     return [*rows, *ran]
 
 
@@ -199,7 +199,7 @@ def _smoked(recipe: Recipe, folder: str, rows: list[Row]) -> list[Row]:
     return run_smoke(recipe, folder)
 
 
-def _speed_on_cpu(recipe: Recipe, folder: str, rows: list[Row], origin: str, smoke: bool) -> list[Row]:
+def _speed_on_cpu(recipe: Recipe, folder: str, rows: list[Row], origin: str, smoke: bool, nodes: Nodes) -> list[Row]:
     """Return the time of a run on a CPU, which only steps of the real model can tell."""
     if not smoke:
         return [Row("speed", OK, "not estimated: a CPU's must be measured; --smoke takes steps of the model itself")]
@@ -210,4 +210,6 @@ def _speed_on_cpu(recipe: Recipe, folder: str, rows: list[Row], origin: str, smo
     if origin != "here":
         away = f"{recipe.model.model_name_or_path} is in no folder here"
         return [Row("speed", UNSEEN, f"not measured: {away}, and the tiny model tells nothing of its time")]
+    if nodes.count > 1:
+        return [Row("speed", UNSEEN, f"not measured: the run has {nodes.count} nodes, and this machine is one")]
     return [run_clocked(recipe, folder)]

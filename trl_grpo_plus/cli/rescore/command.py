@@ -20,7 +20,7 @@ from ...view import Rescored, write_page
 from .page import rescored
 from .report import report, to_lines
 from .requested_rewards import RequestedReward, build, check, read
-from .scored_groups import ScoredGroups
+from .scored_groups import NoRoom, ScoredGroups
 from .scoring_loop import scored
 
 
@@ -55,15 +55,15 @@ def rescore(options: argparse.Namespace) -> int:
     check(rewards, first, f"the traces of {options.folder}")
     run_info = about(options.folder)
     start = time.monotonic()
-    scored_groups, interrupted = _scored(options, since, rewards)
+    scored_groups, stopped, status = _scored(options, since, rewards)
     took = time.monotonic() - start
-    if interrupted:
+    if stopped:
         covered = "The report covers what" if scored_groups else "Nothing"
-        say(f"Interrupted. {covered} was scored until then.", file=sys.stderr)
+        say(f"{stopped} {covered} was scored until then.", file=sys.stderr)
     if scored_groups:
         say(f"{_scope(options, scored_groups)}, {took:.1f} s\n")
         _write(options, scored_groups, rewards, run_info, lines, page)
-    return 130 if interrupted else 0
+    return status
 
 
 def _scope(options: argparse.Namespace, groups: ScoredGroups) -> str:
@@ -157,8 +157,8 @@ def count_attempts(folder: str, split: str, since: int) -> int:
     )
 
 
-def _scored(options: argparse.Namespace, since: int, rewards: list[RequestedReward]) -> tuple[ScoredGroups, bool]:
-    """Return the scored groups, and `True` if Ctrl-C came before all were scored."""
+def _scored(options: argparse.Namespace, since: int, rewards: list[RequestedReward]) -> tuple[ScoredGroups, str, int]:
+    """Return the scored groups, what stopped the scoring before its end, if anything did, and the exit status."""
     scored_groups = ScoredGroups()
     with tqdm(unit="attempt", leave=False, disable=None) as bar:
         if not bar.disable:
@@ -168,5 +168,7 @@ def _scored(options: argparse.Namespace, since: int, rewards: list[RequestedRewa
                 scored_groups.append(group)
                 bar.update(group.size)
         except KeyboardInterrupt:
-            return scored_groups, True
-    return scored_groups, False
+            return scored_groups, "Interrupted.", 130
+        except NoRoom as error:
+            return scored_groups, f"error: {error}", 1
+    return scored_groups, "", 0

@@ -13,6 +13,10 @@ from .scoring_loop import Group
 Item = TypeVar("Item")
 
 
+class NoRoom(OSError):
+    """The folder of temporary files has no room for the scores."""
+
+
 class ScoredGroups(Sequence[Group]):
     """A sequence of scored groups in a temporary file, to which groups are added.
 
@@ -23,17 +27,30 @@ class ScoredGroups(Sequence[Group]):
     """
 
     def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as this object
+        # It lives as long as this object. Without a buffer, a failed write leaves nothing behind.
+        self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
         self._ends = array("Q")
         self.attempts = 0
 
     def append(self, group: Group) -> None:
-        """Add a group."""
+        """Add a group.
+
+        Raises:
+            NoRoom: the group cannot be written. Those before it can be read.
+        """
         outcomes = {label: [tuple(outcome[:3]) for outcome in of_one] for label, of_one in group.outcomes.items()}
         plain = (group.place, group.verdict, group.recorded, group.advantages, outcomes, group.tails)
-        self._file.seek(self._ends[-1] if self._ends else 0)
-        self._file.write(marshal.dumps(plain))
-        self._ends.append(self._file.tell())
+        data, start = marshal.dumps(plain), self._ends[-1] if self._ends else 0
+        self._file.seek(start)
+        try:
+            whole = self._file.write(data) == len(data)
+            why = "no space left"
+        except OSError as error:
+            whole, why = False, error.strerror or str(error)
+        if not whole:
+            room = f"{tempfile.gettempdir()} has no room for the scores ({why})."
+            raise NoRoom(f"{room} Set TMPDIR to a folder with more room.")
+        self._ends.append(start + len(data))
         self.attempts += group.size
 
     def __len__(self) -> int:
