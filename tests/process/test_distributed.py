@@ -279,7 +279,7 @@ def test_a_loss_that_is_not_finite_on_one_rank_stops_both_before_the_step(out):
 
 def test_a_group_of_the_second_rank_is_named_on_both(out):
     first, second = results(out, "nonfinite_groups")
-    assert "Not finite in attempts of group 3 of round 0, sampled at step 0 ('03+03='): log-probs. " in first["error"]
+    assert "Not finite in attempts of group 3 of round 0, sampled at step 1 ('03+03='): log-probs. " in first["error"]
     assert first["error"] == second["error"]
 
 

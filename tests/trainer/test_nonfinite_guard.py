@@ -164,9 +164,9 @@ def test_the_groups_are_named_of_which_it_comes(tmp_path, parts, options, words)
     with not_finite_for([4, 5], step, parts), pytest.raises(FloatingPointError) as stopped:
         trained.train()
     wrong = {
-        f"group {group[0]['group']} of round 0, sampled at step {group[0]['step']} ('{group[0]['prompt']}'): {words}"
-        for group in traces.groups(tmp_path / "run")
-        if group[0]["prompt"][:2] in ("04", "05") and group[0]["kept"]
+        f"group {row['group']} of round 0, sampled at step {row['step'] + 1} ('{row['prompt']}'): {words}"
+        for row, *_ in traces.groups(tmp_path / "run")
+        if row["prompt"][:2] in ("04", "05") and row["kept"]
     }
     named = str(stopped.value).partition("Not finite in attempts of ")[2].partition("The attempts sampled last")[0]
     assert wrong

@@ -132,7 +132,7 @@ def settle(rounds: Sequence[Round], fallback: str, step: int, unit: int) -> Plan
     Args:
         rounds (`Sequence[Round]`): the batch as first sampled, then each resampling round.
         fallback (`str`): the treatment of groups that are still dead: "drop", "keep" or "raise".
-        step (`int`): for the message.
+        step (`int`): the step at which the batch will be logged, for the message.
         unit (`int`): see [`plan_batch`].
 
     Raises:

@@ -23,7 +23,7 @@ from ..rollouts.groups import Attempt, Plan, Round, Rows, totals
 from ..rollouts.groups import monitors as monitors_of
 from ..rollouts.steps import StepMarks, marked
 from ..scoring import NO_VERDICT, STATUSES, Reward, RewardError, Scoring, Step
-from ..traces import Sampled
+from ..traces import Sampled, logged_step
 from ..utils import dataset_rows
 from ..utils.distributed import gather_made
 from ..utils.patching import temporarily
@@ -186,7 +186,7 @@ class Batch:
     def groups_named(self, step: int, accelerator: Any) -> list[str]:
         """Return the group's name for each of this rank's rows, for an error's text.
 
-        The name is the group's place in the traces (without the batch of the step) and the first words of its prompt.
+        The name is the group's place on the page (without the batch of the step) and the first words of its prompt.
         """
         of_rows = [place for place in self.plan.order for _ in range(self.size)]
         own = share_of(of_rows, accelerator.process_index, accelerator.num_processes)
@@ -194,7 +194,7 @@ class Batch:
         for (r, group), attempt in zip(own, self.trained, strict=True):
             if (r, group) not in names:
                 words = first_words(attempt.prompt)
-                names[r, group] = f"group {group} of round {r}, sampled at step {step} ({words!r})"
+                names[r, group] = f"group {group} of round {r}, sampled at step {logged_step(step)} ({words!r})"
         return [names[place] for place in own]
 
     @property

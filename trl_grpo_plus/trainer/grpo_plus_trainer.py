@@ -49,7 +49,7 @@ from ..rollouts import groups, resampling
 from ..rollouts.exchange import carried, exchange
 from ..rollouts.generation import IMAGE_FIELDS, Generated, one_each, shown
 from ..scoring import Scoring, check_prompts, check_splits, configure
-from ..traces import advantages_by_token, as_given, split_name
+from ..traces import advantages_by_token, as_given, logged_step, split_name
 from ..utils import folder_lock
 from ..utils.patching import temporarily
 from . import batch as batches
@@ -287,7 +287,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         fallback = "drop" if draw is None else self.args.resample_fallback
         unit = resampling.groups_at_least(self.args, world_size)
         try:
-            plan = resampling.settle(batch.rounds, fallback, self.state.global_step, unit)
+            plan = resampling.settle(batch.rounds, fallback, logged_step(self.state.global_step), unit)
         except RuntimeError:  # on all ranks; write the traces first, so that the cause can be inspected
             self._record(groups.Plan((), ()), torch.empty(0, device=self.accelerator.device))
             self._settle_record()
