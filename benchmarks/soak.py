@@ -62,8 +62,7 @@ OTHERS_LEAVE = ("torchelastic_*", "torchinductor_*", "*wandb-media", "*wandb-art
 ENDS_WITHIN_S = 60  # for what is left when a process of the run was killed
 TRAINS_FIRST = 0.8  # share of the attempts in which nothing is killed before the first step, so that the run moves on
 ASIDE = ("superseded-", "earlier-")
-# Metrics of the clock, of worker processes that were started again, and of the part of a run since its last start.
-CLOCKS = re.compile(r"time|second|runtime|^train_(loss|.*_flos)|workers|reward_rates")
+CLOCKS = re.compile(r"_time$|runtime$|_per_second$|^total_flos$|^train_loss$")
 MOST_ATTEMPTS = 100
 
 
