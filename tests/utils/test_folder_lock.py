@@ -110,7 +110,7 @@ def left_by(folder, **changes):
 def test_what_a_run_left_is_taken_over_with_a_word(tmp_path, capsys, changes, said):
     left_by(tmp_path, **changes)
     folder_lock.check(str(tmp_path))
-    with folder_lock.held(str(tmp_path)):
+    with folder_lock.hold(str(tmp_path)):
         assert re.search(said.replace("PID", str(os.getpid())), capsys.readouterr().out)
         assert json.loads((tmp_path / folder_lock.FILE).read_text())["pid"] == os.getpid()
     assert not list(tmp_path.iterdir())
@@ -118,11 +118,11 @@ def test_what_a_run_left_is_taken_over_with_a_word(tmp_path, capsys, changes, sa
 
 def test_one_process_may_hold_it_again_and_another_time(tmp_path):
     for _ in range(2):
-        with folder_lock.held(str(tmp_path)):
-            with folder_lock.held(f"{tmp_path}/../{tmp_path.name}"):  # a script and its trainer
+        with folder_lock.hold(str(tmp_path)):
+            with folder_lock.hold(f"{tmp_path}/../{tmp_path.name}"):  # a script and its trainer
                 assert (tmp_path / folder_lock.FILE).exists()
             assert (tmp_path / folder_lock.FILE).exists()
-            with folder_lock.held(str(tmp_path / "new" / "run")):
+            with folder_lock.hold(str(tmp_path / "new" / "run")):
                 assert (tmp_path / "new" / "run" / folder_lock.FILE).exists()
         assert not list(tmp_path.iterdir()), "of folders in which nothing was written nothing is left"
 
@@ -139,10 +139,10 @@ def test_a_file_system_without_locks_goes_by_what_the_file_says(tmp_path, monkey
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
-    with folder_lock.held(str(tmp_path)):
+    with folder_lock.hold(str(tmp_path)):
         pass
     left_by(tmp_path)
-    with pytest.raises(ConfigError, match=f"process {os.getpid()} on"), folder_lock.held(str(tmp_path)):
+    with pytest.raises(ConfigError, match=f"process {os.getpid()} on"), folder_lock.hold(str(tmp_path)):
         pass
     with pytest.raises(ConfigError, match=f"process {os.getpid()} on"):
         folder_lock.check(str(tmp_path))
@@ -154,7 +154,7 @@ def test_a_full_disk_costs_the_word_and_not_the_lock(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "pwrite", full)
     for _ in range(2):
-        with folder_lock.held(str(tmp_path)), open(tmp_path / folder_lock.FILE) as file:
+        with folder_lock.hold(str(tmp_path)), open(tmp_path / folder_lock.FILE) as file:
             assert file.read() == ""
             with pytest.raises(BlockingIOError):
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -162,7 +162,7 @@ def test_a_full_disk_costs_the_word_and_not_the_lock(tmp_path, monkeypatch):
 
 def test_a_folder_that_cannot_be_locked_is_no_reason_to_stop(tmp_path, caplog):
     (tmp_path / "a file").touch()
-    with folder_lock.held(str(tmp_path / "a file" / "run")):
+    with folder_lock.hold(str(tmp_path / "a file" / "run")):
         pass
     assert "run.lock cannot be locked (" in caplog.text
 
@@ -172,7 +172,7 @@ def test_a_link_is_not_written_through(tmp_path):
     (tmp_path / "own").write_text("mine")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / folder_lock.FILE).symlink_to(tmp_path / "own")
-    with folder_lock.held(str(tmp_path / "run")):
+    with folder_lock.hold(str(tmp_path / "run")):
         pass
     folder_lock.check(str(tmp_path / "run"))
     assert (tmp_path / "own").read_text() == "mine"
@@ -182,5 +182,5 @@ def test_a_link_is_not_written_through(tmp_path):
 def test_a_file_that_says_nothing_of_use_is_taken_over(tmp_path, changes):
     left_by(tmp_path, **changes)
     folder_lock.check(str(tmp_path))
-    with folder_lock.held(str(tmp_path)):
+    with folder_lock.hold(str(tmp_path)):
         assert json.loads((tmp_path / folder_lock.FILE).read_text())["pid"] == os.getpid()

@@ -54,11 +54,11 @@ def main(
     Returns:
         `int`: the exit status: 0, or 130 if Ctrl-C ended the run after a saved step.
     """
-    from ..utils.folder_lock import held
+    from ..utils.folder_lock import hold
 
     recipe = launched(script_args, training_args, model_args, dataset_args)
     _raise_failures(on_paper(recipe), training_args)
-    with held(training_args.output_dir):
+    with hold(training_args.output_dir):
         return _run(recipe, trainer_class, loader or load_data)
 
 

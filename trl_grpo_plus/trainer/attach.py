@@ -181,7 +181,7 @@ class _Observer:
         return evaluated
 
     def train(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        with folder_lock.held(self._trainer.args.output_dir), self._recorder.blaming_trackers():
+        with folder_lock.hold(self._trainer.args.output_dir), self._recorder.blaming_trackers():
             return method(*args, **kwargs)
 
     def _record(self, output: dict[str, Any]) -> None:

@@ -566,7 +566,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         Raises:
             ConfigError: another run writes into `output_dir`; see [`trl_grpo_plus.utils.folder_lock`].
         """
-        with folder_lock.held(self.args.output_dir), self._recorder.blaming_trackers():
+        with folder_lock.hold(self.args.output_dir), self._recorder.blaming_trackers():
             return super().train(
                 checkpoint_integrity.complete_checkpoint(resume_from_checkpoint, self.args.output_dir), *args, **kwargs
             )

@@ -74,7 +74,7 @@ _own_locks: dict[Path, _OwnLock] = {}
 
 
 @contextlib.contextmanager
-def held(folder: str) -> Iterator[None]:
+def hold(folder: str) -> Iterator[None]:
     """Hold the lock of `folder`, which need not exist yet, during the block. Collective; the first rank decides.
 
     A process may take the lock several times: a launch script takes it, and so does the script's trainer.
