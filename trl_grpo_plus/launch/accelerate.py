@@ -40,16 +40,16 @@ def find_recipe(name: str) -> str:
     Raises:
         ConfigError: `name` is neither.
     """
-    known = recipes()
+    names = recipes()
     if name.endswith(".py"):
         raise ConfigError(
-            f"{name} is a Python script. Give a recipe: a YAML file, or one of {', '.join(known)}. To launch a script "
+            f"{name} is a Python script. Give a recipe: a YAML file, or one of {', '.join(names)}. To launch a script "
             f"of your own:  accelerate launch {shlex.quote(name)}"
         )
-    if name in known or Path(name).is_file():
+    if name in names or Path(name).is_file():
         return name
     raise ConfigError(
-        f"{name!r} is neither a file nor a recipe. Recipes: {', '.join(known)}.{did_you_mean(name, known)}"
+        f"{name!r} is neither a file nor a recipe. Recipes: {', '.join(names)}.{did_you_mean(name, names)}"
     )
 
 
@@ -199,14 +199,14 @@ def config_file(name: str) -> str:
     Raises:
         ConfigError: `name` is neither.
     """
-    known = accelerate_configs()
-    if name in known:
-        return known[name]
+    configs = accelerate_configs()
+    if name in configs:
+        return configs[name]
     if Path(name).is_file():
         return name
     raise ConfigError(
         f"--accelerate_config: {name!r} is neither a file nor one of TRL's configurations: "
-        f"{', '.join(known)}.{did_you_mean(name, known)}"
+        f"{', '.join(configs)}.{did_you_mean(name, configs)}"
     )
 
 

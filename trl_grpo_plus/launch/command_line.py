@@ -81,11 +81,11 @@ def read(parser: Any, argv: list[str]) -> Settings:
     refused = {name: f"{config}: {why}" for name, why in wrong.items()}
     if not isinstance(env, dict) or not all(isinstance(n, str) and v is not None for n, v in env.items()):
         refused["env"], env = f"{config}: env={env!r} must map names of environment variables to values.", {}
-    known = set(hints_of(parser))
+    valid_names = set(hints_of(parser))
     options, stray = parser.parse_known_args(rest)
     for word in stray:
-        if word.startswith("-") and _name(word) not in known:
-            refused[word] = f"unknown option --{_name(word)}.{instead_of(_name(word), {*known, 'config'}, '--')}"
+        if word.startswith("-") and _name(word) not in valid_names:
+            refused[word] = f"unknown option --{_name(word)}.{instead_of(_name(word), {*valid_names, 'config'}, '--')}"
     preset = options.preset or values.get("preset")
     try:
         presets.check(preset and presets.AppliedPreset(preset))

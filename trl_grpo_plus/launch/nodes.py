@@ -126,8 +126,8 @@ def _refuse_without_effect(set_here: Mapping[str, str], names: tuple[str, ...], 
             )
 
 
-def _need(count_name: str, count: int, known: Mapping[str, Any], names: tuple[str, ...]) -> None:
-    if missing := [f"--{name}" for name in names if known.get(name) is None]:
+def _need(count_name: str, count: int, settings: Mapping[str, Any], names: tuple[str, ...]) -> None:
+    if missing := [f"--{name}" for name in names if settings.get(name) is None]:
         raise ConfigError(
             f"--{count_name} {count} needs {' and '.join(missing)} too. Without them the nodes do not find each other."
         )

@@ -87,11 +87,11 @@ def _no_folder(output_dir: str) -> Iterator[str]:
 def _unknown_trackers(names: Sequence[str | None]) -> Iterator[str]:
     from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
-    known = sorted(INTEGRATION_TO_CALLBACK)
+    trackers = sorted(INTEGRATION_TO_CALLBACK)
     for name in names:
-        if name not in known:
-            guess = did_you_mean(str(name), [*known, "none"])
-            yield f"report_to: {name!r} is not one of {', '.join(known)}, all, none.{guess}"
+        if name not in trackers:
+            guess = did_you_mean(str(name), [*trackers, "none"])
+            yield f"report_to: {name!r} is not one of {', '.join(trackers)}, all, none.{guess}"
 
 
 def bad_together(args: Any) -> list[str]:

@@ -105,14 +105,14 @@ def output(recipe: Recipe) -> list[Row]:
     try:
         if recipe.name:
             folder_lock.check(recipe.training.output_dir)
-        wanted = report.wanted_checkpoint(recipe.training)
-        previous_run.check_start(recipe.training, recipe.model, resumes=wanted is not None)
+        checkpoint = report.checkpoint_to_resume(recipe.training)
+        previous_run.check_start(recipe.training, recipe.model, resumes=checkpoint is not None)
     except ConfigError as error:
         return [Row("output", FAILED, str(error))]
     if not recipe.stands:
         return []
-    if wanted:
-        return [Row("output", OK, f"resumes from {wanted}")]
+    if checkpoint:
+        return [Row("output", OK, f"resumes from {checkpoint}")]
     folder = recipe.training.output_dir
     moves = ": an earlier run there would be moved to earlier-N" if previous_run.of_a_run(Path(folder)) else ""
     return [Row("output", OK, f"{folder}{moves}")]

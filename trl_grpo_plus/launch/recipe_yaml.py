@@ -154,9 +154,9 @@ def _hint(value: Any, kinds: list[Any]) -> str:
     return ""
 
 
-def instead_of(name: str, known: Iterable[str], prefix: str = "") -> str:
+def instead_of(name: str, valid_names: Iterable[str], prefix: str = "") -> str:
     """Return advice on what to write instead of a key that does not exist; "" if there is none."""
-    return f" {GONE[name]}" if name in GONE else did_you_mean(name, known, prefix)
+    return f" {GONE[name]}" if name in GONE else did_you_mean(name, valid_names, prefix)
 
 
 class Loader(yaml.SafeLoader):

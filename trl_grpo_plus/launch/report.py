@@ -46,38 +46,38 @@ def settle_folder(training_args: Any) -> None:
     Raises:
         ConfigError: there is no such checkpoint.
     """
-    folder, wanted = training_args.output_dir, wanted_checkpoint(training_args)
-    training_args.resume_from_checkpoint = wanted
+    folder, checkpoint = training_args.output_dir, checkpoint_to_resume(training_args)
+    training_args.resume_from_checkpoint = checkpoint
     moves = training_args.local_process_index == 0  # one process on each node: nodes may not share a disk
-    if wanted is None:
+    if checkpoint is None:
         if moves:
             move_aside(Path(folder), "Starting a new run.")
         return
-    here = any(os.path.samefile(at, folder) for at in (wanted, Path(wanted).parent) if os.path.isdir(folder))
+    here = any(os.path.samefile(at, folder) for at in (checkpoint, Path(checkpoint).parent) if os.path.isdir(folder))
     if moves and not here:
-        move_aside(Path(folder), f"Resuming from {wanted}.")
+        move_aside(Path(folder), f"Resuming from {checkpoint}.")
     training_args.eval_on_start = False
 
 
-def wanted_checkpoint(training_args: Any) -> str | None:
+def checkpoint_to_resume(training_args: Any) -> str | None:
     """Return the checkpoint that `resume_from_checkpoint` names, or `None` if the run starts anew.
 
     Raises:
         ConfigError: there is no such checkpoint, or it is not complete.
     """
-    folder, wanted = training_args.output_dir, training_args.resume_from_checkpoint
-    if str(wanted).lower() in ("none", "false"):
+    folder, checkpoint = training_args.output_dir, training_args.resume_from_checkpoint
+    if str(checkpoint).lower() in ("none", "false"):
         return None
-    if str(wanted).lower() == "true":
-        wanted = last_complete(folder)
-    if not os.path.isdir(wanted):
-        raise ConfigError(f"resume_from_checkpoint: {wanted} is not a checkpoint.")
-    if last := get_last_checkpoint(wanted):
+    if str(checkpoint).lower() == "true":
+        checkpoint = last_complete(folder)
+    if not os.path.isdir(checkpoint):
+        raise ConfigError(f"resume_from_checkpoint: {checkpoint} is not a checkpoint.")
+    if last := get_last_checkpoint(checkpoint):
         raise ConfigError(
-            f"resume_from_checkpoint: {wanted} is a run, not a checkpoint. Its last checkpoint is {last}."
+            f"resume_from_checkpoint: {checkpoint} is a run, not a checkpoint. Its last checkpoint is {last}."
         )
-    check(wanted)
-    return wanted
+    check(checkpoint)
+    return checkpoint
 
 
 def save(trainer: Any) -> list[str]:

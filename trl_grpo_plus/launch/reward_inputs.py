@@ -104,8 +104,8 @@ def _prepare_args(prepare: Callable[..., Any], arguments: Any, smoke: bool) -> d
     free = [name for name in takes[3:] if name != "smoke"]
     for name in arguments or {}:
         if name not in free and not any(p.kind is p.VAR_KEYWORD for p in parameters):
-            known = f", only {', '.join(free)}" if free else ""
-            raise ConfigError(f"prepare_args: prepare has no argument {name!r}{known}.{did_you_mean(name, free)}")
+            allowed = f", only {', '.join(free)}" if free else ""
+            raise ConfigError(f"prepare_args: prepare has no argument {name!r}{allowed}.{did_you_mean(name, free)}")
     return {**(arguments or {}), **({"smoke": True} if smoke and "smoke" in takes else {})}
 
 
