@@ -106,7 +106,7 @@ def test_the_hub_is_asked_before_what_would_retry_is_imported():
 
 def test_who_says_offline_is_not_asked_at_all(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "true")
-    monkeypatch.setattr(hub, "_asked", lambda: pytest.fail("it was asked"))
+    monkeypatch.setattr(hub, "_ask_hub", lambda: pytest.fail("it was asked"))
     monkeypatch.setattr(hub, "_REASON", [])
     hub.settle()
     assert not hub.online()
@@ -132,18 +132,18 @@ def test_a_name_that_is_not_there_fails(tmp_path, empty_hub):
 def test_facts_stand_in_for_a_model_that_cannot_be_reached(monkeypatch):
     monkeypatch.setattr(samples, "config_of", lambda name: {"model_type": "llama", "hidden_size": 64})
     config = hub.model_config("someone/unreachable")
-    assert (config.origin, config.seen, config.what.hidden_size) == ("stand-in", False, 64)
+    assert (config.origin, config.is_real, config.what.hidden_size) == ("stand-in", False, 64)
     monkeypatch.setattr(samples, "config_of", lambda name: None)
     assert hub.model_config("someone/unreachable") is None
     tokens = hub.tokenizer("someone/unreachable")
-    assert not tokens.seen
+    assert not tokens.is_real
     assert tokens.what.chat_template
 
 
 def test_a_folder_is_read_or_refused(tmp_path):
     LlamaConfig(hidden_size=64).save_pretrained(tmp_path)
     config = hub.model_config(str(tmp_path))
-    assert (config.origin, config.seen, config.what.hidden_size) == ("here", True, 64)
+    assert (config.origin, config.is_real, config.what.hidden_size) == ("here", True, 64)
     with pytest.raises(ValueError, match=f"the tokenizer of {tmp_path} cannot be read"):
         hub.tokenizer(str(tmp_path))
     (tmp_path / "config.json").write_text("{}")
@@ -161,10 +161,10 @@ def test_sample_rows_stand_in_for_data_that_cannot_be_reached(tmp_path, monkeypa
     rows.write_text("".join(json.dumps({"prompt": f"{i}"}) + "\n" for i in range(5)))
     monkeypatch.setattr(samples, "sample_of", lambda name, config=None: str(rows) if name == "some/data" else None)
     sample = hub.data(reward_inputs.load_data, *arguments(dataset_name="some/data", dataset_config="main"))
-    assert (sample.seen, sample.what["train"]["prompt"]) == (False, ["0", "1", "2", "3", "4"])
+    assert (sample.is_real, sample.what["train"]["prompt"]) == (False, ["0", "1", "2", "3", "4"])
     assert hub.data(reward_inputs.load_data, *arguments(dataset_name="other/data")) is None
     here = hub.data(reward_inputs.load_data, *arguments(dataset_name=str(rows)))
-    assert (here.seen, here.origin) == (True, "here")
+    assert (here.is_real, here.origin) == (True, "here")
     with pytest.raises(Exception, match="there is no file"):
         hub.data(reward_inputs.load_data, *arguments(dataset_name="./nowhere.jsonl"))
 
@@ -176,7 +176,7 @@ def test_a_mixture_has_a_sample_for_each_part(tmp_path, monkeypatch):
     mixture = DatasetMixtureConfig(datasets=[DatasetConfig("some/data", name="main"), DatasetConfig("other/data")])
     script, *_ = arguments(dataset_name=None)
     sample = hub.data(reward_inputs.load_data, script, None, None, mixture)
-    assert not sample.seen
+    assert not sample.is_real
     assert sample.what["train"]["prompt"] == ["a", "b", "a", "b"]
 
 

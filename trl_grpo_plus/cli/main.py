@@ -267,17 +267,17 @@ LISTS: dict[str, Callable[[], dict[str, str]]] = {
 
 
 def _cp(options: argparse.Namespace) -> int:
-    known = recipes()
-    if options.name not in known:
+    files = recipes()
+    if options.name not in files:
         raise ConfigError(
-            f"There is no recipe {options.name!r}, only {', '.join(known)}.{did_you_mean(options.name, known)}"
+            f"There is no recipe {options.name!r}, only {', '.join(files)}.{did_you_mean(options.name, files)}"
         )
     target = options.file or f"{options.name}.yaml"
     if os.path.isdir(target):
         target = os.path.join(target, f"{options.name}.yaml")
     try:
         with open(target, "x") as file:
-            file.write(known[options.name].read_text())
+            file.write(files[options.name].read_text())
     except FileExistsError:
         raise ConfigError(f"{target} already exists. Choose another name, or remove it.") from None
     except FileNotFoundError:

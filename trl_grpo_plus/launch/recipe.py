@@ -39,7 +39,7 @@ class Recipe:
     rewards: list[Any] = field(default_factory=list)  # of `reward_funcs`, as the trainer takes them
     reward_seconds: float = 0.0  # time of the rewards for one generation batch of one process
     splits: Any = None  # by name, once they are loaded
-    seen: bool = True  # whether `splits` are the recipe's data, not sample rows in their place
+    has_real_data: bool = True  # whether `splits` are the recipe's data, not sample rows in their place
     complete: bool = True  # whether `splits` are all the data, not the part that `prepare` makes for a check
     train_set: Any = None  # the training split
     eval_sets: dict[str, Any] = field(default_factory=dict)
@@ -150,15 +150,15 @@ def _note_processes(recipe: Recipe, parser: Any, settings: command_line.Settings
         ConfigError: `ddp_backend` is set and there is one process, or a DeepSpeed configuration cannot be read.
     """
     options, _ = parser.parse_known_args(list(settings.argv))
-    asked = {key: getattr(options, key) or settings.values.get(key) for key in OF_PROCESSES}
-    recipe.spread = sharded(recipe.spread, asked["deepspeed"], asked["fsdp"])
-    if asked["ddp_backend"] and recipe.spread.processes == 1:
+    distributed = {key: getattr(options, key) or settings.values.get(key) for key in OF_PROCESSES}
+    recipe.spread = sharded(recipe.spread, distributed["deepspeed"], distributed["fsdp"])
+    if distributed["ddp_backend"] and recipe.spread.processes == 1:
         raise ConfigError(
-            f"ddp_backend={asked['ddp_backend']!r} needs several processes, and this run has one "
+            f"ddp_backend={distributed['ddp_backend']!r} needs several processes, and this run has one "
             f"({recipe.spread.decided_by}). Remove it, or start more processes: --num_processes."
         )
     instead = {"deepspeed": "", "fsdp": "", "ddp_backend": "gloo"}
-    recipe.on_a_cpu = tuple(word for key in OF_PROCESSES if asked[key] for word in (f"--{key}", instead[key]))
+    recipe.on_a_cpu = tuple(word for key in OF_PROCESSES if distributed[key] for word in (f"--{key}", instead[key]))
 
 
 def batches(recipe: Recipe) -> str:

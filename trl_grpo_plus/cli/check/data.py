@@ -16,7 +16,7 @@ MOST_WRONG_GOLD = 0.05  # share of rows whose gold answer may fail; a higher sha
 
 
 def load(recipe: Recipe) -> list[Row]:
-    """Check that the data can be read. Sets `recipe.splits`, `recipe.seen` and `recipe.complete`."""
+    """Check that the data can be read. Sets `recipe.splits`, `recipe.has_real_data` and `recipe.complete`."""
     name = recipe.script.prepare or recipe.script.dataset_name or "datasets"
     try:
         loaded = hub.data(load_data, recipe.script, recipe.training, recipe.model, recipe.data)
@@ -27,9 +27,9 @@ def load(recipe: Recipe) -> list[Row]:
     if loaded is None:
         return [Row("data", UNSEEN, f"{name}: {hub.unreachable()}, and no sample rows of it ship with this package")]
     in_part = takes_smoke(recipe.script)
-    recipe.splits, recipe.seen, recipe.complete = loaded.what, loaded.seen, loaded.seen and not in_part
+    recipe.splits, recipe.has_real_data, recipe.complete = loaded.what, loaded.is_real, loaded.is_real and not in_part
     counts = ", ".join(f"{split} {_count(rows)}" for split, rows in loaded.what.items())
-    if loaded.seen:
+    if loaded.is_real:
         return [Row("data", OK, f"{counts} rows" + (", of those that prepare makes for a check" if in_part else ""))]
     instead = f"sample rows that ship with this package stand in ({counts})"
     return [Row("data", UNSEEN, f"{hub.unreachable()}: {instead}")]

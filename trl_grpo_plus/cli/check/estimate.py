@@ -119,8 +119,8 @@ def gpu_of(name: str) -> GPU | None:
     """
     words = name.lower().replace("-", " ")
     for gpu in GPUS:
-        known = gpu.name.lower()
-        if f" {known} " in f" {words} " or words.replace(" ", "") in (known.replace(" ", ""), known.split()[-1]):
+        label = gpu.name.lower()
+        if f" {label} " in f" {words} " or words.replace(" ", "") in (label.replace(" ", ""), label.split()[-1]):
             return gpu
     return None
 
@@ -133,30 +133,30 @@ class Card(NamedTuple):
     named: bool
 
 
-def gpu_for(asked: str | None, asked_gib: float | None, here: list[str]) -> Card:
+def gpu_for(name: str | None, memory_gib: float | None, here: list[str]) -> Card:
     """Return the GPU to estimate for.
 
     Args:
-        asked (`str`, *optional*): value of `--gpu`.
-        asked_gib (`float`, *optional*): value of `--gpu_memory`.
+        name (`str`, *optional*): value of `--gpu`.
+        memory_gib (`float`, *optional*): value of `--gpu_memory`.
         here (`list[str]`): name and memory of each GPU of this machine, see [`~trl_grpo_plus.cli.env.gpus`].
 
     Raises:
         ConfigError: the requested GPU is unknown.
     """
-    card = asked or (here[0] if here else "")
+    card = name or (here[0] if here else "")
     kind = gpu_of(card)
-    if asked and kind is None:
-        known = [gpu.name for gpu in GPUS]
+    if name and kind is None:
+        names = [gpu.name for gpu in GPUS]
         raise ConfigError(
-            f"--gpu: nothing is known of {asked!r}, only of {', '.join(known)}.{did_you_mean(asked, known)}"
+            f"--gpu: nothing is known of {name!r}, only of {', '.join(names)}.{did_you_mean(name, names)}"
         )
     gpu = kind or DEFAULT_GPU
-    why = f"--gpu {asked}" if asked else card or "no GPU here"
+    why = f"--gpu {name}" if name else card or "no GPU here"
     why += "" if kind else f": reckoned as {gpu.name}; --gpu names another"
-    if asked_gib is not None:
-        return Card(gpu._replace(memory=asked_gib), f"{why}; --gpu_memory", True)
-    if here and not asked:
+    if memory_gib is not None:
+        return Card(gpu._replace(memory=memory_gib), f"{why}; --gpu_memory", True)
+    if here and not name:
         gpu = gpu._replace(memory=float(card.rpartition(", ")[2].removesuffix(" GiB")))
     return Card(gpu, why, bool(card))
 

@@ -31,7 +31,7 @@ class Loaded(NamedTuple):
     origin: str
 
     @property
-    def seen(self) -> bool:
+    def is_real(self) -> bool:
         """True if the object is not a stand-in."""
         return self.origin != "stand-in"
 
@@ -157,13 +157,13 @@ def _no_answer() -> str:
     """Return the reason why the Hub does not answer; "" if it answers."""
     # In a thread, because the wait for a silent name server has no time limit.
     answers: list[str] = []
-    thread = threading.Thread(target=lambda: answers.append(_asked()), daemon=True)
+    thread = threading.Thread(target=lambda: answers.append(_ask_hub()), daemon=True)
     thread.start()
     thread.join(TIMEOUT_S)
     return answers[0] if answers else f"no answer from {_endpoint()} in {TIMEOUT_S:g} s"
 
 
-def _asked() -> str:
+def _ask_hub() -> str:
     try:
         with urllib.request.urlopen(f"{_endpoint()}/api/models?limit=1", timeout=TIMEOUT_S):
             return ""

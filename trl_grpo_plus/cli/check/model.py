@@ -36,7 +36,7 @@ def model(recipe: Recipe) -> tuple[list[Row], Loaded | None]:
     if loaded is None:
         text = f"{name}: {hub.unreachable()}, and this package knows nothing of it: no estimate"
         return [Row("model", UNSEEN, text)], None
-    if loaded.seen:
+    if loaded.is_real:
         shown = "what prepare made" if recipe.prepared else name
         return [Row("model", OK, f"{shown}, a {loaded.what.model_type} ({loaded.origin})")], loaded
     text = f"{name}: {hub.unreachable()}; the estimates are from what this package knows of it"
@@ -56,7 +56,7 @@ def tokenizer(recipe: Recipe) -> tuple[list[Row], Loaded | None]:
         loaded = hub.tokenizer(name, recipe.model.model_revision, recipe.training.trust_remote_code)
     except ConfigError as error:
         return [Row("tokenizer", FAILED, str(error))], None
-    if not loaded.seen:
+    if not loaded.is_real:
         return [Row("tokenizer", UNSEEN, f"of {name}: the Hub cannot be reached; one of bytes stands in")], loaded
     recipe.tokenizer = lambda: loaded.what
     text = f"ends with {loaded.what.eos_token!r}, pads with {loaded.what.pad_token or loaded.what.eos_token!r}"
@@ -78,8 +78,8 @@ def lengths(recipe: Recipe, tokens: Any) -> list[int]:
 
 def given(recipe: Recipe, tokens: Loaded) -> list[Row]:
     """Show the first row's prompt as the model is given it."""
-    whose = "the first prompt" if recipe.seen else "the first prompt of the sample rows"
-    if not tokens.seen:
+    whose = "the first prompt" if recipe.has_real_data else "the first prompt of the sample rows"
+    if not tokens.is_real:
         name = recipe.model.model_name_or_path
         return [Row("given", UNSEEN, f"{whose} is not shown: that takes the tokenizer of {name}")]
     (ids,) = _encoded(recipe, tokens.what, [recipe.first_prompt])
@@ -110,8 +110,8 @@ def context(recipe: Recipe, config: Loaded | None, tokens: Loaded, counts: list[
     limits = {"the model's context (max_position_embeddings)": context_of(config.what) if config else None}
     if args.use_vllm:
         limits["vllm_max_model_length"] = args.vllm_max_model_length
-    unit = "tokens" if tokens.seen else "bytes"
-    whose = "" if recipe.seen else "of the sample rows "
+    unit = "tokens" if tokens.is_real else "bytes"
+    whose = "" if recipe.has_real_data else "of the sample rows "
     summary = f"prompts {whose}have {statistics.median(counts):,.0f} {unit} in the median, {max(counts):,} at most"
     need = max(counts) + completion
     for what, limit in limits.items():
@@ -121,14 +121,14 @@ def context(recipe: Recipe, config: Loaded | None, tokens: Loaded, counts: list[
             f"{summary}; with max_completion_length={completion:,} that is {need:,}, more than the {limit:,} of "
             f"{what}. Lower max_completion_length, leave out the longest prompts, or raise the limit."
         )
-        certain = (tokens.seen and recipe.seen) or completion >= limit
+        certain = (tokens.is_real and recipe.has_real_data) or completion >= limit
         return [Row("context", FAILED if certain else UNSEEN, over)]
-    known = [f"{limit:,} of {what}" for what, limit in limits.items() if limit]
-    if not known:
+    contexts = [f"{limit:,} of {what}" for what, limit in limits.items() if limit]
+    if not contexts:
         return [Row("context", UNSEEN, f"{summary}; the model's context is not known")]
-    fits = f"with {completion:,} of completion they fit into the {' and the '.join(known)}"
+    fits = f"with {completion:,} of completion they fit into the {' and the '.join(contexts)}"
     # A token is at least a byte, so a text that fits in bytes fits in tokens.
-    return [Row("context", OK if recipe.seen else UNSEEN, f"{summary}; {fits}")]
+    return [Row("context", OK if recipe.has_real_data else UNSEEN, f"{summary}; {fits}")]
 
 
 def shape(recipe: Recipe, config: Loaded) -> tuple[list[Row], Shape | None]:

@@ -170,9 +170,9 @@ def _costs(recipe: Recipe, config: Loaded | None, tokens: Loaded | None, card: C
             return [Row("context", FAILED, f"the prompts cannot be tokenized: {in_a_line(error)}")]
         if recipe.stands:
             rows += check_model.context(recipe, config, tokens, lengths)
-        if recipe.seen:
-            prompt = max(lengths) if tokens.seen else max(lengths) // BYTES_A_TOKEN
-            prompt_from = "the longest prompt" + ("" if tokens.seen else f", at {BYTES_A_TOKEN} bytes a token")
+        if recipe.has_real_data:
+            prompt = max(lengths) if tokens.is_real else max(lengths) // BYTES_A_TOKEN
+            prompt_from = "the longest prompt" + ("" if tokens.is_real else f", at {BYTES_A_TOKEN} bytes a token")
     if config is None or not recipe.stands:
         return rows
     counted, shape = check_model.shape(recipe, config)

@@ -97,8 +97,8 @@ def clocked(recipe: Recipe, folder: str) -> Row:
     output, args = Path(folder, "clocked"), recipe.training
     every = args.steps_per_generation * args.num_iterations
     around = every // math.gcd(every, args.gradient_accumulation_steps)  # steps until the cycle repeats
-    wanted = {**_steps_alone(args), "max_steps": 1 + around, "do_eval": False, "output_dir": str(output)}
-    options = [*recipe.options, *_words(wanted)]
+    overrides = {**_steps_alone(args), "max_steps": 1 + around, "do_eval": False, "output_dir": str(output)}
+    options = [*recipe.options, *_words(overrides)]
     command = launch_command(recipe.name, options, None, recipe.spread.processes, script=CLOCKED)
     status, errors = _launched(command, {**os.environ, "CUDA_VISIBLE_DEVICES": ""}, CLOCKED_S)
     if status:
@@ -150,7 +150,7 @@ def smaller(args: Any, model: Any, processes: int) -> list[str]:
         args ([`GRPOPlusConfig`]), model (`ModelConfig`): the recipe's own options.
         processes (`int`): number of processes of the run.
     """
-    wanted = {
+    overrides = {
         **_steps_alone(args),
         **ALWAYS,
         **_batches(args, processes),
@@ -160,8 +160,8 @@ def smaller(args: Any, model: Any, processes: int) -> list[str]:
         **{name: value for name, value in WHERE_SET.items() if getattr(args, name, getattr(model, name, None))},
     }
     if not args.optim.value.startswith(("adamw_torch", "sgd", "adafactor")) or "bit" in args.optim.value:
-        wanted |= {"optim": "adamw_torch", **({"optim_args": ""} if args.optim_args else {})}
-    return _words(wanted)
+        overrides |= {"optim": "adamw_torch", **({"optim_args": ""} if args.optim_args else {})}
+    return _words(overrides)
 
 
 def _steps_alone(args: Any) -> dict[str, Any]:
