@@ -85,7 +85,7 @@ def test_what_solves_a_prompt_is_the_runs_limit_or_what_was_judged_good_or_the_b
     assert seen((1, [0.0, 3.0], "alive"), (2, [2.5, 2.0], "all_good")).bar(None) == (2.0, "all_good")
     bar, by = seen((1, [0.0, 3.0], "alive")).bar(None)
     assert (math.isnan(bar), by) == (True, "all_good")
-    told, _ = seen((1, [None, None]), (1, [None, None])).told()
+    told, _ = seen((1, [None, None]), (1, [None, None])).lists()
     assert (told["bar"], told["list"], told["groups"], told["steps"]) == (None, [None], [2], [[]])
 
 
@@ -104,7 +104,7 @@ def test_prompts_are_counted_by_split_and_those_that_changed_most_come_first():
         (3, [1.0, 1.0], None, "eval"),
         (3, [1.0, 1.0], None, "eval"),
     ]
-    told, identities = seen(*rounds).told(1.0)
+    told, identities = seen(*rounds).lists(1.0)
     assert told["counts"] == {
         "train": {"all": 5, "newly": 1, "lost": 1, "never": 1, "always": 0, "unsettled": 0},
         "eval": {"all": 1, "newly": 0, "lost": 0, "never": 0, "always": 1, "unsettled": 0},
@@ -122,7 +122,7 @@ def test_of_many_prompts_each_list_keeps_its_most_telling_and_curves_are_thinned
     lines = [(prompt, [float(prompt < 300)] * 2) for _ in range(3) for prompt in range(400)]
     lines += [(1000 + prompt, [float(late)] * 2) for late in range(2) for prompt in range(20)]
     lines += [(5000, [0.0])] * 500
-    told, identities = seen(*lines).told(1.0, most=30)
+    told, identities = seen(*lines).lists(1.0, most=30)
     assert len(identities) == len(told["title"]) == 30
     assert [told["list"].count(name) for name in ("newly", "never", "always")] == [10, 10, 10]
     assert told["counts"]["train"] == {"all": 421, "newly": 20, "lost": 0, "never": 101, "always": 300, "unsettled": 0}
@@ -133,7 +133,7 @@ def test_of_many_prompts_each_list_keeps_its_most_telling_and_curves_are_thinned
 
 def test_prompts_that_came_once_cost_a_page_nothing_and_little_memory(tmp_path):
     prompts = seen(*((prompt, [1.0, 0.0]) for prompt in range(3000)))
-    told, identities = prompts.told(1.0)
+    told, identities = prompts.lists(1.0)
     assert identities == told["title"] == []
     assert len(json.dumps(told)) < 400
 

@@ -282,7 +282,7 @@ def test_prompts_that_changed_alike_stand_as_they_were_first_seen():
         for n in range(5):
             line = {"split": "train", "prompt": f"{99 - n:016x}", "title": f"Task {n}", "verdict": None}
             prompts.see({**line, "step": step, "rewards": [float(step)] * 2})
-    told, identities = prompts.told(1.0)
+    told, identities = prompts.lists(1.0)
     assert told["title"] == [f"Task {n}" for n in range(5)]
     assert [int(identity, 16) for identity in identities] == [99, 98, 97, 96, 95]
 

@@ -28,13 +28,13 @@ def binned(steps: Any, means: Any, earned: Any) -> dict[str, Any] | None:
     if not len(steps):
         return None
     low, high = float(min(0.0, means.min(), earned.min())), float(max(1.0, means.max(), earned.max()))
-    known = np.unique(steps).tolist()
-    firsts = [known[0], *([known[len(known) - len(known) // _LAST]] if len(known) >= _LAST else [])]
+    distinct = np.unique(steps).tolist()
+    firsts = [distinct[0], *([distinct[len(distinct) - len(distinct) // _LAST]] if len(distinct) >= _LAST else [])]
     tenth = np.minimum(((means - low) / (high - low) * BINS).astype(int), BINS - 1)
     spans = []
     for first in firsts:
         late = steps >= first
         sums = [np.bincount(tenth[late], weights, BINS).tolist() for weights in (None, means[late], earned[late])]
         tenths = [[int(count), mean / count, got / count] for count, mean, got in zip(*sums, strict=True) if count]
-        spans.append({"steps": [first, known[-1]], "tenths": tenths})
+        spans.append({"steps": [first, distinct[-1]], "tenths": tenths})
     return {"range": [low, high], "spans": spans}

@@ -306,8 +306,8 @@ def _traced(tally: Tally, step_shift: int) -> dict[str, Points]:
 def _first(names: Sequence[str], logged: Sequence[dict[str, Points]]) -> list[str]:
     evaluations = [name for name in names if name.startswith("eval") and name.endswith("/reward")]
     alive = [] if all("groups/alive" in series for series in logged) else ["frac_reward_zero_std"]
-    wanted = ["reward", *(e for e in evaluations if e.count("/") == 1), *_FIRST[:1], *alive, *_FIRST[1:]]
-    return [name for name in wanted if name in names]
+    preferred = ["reward", *(e for e in evaluations if e.count("/") == 1), *_FIRST[:1], *alive, *_FIRST[1:]]
+    return [name for name in preferred if name in names]
 
 
 def _notes(runs: Sequence[Run]) -> list[str]:

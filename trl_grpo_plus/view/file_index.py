@@ -360,8 +360,8 @@ class Keeper:
     def flush(self) -> None:
         """Write the blocks."""
         if not self._wrote:
-            told = f"{self._folder} has attempts that its index lacks. Reading them takes a minute for a million"
-            logger.warning(visible(f"{told}. If {traces.group_index.NAME} can be written there, they are read once."))
+            text = f"{self._folder} has attempts that its index lacks. Reading them takes a minute for a million"
+            logger.warning(visible(f"{text}. If {traces.group_index.NAME} can be written there, they are read once."))
         with suppress(OSError):
             traces.group_index.append(self._folder, self._blocks)
         self._blocks, self._bytes, self._wrote = [], 0, True
@@ -373,14 +373,14 @@ class Keeper:
 
 
 def read_file(
-    path: Path, inode: int, start: int, known: list[Any], keeper: Keeper | None, cut: bool = False
+    path: Path, inode: int, start: int, indexed: list[Any], keeper: Keeper | None, cut: bool = False
 ) -> Iterator[Any]:
     """Yield the blocks of a file from an offset on: those that the index has, and then those of further lines.
 
     Args:
         path (`Path`), inode (`int`): the file of attempts.
         start (`int`): the offset.
-        known (`list`): blocks of the file in the index, if the offset is 0.
+        indexed (`list`): blocks of the file in the index, if the offset is 0.
         keeper ([`Keeper`], *optional*): what keeps new blocks.
         cut (`bool`, *optional*, defaults to `False`): also read a gzip member that a kill cut off.
 
@@ -388,7 +388,7 @@ def read_file(
         ValueError: a line is no attempt.
     """
     before = 0
-    for block in traces.group_index.valid(path.parent, known):
+    for block in traces.group_index.valid(path.parent, indexed):
         yield block
         start, before = block.end, block.check
     if start and start == path.stat().st_size:
@@ -399,13 +399,13 @@ def read_file(
         yield block
 
 
-def read_run(folder: Path, wanted: Callable[[str, tuple[int, ...]], bool] | None = None) -> Groups:
+def read_run(folder: Path, includes: Callable[[str, tuple[int, ...]], bool] | None = None) -> Groups:
     """Return all groups of a run in the folder of its traces. The sums of the curves are over all groups.
 
     Args:
         folder (`Path`): the folder.
-        wanted (`Callable`, *optional*): function from a split and (step, batch, round, group) to whether to return the
-            group. By default all are returned.
+        includes (`Callable`, *optional*): function from a split and (step, batch, round, group) to whether to return
+            the group. By default all are returned.
 
     Raises:
         ValueError: there are no traces, or a line is no attempt.
@@ -416,7 +416,7 @@ def read_run(folder: Path, wanted: Callable[[str, tuple[int, ...]], bool] | None
         for block in read_file(path, inode, 0, index.pop(path.name, []), keeper, cut=True):
             groups.tally.see_block(block)
             groups.add(
-                block if wanted is None else block.where([wanted(*key) for key in block.group_keys()]), path, inode
+                block if includes is None else block.where([includes(*key) for key in block.group_keys()]), path, inode
             )
     keeper.end()
     return groups

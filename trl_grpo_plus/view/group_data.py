@@ -132,8 +132,8 @@ class Tally:
             for code, count in zip(*np.unique(records["verdict"], return_counts=True), strict=True):
                 if code >= 0 and block.words[code]:
                     self._verdicts[step][block.words[code]] += int(count)
-        known = records[~np.isnan(records["mean"]) & ~np.isnan(records["earned"])]
-        self._believe(np.full(len(known), step), known["mean"], known["earned"])
+        with_belief = records[~np.isnan(records["mean"]) & ~np.isnan(records["earned"])]
+        self._believe(np.full(len(with_belief), step), with_belief["mean"], with_belief["earned"])
 
     @property
     def beliefs(self) -> tuple[Any, Any, Any]:

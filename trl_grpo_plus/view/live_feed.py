@@ -35,14 +35,14 @@ _NEWEST = 4  # a fourth of the list is for all groups of the newest steps
 _SLOW, _REST = 0.1, 20  # lists of prompts that take longer (s) are not counted again for 20 times as long
 
 
-class _Seen(NamedTuple):
+class _FileState(NamedTuple):
     inode: int
     bytes: int  # size of the file at the last look
     read: int  # offset up to which whole groups were read
 
 
 class _Lists(NamedTuple):
-    told: dict[str, Any]
+    table: dict[str, Any]
     identities: list[str]
     version: int
     at: float  # when they were counted
@@ -53,7 +53,7 @@ class _Lists(NamedTuple):
 class _Read:
     """All data that was read since everything was read anew."""
 
-    files: dict[Path, _Seen] = field(default_factory=dict)
+    files: dict[Path, _FileState] = field(default_factory=dict)
     groups: Groups = field(default_factory=Groups)
     about: Row = field(default_factory=dict)
     journals: dict[str, list[Row]] = field(default_factory=lambda: {name: [] for name in traces.JOURNALS})
@@ -70,7 +70,7 @@ class _List:
 
     numbers: list[int] = field(default_factory=list)  # of its groups
     attempts: int = 0
-    seen: int = 0  # groups that are in it, or for which there was no room
+    considered: int = 0  # groups that are in it, or for which there was no room
     words: dict[str, int] = field(default_factory=dict)
     prompts: dict[str, int] = field(default_factory=dict)
     note: str = ""
@@ -110,8 +110,8 @@ class Feed:
             live = self._live()
             if (epoch, version) == (self._epoch, self._version):
                 return {"live": live}
-            known = min(max(groups, 0), len(self._list.numbers)) if epoch == self._epoch else 0
-            return {"live": live, "head": self._head(), "index": self._index(known)}
+            reader_has = min(max(groups, 0), len(self._list.numbers)) if epoch == self._epoch else 0
+            return {"live": live, "head": self._head(), "index": self._index(reader_has)}
 
     def look(self) -> dict[str, Any]:
         """Read what is new, and return the state of the run: `live` of [`news`]."""
@@ -129,7 +129,7 @@ class Feed:
         """Return the course of each prompt so far; in a long run, as it was some seconds ago.
 
         Returns:
-            `dict`: the columns of [`~trl_grpo_plus.view.prompt_history.Prompts.told`], and `listed`, the number of
+            `dict`: the columns of [`~trl_grpo_plus.view.prompt_history.Prompts.lists`], and `listed`, the number of
             each line's prompt, or -1 if none of its groups is in the list.
         """
         with self._counting:  # so that texts can be had meanwhile
@@ -139,12 +139,12 @@ class Feed:
                 stale = lists is None or (lists.version != version and now - lists.at >= lists.rest)
                 prompts, bar = read.groups.prompts.snapshot() if stale else None, read.about.get("solved_reward")
             if prompts is not None:
-                counted, took = prompts.told(bar), time.monotonic() - now
+                counted, took = prompts.lists(bar), time.monotonic() - now
                 read.lists = lists = _Lists(*counted, version, now, _REST * took if took > _SLOW else 0.0)
         assert lists is not None
         with self._lock:
             self._number()
-            return {**lists.told, "listed": [self._list.prompts.get(identity, -1) for identity in lists.identities]}
+            return {**lists.table, "listed": [self._list.prompts.get(identity, -1) for identity in lists.identities]}
 
     def texts(self, epoch: int, start: int, stop: int) -> Iterator[dict[str, Any]]:
         """Yield prompt, reference and attempts of the groups from `start` to `stop`, read from disk one by one.
@@ -155,10 +155,10 @@ class Feed:
             Moved: the groups are no longer at their places.
         """
         with self._lock:
-            wanted = [self._all.groups.place(number) for number in self._list.numbers[max(start, 0) : stop]]
-            if epoch != self._epoch or not wanted:
+            places = [self._all.groups.place(number) for number in self._list.numbers[max(start, 0) : stop]]
+            if epoch != self._epoch or not places:
                 raise Moved
-        for place in wanted:
+        for place in places:
             try:
                 texts = detail(file_index.read(place), place.path.parent)
             except Moved:
@@ -181,7 +181,7 @@ class Feed:
             "version": self._version,
             "groups": len(self._list.numbers),
             "ended": "train_runtime" in last,
-            "problem": _told(list(read.problems.values())),
+            "problem": _summary(list(read.problems.values())),
             "there": self._run.is_dir(),
         }
 
@@ -201,9 +201,9 @@ class Feed:
         step = self._all.newest.get("train")
         return None if step is None else {"split": "train", "step": step}
 
-    def _index(self, known: int) -> dict[str, Any]:
+    def _index(self, reader_has: int) -> dict[str, Any]:
         groups, named = self._all.groups, names_by_group(self._all.journals["alarms"])
-        new = self._list.numbers[known:]
+        new = self._list.numbers[reader_has:]
         index = columns((groups.line(number, named) for number in new), self._list.words, self._list.prompts)
         return {**index, "chunks": in_chunks(groups.place(number).bytes for number in new)}
 
@@ -218,12 +218,12 @@ class Feed:
     def _extend(self) -> None:
         """Add the new groups to the list. If it becomes too long, choose its groups anew, in a new epoch."""
         groups, chosen = self._all.groups, self._list
-        new = range(chosen.seen, len(groups))
+        new = range(chosen.considered, len(groups))
         if not new:
             return
         chosen.numbers.extend(new)
         chosen.attempts += int(groups.sizes()[new.start :].sum())
-        chosen.seen = len(groups)
+        chosen.considered = len(groups)
         if chosen.attempts > MOST_LISTED * (2 if new.start else 1):
             self._epoch += bool(new.start)
             self._version += 1
@@ -254,10 +254,10 @@ class Feed:
         if not self._all.files:
             self._all.index, self._all.keeper = traces.group_index.read(folder), Keeper(folder)
         there = [*(folder / f"{name}.jsonl" for name in self._all.journals), *(path for *_, path in attempts)]
-        found = {path: known for path in there if (known := _stat(path)) is not None}
-        for path, seen in self._all.files.items():
+        found = {path: state for path in there if (state := _stat(path)) is not None}
+        for path, last in self._all.files.items():
             inode, size = found.get(path, (None, 0))
-            if inode != seen.inode or size < seen.bytes:
+            if inode != last.inode or size < last.bytes:
                 return False
         with self._telling_of(folder / "run.json"):
             self._all.about = traces.about(folder)
@@ -291,9 +291,9 @@ class Feed:
     def _read(self, path: Path, found: tuple[int, int]) -> None:
         """Read the whole groups of a file; the next look at a plain file starts at its first incomplete group."""
         start = end = self._start(path)
-        known = self._all.index.pop(path.name, [])
+        indexed = self._all.index.pop(path.name, [])
         with self._telling_of(path):
-            for block in read_file(path, found[0], start, known, self._all.keeper):
+            for block in read_file(path, found[0], start, indexed, self._all.keeper):
                 self._all.groups.tally.see_block(block)
                 self._all.groups.add(block, path, found[0])
                 end = block.end
@@ -303,7 +303,7 @@ class Feed:
         return self._all.files[path].read if path in self._all.files else 0
 
     def _done(self, path: Path, found: tuple[int, int], end: int) -> None:
-        self._all.files[path] = _Seen(*found, end)
+        self._all.files[path] = _FileState(*found, end)
         self._version += 1
 
     @contextmanager
@@ -338,7 +338,7 @@ def _problem(path: Path, error: Exception) -> str:
     return f"{path} has an attempt that is none ({type(error).__name__}: {error})."
 
 
-def _told(problems: list[str]) -> str:
+def _summary(problems: list[str]) -> str:
     if len(problems) < 2:
         return "".join(problems)
     others = "Another file" if len(problems) == 2 else f"{len(problems) - 1} more files"

@@ -82,7 +82,7 @@ def write_page(run: str | Path, output: str | Path, max_mb: float = 100, rescore
             raise ValueError(f"{run} has traces, but no group in them is whole yet. Wait for the first step to end.")
         head = head_of(source, supply.total, supply.attempts, supply.tally)
         if rescored is not None:
-            head["rescored"] = {"told": rescored.told, "words": words(rescored)}
+            head["rescored"] = {"told": rescored.summary, "words": words(rescored)}
         room = int(max_mb * 1e6) - sum(map(len, (*_template(), block("head", head)))) - 1000
         metrics = _metrics_block(source.metrics, room // 4)
         room -= len(metrics)
@@ -93,7 +93,7 @@ def write_page(run: str | Path, output: str | Path, max_mb: float = 100, rescore
             raise ValueError(f"max_mb={max_mb} leaves no room for a single group. This run needs {least} or more.")
         head |= {"groups": len(chosen), "attempts": sum(group.size for group in chosen)}
         if rescored is None:
-            head["opening"] = opening((group.place, group.told) for group in chosen)
+            head["opening"] = opening((group.place, group.sort_key) for group in chosen)
         size = replace(output, (piece.encode() for piece in _pieces(head, metrics, lists, chosen, spool)))
     return Page(output, size, supply.total, len(chosen), head["attempts_total"], head["attempts"])
 
@@ -119,7 +119,7 @@ def panel(
     prompts, numbers = Prompts(), dict[str, int]()
     for line in lines:
         prompts.see(line)
-    lists, listed = prompts.told()
+    lists, listed = prompts.lists()
     index = {**columns(lines, prompts=numbers), "chunks": [len(groups)], "listed": [numbers[it] for it in listed]}
     blocks = [block("head", head), block("index", index), block("lists", lists)]
     blocks.append(block("chunk-0", [detail(rows) for rows in groups]))
@@ -237,7 +237,7 @@ def _lists(prompts: Prompts, about: Row, room: int, least: int) -> tuple[_Lists,
     """
     most = MOST_PROMPTS
     while True:
-        lists, identities = prompts.told(about.get("solved_reward"), most)
+        lists, identities = prompts.lists(about.get("solved_reward"), most)
         packed = pack(lists)
         # The index links each line to its prompt by a number of up to 7 digits.
         cost = len(packed) * 4 // 3 + 10 * len(identities) + TAGS

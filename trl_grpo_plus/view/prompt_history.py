@@ -119,7 +119,7 @@ class Prompts:
         >>> line = {"split": "train", "prompt": "5d41402abc4b2a76", "title": "6 * 7", "verdict": None}
         >>> for step, rewards in enumerate([[0.0, 0.0], [1.0, 1.0]]):
         ...     prompts.see({**line, "step": step, "rewards": rewards})
-        >>> lists, identities = prompts.told(solved_reward=1.0)
+        >>> lists, identities = prompts.lists(solved_reward=1.0)
         >>> lists["title"], lists["list"], lists["means"], identities
         (['6 * 7'], ['newly'], [[0.0, 1.0]], ['5d41402abc4b2a76'])
     """
@@ -189,7 +189,7 @@ class Prompts:
             return (self._good if self._good < math.inf else math.nan), "all_good"
         return max((reward for reward in self._rewards if not math.isnan(reward)), default=math.nan), "best"
 
-    def told(self, solved_reward: float | None = None, most: int = MOST) -> tuple[dict[str, Any], list[str]]:
+    def lists(self, solved_reward: float | None = None, most: int = MOST) -> tuple[dict[str, Any], list[str]]:
         """Return the page's data about the prompts.
 
         Args:

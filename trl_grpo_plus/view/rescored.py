@@ -14,7 +14,7 @@ class Rescored(NamedTuple):
 
     Args:
         split (`str`): the split of the scored groups.
-        told (`str`): a summary of the results, in a sentence or two.
+        summary (`str`): a summary of the results, in a sentence or two.
         kinds (`list[tuple[str, str]]`): label and kind of each disagreement that occurs.
         of (`Callable`): function from a group's attempts to a [`Tried`], or to `None` for a group that was not scored.
         differs (`Callable`): function from the split and (step, batch, round, group) of a group to whether scores of
@@ -22,7 +22,7 @@ class Rescored(NamedTuple):
     """
 
     split: str
-    told: str
+    summary: str
     kinds: list[tuple[str, str]]
     of: Callable[[Sequence[Row]], "Tried | None"]
     differs: Callable[[str, tuple[int, ...]], bool | None]

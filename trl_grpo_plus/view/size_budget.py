@@ -20,7 +20,7 @@ class Stored(NamedTuple):
     packed: int  # bytes of its texts, packed
     raw: int  # bytes of its texts as JSON
     place: Place = ("", 0, ())
-    told: Telling | None = None
+    sort_key: Telling | None = None
 
     @property
     def cost(self) -> int:

@@ -210,8 +210,8 @@ def pick(groups: list[list[Row]], count: int) -> list[list[Row]]:
         picked.append(rest.pop(0))
     rest.sort()
     while rest and len(picked) < count:
-        seen = Counter(verdicts[i] for i in picked)
-        picked.append(min(rest, key=lambda i: (seen[verdicts[i]], VERDICTS.index(verdicts[i]))))
+        counts = Counter(verdicts[i] for i in picked)
+        picked.append(min(rest, key=lambda i: (counts[verdicts[i]], VERDICTS.index(verdicts[i]))))
         rest.remove(picked[-1])
     return [groups[i] for i in sorted(picked)]
 
