@@ -147,11 +147,11 @@ class Block:
         keys = zip(*(self.records[name].tolist() for name in names), strict=True)
         return [(split, (step, *key)) for key in keys]
 
-    def where(self, wanted: Sequence[bool]) -> "Block":
+    def where(self, included: Sequence[bool]) -> "Block":
         """Return the block with some of its groups only."""
-        if all(wanted):
+        if all(included):
             return self
-        chosen = np.array(wanted, bool)
+        chosen = np.array(included, bool)
         titles = b"".join(self.title(int(n)).encode("utf-8", "surrogatepass") for n in np.flatnonzero(chosen))
         rewards = self.rewards[np.repeat(chosen, self.records["size"])]
         return replace(self, records=self.records[chosen], rewards=rewards, titles=titles)
@@ -344,8 +344,8 @@ def _sound(records: Any, words: Sequence[Any], name: str, start: int, end: int) 
 
 
 def _summed(rows: Sequence[Row], name: str) -> tuple[float, int]:
-    known = [value for row in rows if (value := finite_or_none(row.get(name))) is not None]
-    return sum(known), len(known)
+    values = [value for row in rows if (value := finite_or_none(row.get(name))) is not None]
+    return sum(values), len(values)
 
 
 def _or_nan(value: float | None) -> float:

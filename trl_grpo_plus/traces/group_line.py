@@ -124,8 +124,8 @@ def _answer(text: str) -> str:
 
 
 def _mean_length(rows: Sequence[Row]) -> float | None:
-    known = [value for row in rows if (value := finite_or_none(row.get("tokens"))) is not None]
-    return round(sum(known) / len(known), 1) if known else None
+    lengths = [value for row in rows if (value := finite_or_none(row.get("tokens"))) is not None]
+    return round(sum(lengths) / len(lengths), 1) if lengths else None
 
 
 def _text(messages: Any) -> str:

@@ -71,7 +71,7 @@ def _of_file(path: Path, run: Path) -> list[list[dict[str, Any]]]:
 
 def _row(row: dict[str, Any], number: int, attempt: int, size: int) -> dict[str, Any]:
     scores = {name: finite_or_none(row[name]) for name in row["_rewards"]}
-    known = [score for score in scores.values() if score is not None]
+    finite_scores = [score for score in scores.values() if score is not None]
     return {
         **{"step": int(row["step"]), "split": "train", "batch": 0, "round": 0, "group": number},
         **{"attempt": attempt, "size": size},
@@ -80,7 +80,7 @@ def _row(row: dict[str, Any], number: int, attempt: int, size: int) -> dict[str,
         "rewards": scores,
         "steps": {},
         "outcomes": {},
-        "reward": sum(known) if known else None,
+        "reward": sum(finite_scores) if finite_scores else None,
         "advantage": finite_or_none(row["advantage"]),
         **dict.fromkeys(("verdict", "kept", "reason", "tokens", "truncated", "kl")),
         "extra": {name: row[name] for name in row["_between"] if name not in scores and row[name] is not None},

@@ -53,7 +53,7 @@ class Writer:
         self._own: dict[Path, int] = {}  # files that this run has created -> CRC-32 of a file of attempts
         self._batches: dict[tuple[str, int], int] = {}
         self._folder: Path | None = None  # chosen when the first file is written
-        self._told = False  # whether a warning said that the index cannot be written
+        self._warned = False  # whether a warning said that the index cannot be written
 
     def begin(self, step: int, max_steps: int, logged: int | None = None) -> None:
         """Start or resume training at `step` of `max_steps`. Files that the training will write again move aside.
@@ -117,8 +117,8 @@ class Writer:
         try:
             self._index(path, stretch, [*zip(members, pieces, strict=True)])
         except Exception as error:  # the lines are written, and a reader can do without the index
-            if not self._told:
-                self._told = True
+            if not self._warned:
+                self._warned = True
                 logger.warning(
                     visible(f"{path.parent / group_index.NAME} could not be kept: {error}. Pages open later.")
                 )
