@@ -51,9 +51,9 @@ def _cause(error: BaseException, server: str) -> str:
     """Return what an error tells of the server's failure; "" if the error is not the server's."""
     request: Any = getattr(error, "request", None)
     if url := getattr(request, "url", None):
-        asked = urlsplit(url)
+        request_url = urlsplit(url)
         why = str(getattr(error.args[0] if error.args else None, "reason", error)).rpartition(": ")[2]
-        return f"{request.method} {asked.path}: {why}" if asked.netloc == urlsplit(server).netloc else ""
+        return f"{request.method} {request_url.path}: {why}" if request_url.netloc == urlsplit(server).netloc else ""
     if isinstance(error, ConnectionError) and server.rstrip("/") in str(error):  # TRL waited in vain for its start
         return str(error).partition(". ")[0].rstrip(".")
     lost = lost_process(error)
