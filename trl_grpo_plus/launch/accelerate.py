@@ -142,7 +142,7 @@ def _processes(
         return num_processes, "--num_processes"
     if only_one:
         return 1, f"--accelerate_config {config}"
-    of_trl = config in accelerate_configs()  # these say one node with 8 GPUs
+    of_trl = config in accelerate_configs()  # TRL's files say one node with 8 GPUs
     if content.get("num_processes") and not (num_gpus and of_trl):
         in_file = machines(content)
         if in_file not in (1, nodes.count):

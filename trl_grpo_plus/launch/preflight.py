@@ -35,7 +35,7 @@ def keys(recipe: Recipe) -> list[Row]:
 
 
 def preset(recipe: Recipe) -> list[Row]:
-    """Describe a preset's settings, and those that the recipe overrides. This check refuses nothing."""
+    """Describe a preset's settings, and name the settings that the recipe overrides. This check refuses nothing."""
     said = presets.describe(recipe.training)
     return [Row("preset", OK, said)] if said else []
 

@@ -20,8 +20,8 @@ OF_PROCESSES = ("deepspeed", "fsdp", "ddp_backend")  # TRL looks for other proce
 class Recipe:
     """A recipe as read, and the facts that the checks add to it."""
 
-    name: str  # as given by the user
-    options: tuple[str, ...]  # of the command line
+    name: str  # file or name of the recipe, as the user gave it
+    options: tuple[str, ...]  # options of the command line
     spread: Distribution
     launching: bool = False  # whether the recipe is to run on this machine; if not, missing packages are no mistake
     # The dataclasses of the launch script; `None` if one was refused.
@@ -44,7 +44,7 @@ class Recipe:
     train_set: Any = None  # the training split
     eval_sets: dict[str, Any] = field(default_factory=dict)
     prompted: bool = False  # whether the training set has prompts, and a length
-    first_prompt: Any = None  # of the training set, if there is one
+    first_prompt: Any = None  # first prompt of the training set, if there is one
     tokenizer: Callable[[], Any] = lambda: None  # returns the model's tokenizer, or `None` if it cannot be loaded
     kind: str | None = None  # the model's type, if it is known
 

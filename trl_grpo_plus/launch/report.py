@@ -18,7 +18,7 @@ from .previous_run import PAGE, SUMMARY, move_aside, stamps
 
 
 GROUP_KEYS = ("alive", "all_good", "all_bad", "tied", "unscored", "truncated")
-TRUNCATED = "completions/clipped_ratio"  # TRL's
+TRUNCATED = "completions/clipped_ratio"  # a metric of TRL
 COUNT_KEYS = ("groups/generated", "groups/trained", "groups/rounds", "tokens/generated", "tokens/trained")
 
 LAST = 0.25  # share of a run's log that is its end
@@ -217,7 +217,7 @@ def _before_and_after(history: list[dict[str, Any]]) -> dict[str, dict[str, Any]
 
 
 def _parted(history: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the log entries of sampled batches in two parts: those before the end, and those of the end."""
+    """Return the log entries of sampled batches in two lists: entries before the end, and entries of the end."""
     sampled = [entry for entry in history if TRUNCATED in entry]
     count = len(sampled) - math.ceil(LAST * len(sampled))
     return sampled[:count], sampled[count:]
