@@ -175,6 +175,8 @@ def test_the_launcher_prints_it_after_what_the_other_processes_say(tmp_path, mon
 
     rank = 0
     monkeypatch.setattr(train, "lost_process", str)  # this process is alone
+    for name in ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", launchers.STARTED_BY):
+        monkeypatch.setenv(name, "")  # the launcher sets them
     monkeypatch.setitem(launchers.LAUNCHERS, "two", launchers.Launcher("", list, "launcher_of_two:entry"))
     monkeypatch.setitem(sys.modules, "launcher_of_two", SimpleNamespace(entry=entry))
     monkeypatch.setattr(sys, "argv", ["launcher_main", "two"])
