@@ -78,18 +78,18 @@ def test_an_engine_with_the_weights_of_the_policy(run, name):
 
 
 BROKEN = {
-    "no sync": (no_sync, {}, 1, "At step 0 they agreed to .* the engine has weights of about step 0,"),
+    "no sync": (no_sync, {}, 1, "At step 1 they agreed to .* the engine has weights of about step 1,"),
     "no sync, uncorrected": (
         no_sync,
         UNCORRECTED,
         1,
-        "At step 0 they agreed to .* the engine has weights of about step 0,",
+        "At step 1 they agreed to .* the engine has weights of about step 1,",
     ),
     "no sync from step 2": (
         sync_until_step_2,
         {},
         2,
-        "At step 1 they agreed to .* the engine has weights of about step 1,",
+        "At step 2 they agreed to .* the engine has weights of about step 2,",
     ),
     "no sync, adapter": (no_sync, lora(), 1, "those of the model without its adapter"),
     "no merge": (no_merge, lora(), 1, "those of the model without its adapter"),
