@@ -163,6 +163,7 @@ def _write_whole(
     tokenizer = make_tokenizer()
 
     def learn(model: LlamaForCausalLM) -> None:
+        """Warm the model up on the lessons."""
         if lessons:
             _warm_up(model, tokenizer, lessons, warm_up, training_args)
 

@@ -125,6 +125,7 @@ def _warm(name: str, folder: Path, steps: int, terms: list[int], seen: set[str],
     tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left")
 
     def learn(model: PreTrainedModel) -> None:
+        """Train the model on worked solutions of other problems."""
         if steps:
             each = -(-steps * WARM_BATCH // len(terms))
             lessons = [row for number in terms for row in _problems(number, each, training_args.seed + 1, seen)]
@@ -134,6 +135,7 @@ def _warm(name: str, folder: Path, steps: int, terms: list[int], seen: set[str],
         model.to(torch.bfloat16)
 
     def read() -> PreTrainedModel:
+        """Load the model of the recipe."""
         return AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32)
 
     write_whole(folder, tokenizer, read, learn, training_args.seed)

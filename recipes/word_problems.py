@@ -128,6 +128,7 @@ def prepare(
         tokenizer = make_tokenizer()
 
         def learn(model: Any) -> None:
+            """Warm the model up on the lessons."""
             if warm_up.steps:
                 lessons = make_lessons(rest, training_args.seed, warm_up.steps * warm_up.batch)
                 teach(model, _batches(tokenizer, lessons, warm_up.batch), warm_up.rate, training_args, 0.1)
@@ -151,11 +152,13 @@ def split_problems(
     taken: set[str] = set()
 
     def fresh(steps: int) -> Problem:
+        """Invent a problem that no set has."""
         while (problem := invent(rng, steps)).text in taken:
             pass
         return problem
 
     def some(steps: int, count: int) -> list[Problem]:
+        """Invent problems of so many steps for one set."""
         made = []
         for _ in range(count):
             made.append(fresh(steps))

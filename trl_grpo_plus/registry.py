@@ -102,6 +102,7 @@ def register_reward(
     """
 
     def register(function: Callable[..., Any]) -> Reward:
+        """Add the function under the name, and return its reward."""
         definition = Definition(
             name=name,
             function=function,

@@ -124,6 +124,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     def command(name: str, run: Any, summary: str, description: str | None = None) -> argparse.ArgumentParser:
+        """Add a command, and return its parser."""
         shape: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
         added = commands.add_parser(
             name, help=summary, description=description or f"{summary[0].upper()}{summary[1:]}.", **shape

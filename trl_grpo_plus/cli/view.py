@@ -88,6 +88,7 @@ def _serve(options: argparse.Namespace) -> int:
         say(f"There is no folder {options.folder} yet.{beside(options.folder)} Waiting for it.", file=sys.stderr)
 
     def ready(address: str) -> None:
+        """Print the address of the page."""
         say(
             f"{options.folder}: {address}\nOnly this machine can reach it, and only at this address. Ctrl-C stops it.",
             flush=True,

@@ -289,6 +289,7 @@ class LearnabilitySampler:
         drawn, refused = 0, 0
 
         def add_accepted(rows: Iterable[int], most: int) -> None:
+            """Add accepted rows to the pool, until it has `most` rows or patience ends."""
             nonlocal refused
             for row in rows:
                 if len(pool) >= most or (patience is not None and refused > patience):

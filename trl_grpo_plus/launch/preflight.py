@@ -223,6 +223,7 @@ def columns(recipe: Recipe) -> list[Row]:
     """Check that each dataset has the columns that the rewards read; their values are not read."""
 
     def check(reward: Any) -> None:
+        """Refuse a reward that needs a column which a set lacks."""
         for what, rows in recipe.sets.items():
             check_columns(reward, rows, what, read=False)
 

@@ -56,6 +56,7 @@ def register_advantage(
     """
 
     def register(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """Add the function under the name, and return it."""
         other = _REGISTERED[name].function if name in _REGISTERED else None
         if name == GRPO or name in VARIANTS or (other and not same_source(other, function)):
             of = f": {target_of(other)}" if other else ", which ships"
@@ -114,6 +115,7 @@ class Estimator:
         assert mask is not None
 
         def make() -> Tensor:
+            """Compute the advantages by the variant, and check them."""
             with torch.no_grad():
                 values = self.variant(rewards.clone(), weights.clone(), batch, **self.args)
                 return self._checked(values, rewards, weights, mask)

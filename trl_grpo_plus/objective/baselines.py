@@ -86,6 +86,7 @@ def reads_columns(*names: str) -> Callable[[Function], Function]:
     """
 
     def mark(function: Function) -> Function:
+        """Note on the function which columns it reads."""
         function.columns = names  # type: ignore[attr-defined]
         return function
 
@@ -132,12 +133,14 @@ def baseline_of(name: str | Baseline) -> Baseline:
 
 def _checked(function: Baseline, name: str) -> Baseline:
     def baseline(values: Tensor, scored: Tensor, batch: GroupBatch) -> Tensor:
+        """Return the rewards minus the function's baseline."""
         if not values.numel():
             return values
         with error_prefix(f"advantage_baseline={name!r}"):
             return check(_called(function, values, scored, batch), values, scored)
 
     def check(centred: Any, values: Tensor, scored: Tensor) -> Tensor:
+        """Refuse a result of another shape, or one that is not finite where there is a reward."""
         fits = isinstance(centred, Tensor) and centred.shape == values.shape
         if not fits or not centred[scored.expand_as(values)].isfinite().all():
             got = f"{tuple(centred.shape)}" if isinstance(centred, Tensor) else type(centred).__name__

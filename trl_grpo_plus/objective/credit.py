@@ -73,6 +73,7 @@ class Credit:
         """
 
         def live(rows: Tensor) -> Tensor:
+            """Return the rows of the live groups, by group."""
             return rows[: math.prod(groups)].unflatten(0, groups).cpu()
 
         if self.estimator is None:

@@ -105,6 +105,7 @@ def exchange(
     owners = [row // len(rounds[r].attempts) for r, row in rows]
 
     def attempt_at(position: int) -> Attempt:
+        """Return the attempt in a place of the batch."""
         r, row = rows[position]
         return rounds[r].attempts[row % len(rounds[r].attempts)]
 

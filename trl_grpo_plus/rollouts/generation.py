@@ -78,6 +78,7 @@ def one_each(rollout_func: Callable[..., dict[str, Any]]) -> Callable[..., dict[
     """
 
     def checked(prompts: list[Any], *args: Any) -> dict[str, Any]:
+        """Call the function, and refuse a number of completions other than that of prompts."""
         with raise_on_all_ranks():
             output = rollout_func(prompts, *args)
             returned = len(output.get("completion_ids", prompts))  # TRL says which keys are missing

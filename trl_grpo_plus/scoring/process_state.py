@@ -52,6 +52,7 @@ def _list(owner: Any, name: str) -> Setting:
     own = getattr(owner, name)
 
     def put(then: list[Any]) -> None:
+        """Restore the content of the list, and the list itself."""
         own[:] = then
         setattr(owner, name, own)
 

@@ -26,7 +26,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import takewhile
 from math import isfinite
 from pathlib import Path
@@ -271,8 +271,9 @@ def valid(folder: Path, blocks: Sequence[Block]) -> list[Block]:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW)) as file:
 
             def fits(block: Block) -> bool:
-                of_file = partial(checksum, file.fileno(), block.start, block.end, block.before)
-                return block.end <= found.st_size and of_file() == block.check
+                if block.end > found.st_size:
+                    return False
+                return checksum(file.fileno(), block.start, block.end, block.before) == block.check
 
             return list(takewhile(fits, blocks))
     except OSError:

@@ -30,6 +30,7 @@ def best_first(rows: Sequence[Row]) -> list[Row]:
     """
 
     def key(row: Row) -> tuple[Any, ...]:
+        """Return what the attempts of a group are sorted by."""
         values = [finite_or_none(row.get(name)) for name in ("advantage", "reward")]
         return *((value is None, -(value or 0.0)) for value in values), row.get("attempt", 0)
 

@@ -146,6 +146,7 @@ class Batch:
         rows = tuple(one.rows[group] for one, group in live if one.rows)
 
         def of_live(gathered: Tensor) -> Tensor:
+            """Return the rows of the live groups, by group."""
             return gathered[: len(live) * self.size].unflatten(0, (len(live), self.size)).cpu()
 
         everyones = of_live(of_all(mask, accelerator)).bool() if reads_mask else None
@@ -169,6 +170,7 @@ class Batch:
         first_row = accelerator.process_index * len(self.trained)
 
         def own() -> list[dict[str, Any]]:
+            """Return this rank's columns, one row a group."""
             return [
                 {name: _column_of(attempt.inputs, name) for name in names}
                 for row, attempt in enumerate(self.trained, first_row)

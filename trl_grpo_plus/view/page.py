@@ -259,6 +259,7 @@ def _pieces(
     head: dict[str, Any], metrics: str, lists: _Lists, chosen: Sequence[Stored], spool: IO[bytes]
 ) -> Iterator[str]:
     def read(group: Stored, texts: bool) -> bytes:
+        """Return a group's packed texts, or its line."""
         spool.seek(group.at + (group.line if texts else 0))
         return spool.read(group.packed if texts else group.line)
 

@@ -92,6 +92,7 @@ def byte_tokenizer() -> Any:
 
 def _smaller(facts: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
     def first(names: tuple[str, ...]) -> Any:
+        """Return the first of a configuration's values by these names."""
         return next((facts[name] for name in names if facts.get(name)), None)
 
     sizes = {

@@ -98,6 +98,7 @@ def export(
     rows = ((row["split"], flat(row, columns.written, columns.rewards, dropped)) for group in chosen for row in group)
 
     def fill(folder: Path) -> None:
+        """Write the files of the dataset, and its card for the Hub."""
         names = split_names(columns.steps)
         _write_parquet(folder / "data", rows, _schema(columns, dropped), names)
         if to == "hf":
@@ -243,6 +244,7 @@ def _write_parquet(folder: Path, rows: Iterable[tuple[str, Row]], schema: pa.Sch
         waiting: dict[str, list[Row]] = {}
 
         def write(split: str) -> None:
+            """Write the rows collected for a split, and forget them."""
             if split not in writers:
                 path = folder / f"{names[split]}-00000-of-00001.parquet"
                 writers[split] = stack.enter_context(pq.ParquetWriter(path, schema, compression="zstd"))

@@ -37,6 +37,7 @@ def rescored(
         differing[number] = disagrees or any(codes[number] for codes in new_verdicts.values())
 
     def of(rows: Sequence[Row]) -> Tried | None:
+        """Return a group's new scores; `None` if the group was not scored."""
         number = numbers.of(_place(rows[0]))
         if number is None or (group := groups[number]).size != len(rows):
             return None
@@ -45,6 +46,7 @@ def rescored(
         return Tried(scores, turned)
 
     def differs(of_split: str, place: tuple[int, ...]) -> bool | None:
+        """Return whether a new score of the group differs; `None` if the group was not scored."""
         number = numbers.of(place) if of_split == split else None
         return None if number is None else bool(differing[number])
 

@@ -221,6 +221,7 @@ def _asks_for_an_answer(tree: ast.AST, first: str, method: str) -> bool:
             names |= {alias.asname or alias.name for alias in node.names}
 
     def is_it(node: ast.AST) -> bool:
+        """Return whether a node is a use of the function under test."""
         if isinstance(node, ast.Attribute):
             of_module = isinstance(node.value, ast.Name) and node.value.id in modules
             return node.attr == method if method else node.attr == first and of_module
@@ -257,6 +258,7 @@ def _proxy(frames: _frames.Frames, brings_back: bool) -> Callable[..., Any]:
     has_changed = False
 
     def call(args: tuple[Any, ...], kwargs: dict[str, Any], changed: bool) -> Any:
+        """Call the function in the process of the program."""
         nonlocal has_changed
         try:
             message = {"args": _plain.encode(args), "kwargs": _plain.encode(kwargs), "changed": changed}
