@@ -51,10 +51,9 @@ class Family:
     level, as text), and more where the reward asks for them. `goals` are the splits whose mean accuracy counts,
     `reward` a registered name or a function, `solves` what gives 1 to a completion that is wholly right. `rollouts`
     and `rollouts_a_step` are those of a whole run, `learning_rate` is what rates are multiples of, `attempts` are
-    those on each held-out problem at the end. A run at a
-    constant rate is looked at `looks` times, each time with `look_completions`. With `stop_at_target` it ends once its
-    last target is reached. Where there is `lora`, an adapter of so many ranks is trained, on weights in bfloat16. A
-    step is taken in so many `micro_batches`.
+    those on each held-out problem at the end. A run at a constant rate is looked at `looks` times, each time with
+    `look_completions`. With `stop_at_target` it ends once its last target is reached. Where there is `lora`, an
+    adapter of so many ranks is trained, on weights in bfloat16. A step is taken in so many `micro_batches`.
     """
 
     name: str

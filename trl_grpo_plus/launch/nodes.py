@@ -72,14 +72,13 @@ def nodes(launcher: str, given: Mapping[str, str | None], content: Mapping[str, 
     _refuse_foreign(launcher, set_here)
     content = content if content and machines(content) > 1 else {}
     count_name, rank_name, address_name, port_name = list(OPTIONS[launcher])[:4]
-    alone = set(set_here) <= {port_name, "nproc_per_node"} and not content
     count = _count(count_name, set_here.get(count_name, content.get(count_name) or 1))
     each = set_here.pop("nproc_per_node", None)
     per_node = None if each is None else _count("nproc_per_node", each)
     others = [name for name in set_here if name != count_name]
-    if not others and count == 1:
+    if not others and count == 1 and not content:
         return Nodes(1, (), per_node)
-    if alone:
+    if others == [port_name] and not content:
         set_here = {count_name: "1", **set_here}
     if count_name not in set_here and not content:
         raise ConfigError(f"--{others[0]} {set_here[others[0]]} needs the number of nodes. Add --{count_name} N.")

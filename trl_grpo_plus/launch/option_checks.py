@@ -70,18 +70,29 @@ def _at_odds(args: Any, model_args: Any) -> Iterator[str]:
 
 
 def _no_folder(output_dir: str) -> Iterator[str]:
-    """Yield why a run cannot make or write its folder."""
-    whole = Path(output_dir).absolute()
-    there = next(path for path in (whole, *whole.parents) if os.path.lexists(path))
+    """Yield why no run can make its folder."""
+    whole, there = Path(output_dir).absolute(), _lowest_there(output_dir)
     if there == whole and not there.is_dir():
         yield f"output_dir: {output_dir} is a file. Name a folder; it need not exist."
     elif not there.is_dir():
         yield f"output_dir: {output_dir} cannot be made: {there} is a file. Name another folder; it need not exist."
-    elif not os.access(there, os.W_OK | os.X_OK):
-        yield (
-            f"output_dir: {output_dir} cannot be used: the user {os.geteuid()} may not write into {there}, or its "
-            "disk is read-only. Name another folder; it need not exist."
-        )
+
+
+def not_writable(output_dir: str) -> str | None:
+    """Return why a run on this machine cannot write its folder; `None` if it can."""
+    there = _lowest_there(output_dir)
+    if not there.is_dir() or os.access(there, os.W_OK | os.X_OK):
+        return None
+    return (
+        f"output_dir: {output_dir} cannot be used: the user {os.geteuid()} may not write into {there}, or its disk is "
+        "read-only. Name another folder; it need not exist."
+    )
+
+
+def _lowest_there(output_dir: str) -> Path:
+    """Return the path, or the nearest of its parents that exists."""
+    whole = Path(output_dir).absolute()
+    return next(path for path in (whole, *whole.parents) if os.path.lexists(path))
 
 
 def _unknown_trackers(names: Sequence[str | None]) -> Iterator[str]:

@@ -21,7 +21,7 @@ from ..utils import optional_packages
 from ..utils.tables import FAILED, OK, UNSEEN, WARNED, Row, refused
 from ..utils.validation import ConfigError, did_you_mean
 from .datasets_by_name import beside, has_messages, is_conversation, looks_local, wrong_prompts
-from .option_checks import bad_together, lost_in_rounding, missing_packages, wrong_options
+from .option_checks import bad_together, lost_in_rounding, missing_packages, not_writable, wrong_options
 from .recipe import Recipe
 from .reward_inputs import check_data_name, read_rewards, reward_name
 
@@ -102,6 +102,8 @@ def output(recipe: Recipe) -> list[Row]:
     from ..utils import folder_lock
     from . import previous_run, report  # they import transformers
 
+    if why := not_writable(recipe.training.output_dir):  # where the run is only checked, it may be another machine's
+        return [Row("output", FAILED if recipe.launching else UNSEEN, why)]
     try:
         if recipe.name:
             folder_lock.check(recipe.training.output_dir)

@@ -216,10 +216,10 @@ def run(main: Callable[..., int] = main, prog: str = "trl_grpo_plus.recipes.grpo
     except ConfigError as error:
         _say_once(f"error: {error}")
         return 2
+    except ServerFailed as error:
+        _say_last(f"error: {error} {_way_on(parsed[1].output_dir)}", launched)
+        return 1
     except RuntimeError as error:
-        if isinstance(error, ServerFailed):
-            _say_last(f"error: {error} {_way_on(parsed[1].output_dir)}", launched)
-            return 1
         if (lost := lost_process(error)) is None:
             raise
         say(traceback.format_exc(), file=sys.stderr)

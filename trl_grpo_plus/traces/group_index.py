@@ -321,14 +321,17 @@ def _next_marker(file: IO[bytes], start: int) -> int | None:
 def _decoded(body: bytes, header: int) -> Block | None:
     """Return the block in a body; `None` if another version of this package wrote it in another form."""
     try:
-        name, start, end, before, check, written, groups, attempts, words = json.loads(body[:header])
+        name, *numbers, words = json.loads(body[:header])
+        if not (isinstance(words, list) and all(type(number) is int and 0 <= number < 2**63 for number in numbers)):
+            return None
+        start, end, before, check, written, groups, attempts = numbers
         records = np.frombuffer(body, RECORD, groups, header)
         rewards = np.frombuffer(body, "<f8", attempts, header + records.nbytes)
         titles = body[header + records.nbytes + rewards.nbytes :]
         whole = int(records["size"].sum()) == attempts and int(records["title"].sum()) == len(titles)
         named = all(int(records[code].max(initial=-1)) < len(words) for code in ("verdict", "reason", "alarms", "of"))
         of_run = isinstance(name, str) and parse_name(Path(name)) and os.path.basename(name) == name
-        if not (whole and named and of_run and 0 <= start <= end and _sound(records, words, name, start, end)):
+        if not (whole and named and of_run and start <= end and _sound(records, words, name, start, end)):
             return None
     except (ValueError, TypeError):
         return None
@@ -339,9 +342,16 @@ def _sound(records: Any, words: Sequence[Any], name: str, start: int, end: int) 
     """Return whether no record has an empty group or a place outside of the stretch, and all words are texts."""
     texts = (text for word in words for text in (word if isinstance(word, list) else [word]))
     at, skip, size = (records[field] for field in ("at", "skip", "bytes"))
-    last = at if name.endswith(".gz") else at + size - 1  # within an unpacked member a group may end anywhere
-    places = (start <= at) & (last < end) & (skip >= 0) & (size > 0) & (records["size"] > 0)
-    return bool(places.all()) and all(isinstance(text, str) for text in texts)
+    within = at < end if name.endswith(".gz") else size <= end - at  # an unpacked member may be longer than the file
+    places = (start <= at) & within & (skip >= 0) & (size > 0) & (records["size"] > 0)
+    single = {
+        code for field in ("verdict", "reason", "of") for code in np.unique(records[field]).tolist() if code >= 0
+    }
+    return (
+        bool(places.all())
+        and all(isinstance(text, str) for text in texts)
+        and all(isinstance(words[code], str) for code in single)
+    )
 
 
 def _summed(rows: Sequence[Row], name: str) -> tuple[float, int]:

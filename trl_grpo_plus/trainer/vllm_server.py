@@ -12,13 +12,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..utils.distributed import lost_process
+from ..utils.validation import RunError
 
 
 HEALTH_S = 5.0  # seconds that a server has to answer; one that works answers at once
 
 
-class ServerFailed(RuntimeError):
-    """The vLLM server of a run does not answer, or not as it should."""
+class ServerFailed(RunError):
+    """The vLLM server of a run does not answer, or answers with errors of its own."""
 
 
 def address(args: Any) -> str:
@@ -64,7 +65,7 @@ def _answers(server: str) -> bool:
     try:
         with urllib.request.urlopen(f"{server.rstrip('/')}/health", timeout=HEALTH_S):
             return True
-    except urllib.error.HTTPError:
-        return True  # an error, but an answer
+    except urllib.error.HTTPError as error:
+        return error.code < 500  # vLLM answers 503 once its engine is dead
     except (OSError, ValueError):
         return False

@@ -19,7 +19,7 @@ from ..utils.files import replace
 from ..utils.validation import finite_or_none
 from . import file_index
 from .file_index import Sample
-from .group_data import Tally, columns, detail
+from .group_data import Tally, columns, detail, shifted
 from .run_summary import AXES, Points, Run, differing, open_runs, sampled, shared_folder
 from .template import TAGS, array, block, chunks, deflate, dumped, pack, packed_block, template
 
@@ -67,7 +67,7 @@ def write_comparison(runs: Sequence[str | Path], output: str | Path | None = Non
         raise ValueError(f"{path} is a folder. Give the name of the file to write, such as {path / _PAGE}.")
     with tempfile.TemporaryFile() as spool:
         texts = _Texts(opened, spool)
-        prompts = [shared for shared in _prompts(texts.groups()) if len(shared.by_run) > 1]
+        prompts = _prompts(texts.groups())
         head, metrics = _head(opened, texts.tallies, len(prompts))
         blocks = [packed_block(f"metric-{number}", pack(points)) for number, points in enumerate(metrics)]
         room = int(max_mb * 1e6) - sum(map(len, (*_template(), block("head", head), *blocks))) - 2000
@@ -220,11 +220,12 @@ class Shared:
 
 
 def _prompts(groups: Iterable[Kept]) -> list[Shared]:
-    """Collect the groups by prompt, sorted by descending gap and then by descending number of runs."""
+    """Collect the groups of each prompt of two or more runs, by descending gap and then descending number of runs."""
     found: dict[int, dict[int, list[Kept]]] = defaultdict(lambda: defaultdict(list))
     for group in groups:
         found[group.prompt][group.run].append(group)
-    shared = [Shared({run: sorted(of, key=lambda g: g.when) for run, of in by.items()}) for by in found.values()]
+    of_several = [by for by in found.values() if len(by) > 1]
+    shared = [Shared({run: sorted(of, key=lambda g: g.when) for run, of in by.items()}) for by in of_several]
     return sorted(shared, key=lambda prompt: (-prompt.gap, -len(prompt.by_run)))
 
 
@@ -296,9 +297,7 @@ def _points(points: Points | None) -> Points | None:
 def _traced(tally: Tally, step_shift: int) -> dict[str, Points]:
     """Return curves of means over the traced attempts over the logged steps, for a run without a log."""
     keys = {"reward": "reward", "kl": "kl", "completions/mean_length": "tokens"}
-    train = {
-        name: [[step + step_shift, mean] for step, mean in tally.means("train", key)] for name, key in keys.items()
-    }
+    train = {name: shifted(tally.means("train", key), step_shift) for name, key in keys.items()}
     rewards = {f"{split}/reward": tally.means(split, "reward") for split in tally.evaluations}
     return {name: points for name, points in {**train, **rewards}.items() if points}
 

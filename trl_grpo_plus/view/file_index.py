@@ -61,9 +61,9 @@ class Moved(Exception):
 def scanned(path: Path, inode: int, start: int, before: int, cut: bool) -> Iterator[tuple[Any, bool]]:
     """Yield blocks of the whole groups from an offset on, made from the lines, and whether the index may keep them.
 
-    A block ends with a line, or with a gzip member. `before` is the checksum of the file up to the offset. With `cut`,
-    also read the whole groups of a gzip member that a kill cut off. The index may keep neither such a member nor one
-    with a bad line: it must be read again.
+    A block ends with a line, or with a gzip member. `before` is the checksum of the file up to the offset; it matters
+    only for blocks that are kept. With `cut`, also read the whole groups of a gzip member that a kill cut off. The
+    index may keep neither such a member nor one with a bad line: it must be read again.
 
     Raises:
         ValueError: a line is no attempt. The groups before it are yielded first.

@@ -181,11 +181,12 @@ def curves(metrics: Sequence[dict[str, Any]], tally: Tally, step_shift: int) -> 
 def _curve(
     title: str, metric: str, key: str | None, metrics: Sequence[Row], tally: Tally, step_shift: int
 ) -> dict[str, Any]:
-    points = _logged(metrics, metric) or (_shifted(tally.means("train", key), step_shift) if key else [])
+    points = _logged(metrics, metric) or (shifted(tally.means("train", key), step_shift) if key else [])
     return {"title": title, "series": [{"name": "train", "points": thin(points)}] if points else []}
 
 
-def _shifted(points: list[list[float]], step_shift: int) -> list[list[float]]:
+def shifted(points: list[list[float]], step_shift: int) -> list[list[float]]:
+    """Return points whose steps are later by `step_shift`."""
     return [[step + step_shift, value] for step, value in points]
 
 
@@ -201,7 +202,7 @@ def _evaluations(metrics: Sequence[Row], tally: Tally) -> list[dict[str, Any]]:
 
 def _shares(metrics: Sequence[Row], tally: Tally, step_shift: int) -> dict[str, Any]:
     logged = {verdict: _logged(metrics, f"groups/{verdict}") for verdict in VERDICTS}
-    traced = {verdict: _shifted(tally.shares(verdict), step_shift) for verdict in VERDICTS}
+    traced = {verdict: shifted(tally.shares(verdict), step_shift) for verdict in VERDICTS}
     series = logged if any(logged.values()) else traced
     filled = [{"name": name, "points": thin(points)} for name, points in series.items() if points]
     return {"title": "verdicts", "stacked": True, "series": filled}

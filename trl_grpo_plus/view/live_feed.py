@@ -155,7 +155,8 @@ class Feed:
             Moved: the groups are no longer at their places.
         """
         with self._lock:
-            places = [self._all.groups.place(number) for number in self._list.numbers[max(start, 0) : stop]]
+            read = self._all
+            places = [read.groups.place(number) for number in self._list.numbers[max(start, 0) : stop]]
             if epoch != self._epoch or not places:
                 raise Moved
         for place in places:
@@ -164,9 +165,11 @@ class Feed:
             except Moved:
                 raise
             except Exception as error:
+                problem = _problem(place.path, error)
                 with self._lock:
-                    self._all.problems[place.path] = problem = _problem(place.path, error)
-                    self._version += 1
+                    if read.problems.get(place.path) != problem:
+                        read.problems[place.path] = problem
+                        self._version += 1
                 texts = {"prompt": [], "reference": [], "attempts": [], "problem": problem}
             yield texts
 

@@ -58,7 +58,7 @@ def _examples_of(name: str) -> Finding:
     start = time.perf_counter()
     for reward, example in pairs:
         outcome = _score(reward, example)
-        if not _same(outcome.score, example.reward):
+        if not same(outcome.score, example.reward):
             message = outcome.message.strip().rpartition("\n")[2]
             wrong = f"{example.completion!r:.60} should score {example.reward}, not {outcome.score}. {message}"
             problems.append(wrong.strip())
@@ -148,7 +148,7 @@ def _gold(reward: Reward, pairs: Sequence[Pair]) -> Finding:
     problems = tuple(
         f"the gold answer {text!r:.80} scores {score}, not {full}"
         for (_, text), score in zip(pairs, scores, strict=True)
-        if not _same(score, full)
+        if not same(score, full)
     )
     return Finding(reward.__name__, "gold", len(pairs) - len(problems), len(pairs), ms, problems)
 
@@ -172,7 +172,7 @@ def _form(reward: Reward, pairs: Sequence[Pair]) -> str:
     if not bare:
         return f"{posed}."
     scores, full = _timed(reward, bare)[0], reward.definition.full_marks
-    less = [text for (_, text), score in zip(bare, scores, strict=True) if not _same(score, full)]
+    less = [text for (_, text), score in zip(bare, scores, strict=True) if not same(score, full)]
     if not less:
         return f"{posed}; bare, such as '{_start(bare[0][1])}', they score full marks too."
     right = f"{len(bare) - len(less)} of {len(bare)} score full marks"
@@ -192,7 +192,7 @@ def _shuffled(reward: Reward, pairs: Sequence[Pair]) -> Finding:
     passed = [
         f"{text!r:.80} scores full marks in a row with {_shown(row)}"
         for (row, text), score in zip(pairs, scores, strict=True)
-        if _same(score, reward.definition.full_marks)
+        if same(score, reward.definition.full_marks)
     ]
     problems = tuple(passed) if len(passed) > SHUFFLED_AT_MOST * len(pairs) else ()
     return Finding(reward.__name__, "shuffled", len(pairs) - len(passed), len(pairs), ms, problems)
@@ -210,5 +210,6 @@ def _shown(row: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value!r:.40}" for name, value in row.items())
 
 
-def _same(first: float | None, second: float | None) -> bool:
+def same(first: float | None, second: float | None) -> bool:
+    """Return whether two scores are equal but for rounding."""
     return first == second if None in (first, second) else math.isclose(first, second, abs_tol=1e-6)  # type: ignore[arg-type]

@@ -31,7 +31,7 @@ AS_FOR_A_CHECK = "The model is as prepare makes it for a check, before its warm-
 NEED_EVALUATION = ("reduce_lr_on_plateau", "greedy")  # schedules that need evaluations, which the few steps lack
 TIMEOUT_S, CLOCKED_S = 900, 300
 
-NOT_OF_A_STEP = ("eval_on_start", "load_best_model_at_end", "push_to_hub", "resume_from_checkpoint", "log_completions")
+NOT_OF_A_STEP = ("eval_on_start", "load_best_model_at_end", "push_to_hub", "resume_from_checkpoint")
 PUSHES = ("push_to_hub", "log_completions_hub_repo")
 OFF = ("bf16", "fp16", "use_vllm", "use_transformers_continuous_batching", "use_liger_kernel", "torch_compile")
 STEPS_ALONE: dict[str, Any] = {
@@ -167,15 +167,15 @@ def smaller(args: Any, model: Any, processes: int) -> list[str]:
 def _steps_alone(args: Any) -> dict[str, Any]:
     """Return options that turn off everything but the steps."""
     schedule = {"lr_scheduler_type": "constant"} if args.lr_scheduler_type.value in NEED_EVALUATION else {}
-    # TRL refuses the repository without the log, and no word of a command line unsets it: keep_at_home does.
-    logged = {"log_completions": True} if getattr(args, PUSHES[1], None) is not None else {}
-    return STEPS_ALONE | schedule | logged
+    return STEPS_ALONE | schedule
 
 
 def keep_at_home(args: Any) -> None:
-    """Unset the repository that TRL would upload completions to, in the process that takes the steps."""
-    if getattr(args, PUSHES[1], None) is not None:
-        args.log_completions, args.log_completions_hub_repo = False, None
+    """Turn off TRL's log of completions, and so its upload, in the process that takes the steps.
+
+    No word of a command line unsets `log_completions_hub_repo`, and TRL refuses it without the log.
+    """
+    args.log_completions, args.log_completions_hub_repo = False, None
 
 
 def _words(options: dict[str, Any]) -> list[str]:

@@ -25,6 +25,7 @@ from ...launch.train import main, run
 from ...scoring import Reward, columns_of
 from ...utils.validation import ConfigError
 from . import hub
+from .rewards import same
 from .smoke import ERROR, REPORT, keep_at_home
 from .tiny_model import write
 
@@ -54,10 +55,10 @@ class SmokeTrainer(GRPOPlusTrainer):
         paid = [reward for reward, weight in weighed if weight > 0 and isinstance(reward, Reward)]
         if (gold := next(_golds(paid, row), None)) is not None:
             return gold
-        monitors = [reward for reward, _ in weighed if reward not in paid and isinstance(reward, Reward)]
+        monitors = [reward for reward, weight in weighed if weight == 0 and isinstance(reward, Reward)]
         answer = row.get("answer")
         others = [*_golds(monitors, row), *([str(answer)] if isinstance(answer, str | int | float) else [])]
-        telling = [reward for reward in paid if not _full_marks(reward, row, "")]
+        telling = [reward for reward in paid if others and not _full_marks(reward, row, "")]
         return next((text for reward in telling for text in others if _full_marks(reward, row, text)), None)
 
     def _sample(self, inputs: list[dict[str, Any]], prompts: list[Any]) -> Any:
@@ -114,7 +115,7 @@ def _full_marks(reward: Reward, row: dict[str, Any], text: str) -> bool:
     if values is None:
         return False
     columns = {reward.renamed.get(name, name): [value] for name, value in values.items()}
-    return reward.score(completions=[text], **columns)[0].score == reward.definition.full_marks
+    return same(reward.score(completions=[text], **columns)[0].score, reward.definition.full_marks)
 
 
 def is_planted(group: int, attempt: int) -> bool:

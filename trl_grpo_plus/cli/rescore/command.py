@@ -161,9 +161,9 @@ def _scored(options: argparse.Namespace, since: int, rewards: list[RequestedRewa
     """Return the scored groups, what stopped the scoring before its end, if anything did, and the exit status."""
     scored_groups = ScoredGroups()
     with tqdm(unit="attempt", leave=False, disable=None) as bar:
-        if not bar.disable:
-            bar.total = count_attempts(options.folder, options.split, since)
         try:
+            if not bar.disable:
+                bar.total = count_attempts(options.folder, options.split, since)
             for group in scored(groups(options.folder, options.split, since), rewards):
                 scored_groups.append(group)
                 bar.update(group.size)
