@@ -470,7 +470,9 @@ def test_a_page_keeps_few_bytes_of_groups_whose_verdict_changes():
     ]
     (reward,) = requested_rewards.build([("exact_answer", {})], None, [])
     tracemalloc.start()
-    kept = page.rescored(groups, "train", [dataclasses.replace(reward, label="new", against="old")], {}, {})
+    kept = page.rescored(
+        compare.Rescoring(groups, "train", [dataclasses.replace(reward, label="new", against="old")], {}, {})
+    )
     memory, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert kept.of([{**groups[4999].place}] * 2).verdicts == [["new", "all_good"]]
@@ -501,15 +503,15 @@ def counted(monkeypatch):
 
 
 def test_attempts_are_counted_by_the_index_where_it_is_whole(indexed, counted):
-    assert command.count_attempts("run", "train", 0) == 48
-    assert command.count_attempts("run", "train", 1) == 32
+    assert command.attempts_to_score("run", "train", 0) == 48
+    assert command.attempts_to_score("run", "train", 1) == 32
     assert counted == []
     with open(indexed / "train-00000001.jsonl", "a") as file:
         file.write(json.dumps(ATTEMPTS[16]) + "\n")
-    assert command.count_attempts("run", "train", 0) == 49
+    assert command.attempts_to_score("run", "train", 0) == 49
     assert counted == ["train-00000001.jsonl"]
     (indexed / group_index.NAME).unlink()
-    assert command.count_attempts("run", "train", 0) == 49
+    assert command.attempts_to_score("run", "train", 0) == 49
     assert len(counted) == 1 + 3
 
 

@@ -63,7 +63,7 @@ class BeliefStore:
         weights: Sequence[float],
         states: States | None = None,
     ):
-        check_rows(train_set, config)
+        check_belief_columns(train_set, config)
         self._weights = torch.tensor(weights)
         self._read_states = states
         self._cache = StateCache(self._states, config.seed, config.belief_head_share is None) if states else None
@@ -318,7 +318,7 @@ def _keys(train_set: Any, name: str) -> Codes:
     return stored or encoded([as_key(name, value) for value in dataset_rows.column(train_set, name)])
 
 
-def check_rows(train_set: Any, config: Any) -> None:
+def check_belief_columns(train_set: Any, config: Any) -> None:
     """Check that `belief_key` and `belief_id` are columns, and that a stream's rows keep all of their columns."""
     streamed = not hasattr(train_set, "__len__")
     if streamed and config.remove_unused_columns:

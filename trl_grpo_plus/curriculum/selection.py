@@ -100,7 +100,7 @@ def make_sampler(train_set: Any, args: Any) -> PromptSampler:
         ConfigError: the training set cannot be sampled in this way.
     """
     check_stream(train_set, args)
-    check_rows(len(train_set), args)
+    check_enough_rows(len(train_set), args)
     name, arguments = _read(args.prompt_selection)
     if name in SAMPLERS:
         return SAMPLERS[name].make(train_set, args, **arguments)
@@ -201,7 +201,7 @@ def check_stream(train_set: Any, training_args: Any) -> None:
         raise ConfigError("a stream has no length: set max_steps, or dataset_streaming: false.")
 
 
-def check_rows(rows: int, args: Any) -> None:
+def check_enough_rows(rows: int, args: Any) -> None:
     """Check that the training set fills a generation batch, and holds more prompts if groups are resampled.
 
     Args:

@@ -14,7 +14,7 @@ from typing import Any
 from ..config import presets
 from ..config.compatibility import check_columns_read, check_filter_metric, check_weights
 from ..curriculum import belief_store
-from ..curriculum.selection import check_class, check_column, check_rows, check_stream
+from ..curriculum.selection import check_class, check_column, check_enough_rows, check_stream
 from ..objective.credit import columns_read
 from ..registry import check_columns
 from ..utils import optional_packages
@@ -207,7 +207,7 @@ def enough(recipe: Recipe) -> list[Row]:
     if recipe.train_set is None or not recipe.stands:
         return []
     streamed = refused("rows", check_stream, recipe.train_set, recipe.training)
-    few = refused("rows", check_rows, len(recipe.train_set), recipe.training) if recipe.whole else []
+    few = refused("rows", check_enough_rows, len(recipe.train_set), recipe.training) if recipe.whole else []
     return [*streamed, *few]
 
 
@@ -216,7 +216,7 @@ def remembered(recipe: Recipe) -> list[Row]:
     if recipe.train_set is None or not recipe.stands:
         return []
     args, rows = recipe.training, recipe.train_set
-    forgotten = refused("rows", belief_store.check_rows, rows, args) if args.what_believes else []
+    forgotten = refused("rows", belief_store.check_belief_columns, rows, args) if args.what_believes else []
     lacking = refused("rows", lambda: check_columns_read(columns_read(args), rows, args))
     return [*forgotten, *lacking, *(refused("rows", check_column, rows, args) if hasattr(rows, "__len__") else [])]
 

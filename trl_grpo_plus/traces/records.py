@@ -22,7 +22,7 @@ from .schema import Row
 from .token_runs import ByToken, Runs
 
 
-Place = tuple[int, int]  # round, group in the round
+RoundPlace = tuple[int, int]  # round, group in the round
 
 PLACE = ("step", "split", "batch", "round", "group", "attempt", "size")
 WRITTEN = ("prompt", "completion", "reference", "rewards", "steps", "outcomes", "reward", "advantage", "verdict")
@@ -101,7 +101,7 @@ class Details(NamedTuple):
 class Part(NamedTuple):
     """One rank's data for a batch. `tokens`, `truncated` and `calls` hold one list per round."""
 
-    details: dict[Place, list[Details]]  # of the rank's attempts in the traced groups
+    details: dict[RoundPlace, list[Details]]  # of the rank's attempts in the traced groups
     tokens: list[list[int]]
     truncated: list[list[bool]]
     calls: list[list[int | None]]
@@ -109,7 +109,7 @@ class Part(NamedTuple):
     thumbnails: dict[str, bytes]  # new thumbnails, by the names of their images in the lines
 
 
-def pick(rounds: Sequence[Round], limit: int | None) -> list[Place]:
+def pick(rounds: Sequence[Round], limit: int | None) -> list[RoundPlace]:
     """Return the groups to trace, in order: all, or `limit` of them, chosen from the verdicts in turn."""
     places = [(r, group) for r, one in enumerate(rounds) for group in range(len(one.verdicts))]
     if limit is None or limit >= len(places):
@@ -123,9 +123,9 @@ def pick(rounds: Sequence[Round], limit: int | None) -> list[Place]:
     return sorted(place for _, place in sorted(ranked)[:limit])
 
 
-def part_of(rank: int, sampled: Sampled, places: Iterable[Place], small: Thumbnails | None = None) -> Part:
+def part_of(rank: int, sampled: Sampled, places: Iterable[RoundPlace], small: Thumbnails | None = None) -> Part:
     """Return a rank's data for a batch of which the groups at `places` are traced."""
-    details: dict[Place, list[Details]] = {}
+    details: dict[RoundPlace, list[Details]] = {}
     thumbnails: dict[str, bytes] = {}
     for r, group in places:
         attempts = sampled.rounds[r].attempts
@@ -146,7 +146,7 @@ def _calls(mask: Sequence[int] | None) -> int | None:
     return None if mask is None else sum(own < before for before, own in pairwise((1, *mask)))
 
 
-def _runs(rank: int, sampled: Sampled, places: Iterable[Place]) -> dict[int, Runs]:
+def _runs(rank: int, sampled: Sampled, places: Iterable[RoundPlace]) -> dict[int, Runs]:
     """Return the token advantages of this rank's rows in the traced groups."""
     if sampled.by_token is None:
         return {}
@@ -156,12 +156,12 @@ def _runs(rank: int, sampled: Sampled, places: Iterable[Place]) -> dict[int, Run
     return {first + row: of_row for row, of_row in sampled.by_token.runs(own).items()}
 
 
-def complete(sampled: Sampled, places: Iterable[Place], parts: Sequence[Part], batch: int = 0) -> Sampled:
+def complete(sampled: Sampled, places: Iterable[RoundPlace], parts: Sequence[Part], batch: int = 0) -> Sampled:
     """Return the batch with the data of all ranks: lengths, and the lines of the groups at `places`.
 
     Args:
         sampled ([`Sampled`]): the batch.
-        places (`Iterable[Place]`): the groups to trace.
+        places (`Iterable[RoundPlace]`): the groups to trace.
         parts (`Sequence[Part]`): the data of all ranks, in order of rank.
         batch (`int`, *optional*, defaults to `0`): number of the batch within its split and step.
     """
@@ -189,7 +189,7 @@ def _details(attempts: Iterable[Attempt], alike: bool) -> Iterator[Details]:
         yield Details(prompt, json_value(attempt.completion), reference, attempt.outcomes, logged, steps)
 
 
-def _lines(sampled: Sampled, details: dict[Place, list[Details]], runs: dict[int, Runs], batch: int) -> list[Row]:
+def _lines(sampled: Sampled, details: dict[RoundPlace, list[Details]], runs: dict[int, Runs], batch: int) -> list[Row]:
     """Return one dict per attempt, in order."""
     plan, size, split = sampled.plan, sampled.size, sampled.split
     trained = {place: at for at, place in enumerate(plan.order)}

@@ -35,8 +35,8 @@ _GROUPS = 256  # groups of a block that is made from the lines: a damaged file l
 Named = Mapping[tuple[int, ...], set[str]]  # (step, batch, round, group) of a training group -> its alarms
 
 
-class Place(NamedTuple):
-    """The place of a group's lines on disk."""
+class Stretch(NamedTuple):
+    """The stretch of a file that holds a group's lines."""
 
     path: Path
     inode: int
@@ -100,8 +100,8 @@ def _block(builder: Any, path: Path, start: int, end: int, before: int) -> Any:
     return builder.block(path.name, start, end, before, check, written)
 
 
-def groups(path: Path, inode: int, start: int, cut: bool = False) -> Iterator[tuple[list[Row], Place, int]]:
-    """Yield each whole group from an offset on: its attempts, its place, and the offset at which to read on.
+def groups(path: Path, inode: int, start: int, cut: bool = False) -> Iterator[tuple[list[Row], Stretch, int]]:
+    """Yield each whole group from an offset on: its attempts, its stretch of the file, and the offset to read on from.
 
     A group that is not whole yet is left for the next call. A group that a kill cut off is left out. A gzip file is
     read by whole members, which hold whole groups.
@@ -111,22 +111,22 @@ def groups(path: Path, inode: int, start: int, cut: bool = False) -> Iterator[tu
     """
     if path.suffix != ".gz":
         for rows, first, after in _whole(lines(path, start), path):
-            yield rows, Place(path, inode, start + first, 0, after - first), start + after
+            yield rows, Stretch(path, inode, start + first, 0, after - first), start + after
         return
     for at, data, end in _members(path, start, cut):
         lines_of = data[: data.rfind(b"\n") + 1].splitlines(keepends=True)
         for rows, first, after in _whole(lines_of, path):
-            yield rows, Place(path, inode, at, first, after - first), end
+            yield rows, Stretch(path, inode, at, first, after - first), end
 
 
-def read(place: Place) -> list[Row]:
+def read(stretch: Stretch) -> list[Row]:
     """Return the attempts of a group.
 
     Raises:
         Moved: the attempts are no longer there.
         ValueError: the file is damaged at this place.
     """
-    path, inode, at, skip, size = place
+    path, inode, at, skip, size = stretch
     try:
         if path.suffix == ".gz":
             data = _member_at(path, inode, at)[skip : skip + size]
@@ -257,12 +257,12 @@ class Groups:
             line["alarms"] = sorted({*line["alarms"], *named.get(key, ())})
         return line
 
-    def place(self, number: int) -> Place:
-        """Return the place of a group's attempts on disk."""
+    def stretch(self, number: int) -> Stretch:
+        """Return the stretch of a file that holds a group's attempts."""
         block, at = self._at(number)
         _, path, inode = self._blocks[bisect_right(self._firsts, number) - 1]
         record = block.records[at]
-        return Place(path, inode, *(int(record[name]) for name in ("at", "skip", "bytes")))
+        return Stretch(path, inode, *(int(record[name]) for name in ("at", "skip", "bytes")))
 
     def rows(self, number: int) -> list[Row]:
         """Return a group's attempts.
@@ -270,11 +270,11 @@ class Groups:
         Raises:
             ValueError: they are no longer there.
         """
-        place, (split, step) = self.place(number), self.step(number)
+        stretch, (split, step) = self.stretch(number), self.step(number)
         try:
-            return [{**row, "step": step, "split": split} for row in read(place)]
+            return [{**row, "step": step, "split": split} for row in read(stretch)]
         except Moved:
-            raise ValueError(f"{place.path} was changed while it was read. Read it again.") from None
+            raise ValueError(f"{stretch.path} was changed while it was read. Read it again.") from None
 
     def prompt(self, number: int) -> str:
         """Return the identity of a group's prompt, as in its line."""

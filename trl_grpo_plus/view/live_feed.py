@@ -156,19 +156,19 @@ class Feed:
         """
         with self._lock:
             read = self._all
-            places = [read.groups.place(number) for number in self._list.numbers[max(start, 0) : stop]]
-            if epoch != self._epoch or not places:
+            stretches = [read.groups.stretch(number) for number in self._list.numbers[max(start, 0) : stop]]
+            if epoch != self._epoch or not stretches:
                 raise Moved
-        for place in places:
+        for stretch in stretches:
             try:
-                texts = detail(file_index.read(place), place.path.parent)
+                texts = detail(file_index.read(stretch), stretch.path.parent)
             except Moved:
                 raise
             except Exception as error:
-                problem = _problem(place.path, error)
+                problem = _problem(stretch.path, error)
                 with self._lock:
-                    if read.problems.get(place.path) != problem:
-                        read.problems[place.path] = problem
+                    if read.problems.get(stretch.path) != problem:
+                        read.problems[stretch.path] = problem
                         self._version += 1
                 texts = {"prompt": [], "reference": [], "attempts": [], "problem": problem}
             yield texts
@@ -208,7 +208,7 @@ class Feed:
         groups, named = self._all.groups, names_by_group(self._all.journals["alarms"])
         new = self._list.numbers[reader_has:]
         index = columns((groups.line(number, named) for number in new), self._list.words, self._list.prompts)
-        return {**index, "chunks": in_chunks(groups.place(number).bytes for number in new)}
+        return {**index, "chunks": in_chunks(groups.stretch(number).bytes for number in new)}
 
     def _number(self) -> None:
         """Assign numbers to the prompts of all groups in the list, in its order, as their lines will do."""

@@ -17,6 +17,7 @@ from ...utils import files
 from ...utils.terminal import say
 from ...utils.validation import ConfigError, Number, did_you_mean, finite_or_none
 from ...view import Rescored, write_page
+from .compare import Rescoring
 from .page import rescored
 from .report import report, to_lines
 from .requested_rewards import RequestedReward, build, check, read
@@ -62,7 +63,8 @@ def rescore(options: argparse.Namespace) -> int:
         say(f"{stopped} {covered} was scored until then.", file=sys.stderr)
     if scored_groups:
         say(f"{_scope(options, scored_groups)}, {took:.1f} s\n")
-        _write(options, scored_groups, rewards, run_info, lines, page)
+        weights = run_info.get("rewards") or {}
+        _write(Rescoring(scored_groups, options.split, rewards, weights, limits(run_info)), options, lines, page)
     return status
 
 
@@ -73,22 +75,13 @@ def _scope(options: argparse.Namespace, groups: ScoredGroups) -> str:
     return f"{options.folder}: {options.split}, steps {first} to {last}, {counts}"
 
 
-def _write(
-    options: argparse.Namespace,
-    groups: ScoredGroups,
-    rewards: Sequence[RequestedReward],
-    run_info: Mapping[str, Any],
-    lines: Path | None,
-    page: Path | None,
-) -> None:
+def _write(rescoring: Rescoring, options: argparse.Namespace, lines: Path | None, page: Path | None) -> None:
     """Print the report, and write the lines, if they have a path, and the page."""
-    weights, judged_by = run_info.get("rewards") or {}, limits(run_info)
-    say(report(groups, options.split, rewards, weights, judged_by))
+    say(report(rescoring))
     if lines is not None:
-        files.replace(lines, to_lines(groups, rewards, options.split))
+        files.replace(lines, to_lines(rescoring))
         say(f"\n{lines}: one line per attempt")
-    page_data = rescored(groups, options.split, rewards, weights, judged_by)
-    say(f"\n{_write_page(options, page, page_data)}")
+    say(f"\n{_write_page(options, page, rescored(rescoring))}")
 
 
 def limits(run_info: Mapping[str, Any]) -> dict[str, float]:
@@ -147,7 +140,7 @@ def _recorded(folder: str, split: str, since: int) -> list[str]:
     return list(dict.fromkeys(name for path in paths for name in next(read_lines(path), {}).get("rewards") or ()))
 
 
-def count_attempts(folder: str, split: str, since: int) -> int:
+def attempts_to_score(folder: str, split: str, since: int) -> int:
     """Return the number of attempts to score. Lines are read only of files that the index does not describe."""
     index = traces.group_index.read(find(folder))
     paths = [path for step, of, path in files_of(folder) if of == split and step >= since]
@@ -163,7 +156,7 @@ def _scored(options: argparse.Namespace, since: int, rewards: list[RequestedRewa
     with tqdm(unit="attempt", leave=False, disable=None) as bar:
         try:
             if not bar.disable:
-                bar.total = count_attempts(options.folder, options.split, since)
+                bar.total = attempts_to_score(options.folder, options.split, since)
             for group in scored(groups(options.folder, options.split, since), rewards):
                 scored_groups.append(group)
                 bar.update(group.size)

@@ -4,6 +4,8 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, overload
 
 import torch
@@ -11,7 +13,7 @@ from torch import Tensor
 
 from ...objective.advantages import compute
 from ...rollouts.groups import judge, totals
-from .requested_rewards import TOTAL
+from .requested_rewards import TOTAL, RequestedReward
 from .scored_groups import batches
 from .scoring_loop import Group
 
@@ -127,6 +129,30 @@ def agreement(groups: Sequence[Group], label: str, against: str) -> Agreement:
     equal = attempts - sum(map(len, found.values()))
     differences = {name: of_kind for name, of_kind in found.items() if of_kind}
     return Agreement(attempts, lacking, equal, old_mean.value, new_mean.value, statuses, differences)
+
+
+@dataclass(frozen=True)
+class Rescoring:
+    """What was scored, and what the run recorded about its rewards.
+
+    Args:
+        groups (`Sequence[Group]`): the scored groups.
+        split (`str`): split of the groups.
+        rewards (`Sequence[RequestedReward]`): the rewards that scored the groups.
+        weights (`Mapping[str, float]`): weights of the recorded rewards.
+        limits (`Mapping[str, float]`): arguments of [`~trl_grpo_plus.rollouts.groups.judge`].
+    """
+
+    groups: Sequence[Group]
+    split: str
+    rewards: Sequence[RequestedReward]
+    weights: Mapping[str, float]
+    limits: Mapping[str, float]
+
+    @cached_property
+    def agreements(self) -> dict[str, Agreement]:
+        """The [`agreement`] of each reward, by its label. It takes a pass over all groups for each."""
+        return {reward.label: agreement(self.groups, reward.label, reward.against) for reward in self.rewards}
 
 
 def pearson(pairs: Iterable[Pair]) -> float | None:

@@ -6,7 +6,7 @@ from typing import Any
 from ...rollouts.verdicts import VERDICTS
 from ...traces import Row
 from ...view import Rescored, Tried
-from .compare import Agreement, agreement, alike_batches, kind, new_totals, verdicts
+from .compare import Agreement, Rescoring, alike_batches, kind, new_totals, verdicts
 from .requested_rewards import TOTAL, RequestedReward
 from .scoring_loop import Group
 
@@ -14,24 +14,11 @@ from .scoring_loop import Group
 Place = tuple[int, ...]
 
 
-def rescored(
-    groups: Sequence[Group],
-    split: str,
-    rewards: Sequence[RequestedReward],
-    weights: Mapping[str, float],
-    limits: Mapping[str, Any],
-) -> Rescored:
-    """Return the data of a page that opens on the disagreements.
-
-    Args:
-        groups (`Sequence[Group]`): the scored groups.
-        split (`str`): split of the groups.
-        rewards (`Sequence[RequestedReward]`): the rewards that scored the groups.
-        weights (`Mapping[str, float]`), limits (`Mapping`): as in [`~trl_grpo_plus.cli.rescore.report.report`].
-    """
-    agreements = {reward.label: agreement(groups, reward.label, reward.against) for reward in rewards}
+def rescored(rescoring: Rescoring) -> Rescored:
+    """Return the data of a page that opens on the disagreements."""
+    groups, rewards, agreements = rescoring.groups, rescoring.rewards, rescoring.agreements
     numbers, differing = _Numbers(groups), bytearray(len(groups))
-    new_verdicts = _new_verdicts(groups, numbers, rewards, weights, limits)
+    new_verdicts = _new_verdicts(rescoring, numbers)
     for number, group in enumerate(groups):
         disagrees = any(score[4] is not None for n in range(group.size) for score in _scores(group, n, rewards))
         differing[number] = disagrees or any(codes[number] for codes in new_verdicts.values())
@@ -47,12 +34,12 @@ def rescored(
 
     def differs(of_split: str, place: tuple[int, ...]) -> bool | None:
         """Return whether a new score of the group differs; `None` if the group was not scored."""
-        number = numbers.of(place) if of_split == split else None
+        number = numbers.of(place) if of_split == rescoring.split else None
         return None if number is None else bool(differing[number])
 
     sentences = [_sentence(reward, agreements[reward.label]) for reward in rewards]
     kinds = [(reward.label, name) for reward in rewards for name in agreements[reward.label].differences]
-    return Rescored(split, " ".join(sentences), kinds, of, differs)
+    return Rescored(rescoring.split, " ".join(sentences), kinds, of, differs)
 
 
 class _Numbers:
@@ -92,17 +79,12 @@ def _scores(group: Group, attempt: int, rewards: Sequence[RequestedReward]) -> l
     return scores
 
 
-def _new_verdicts(
-    groups: Sequence[Group],
-    numbers: _Numbers,
-    rewards: Sequence[RequestedReward],
-    weights: Mapping[str, float],
-    limits: Mapping[str, Any],
-) -> dict[str, bytearray]:
+def _new_verdicts(rescoring: Rescoring, numbers: _Numbers) -> dict[str, bytearray]:
     """Return for each reward a byte for each group: 0, or the place from 1 in `VERDICTS` of another verdict."""
-    found = {reward.label: bytearray(len(groups)) for reward in rewards}
-    for reward in rewards:
-        for alike in alike_batches(groups, reward.against, weights):
+    weights, limits = rescoring.weights, rescoring.limits
+    found = {reward.label: bytearray(len(rescoring.groups)) for reward in rescoring.rewards}
+    for reward in rescoring.rewards:
+        for alike in alike_batches(rescoring.groups, reward.against, weights):
             judged = verdicts(alike, new_totals(alike, reward.label, reward.against, weights), limits)
             for group, new in zip(alike, judged, strict=True):
                 number = numbers.of(_place(group.place))

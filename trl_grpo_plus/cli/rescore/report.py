@@ -2,13 +2,12 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from ...rollouts.verdicts import VERDICTS
 from ...traces import logged_step
 from ...utils.tables import aligned
 from ...utils.terminal import quoted
-from .compare import Agreement, Difference, Effect, Pair, Score, agreement, effect, pearson, replaces, share_equal
+from .compare import Agreement, Difference, Effect, Pair, Rescoring, Score, effect, pearson, replaces, share_equal
 from .requested_rewards import TOTAL, RequestedReward
 from .scoring_loop import Group
 
@@ -16,41 +15,28 @@ from .scoring_loop import Group
 EXAMPLES = 5  # examples of each kind
 
 
-def report(
-    groups: Sequence[Group],
-    split: str,
-    rewards: Sequence[RequestedReward],
-    weights: Mapping[str, float],
-    limits: Mapping[str, Any],
-) -> str:
-    """Return the report on the scored groups as text. Its steps are those of the log.
-
-    Args:
-        groups (`Sequence[Group]`): one or more scored groups.
-        split (`str`): split of the groups.
-        rewards (`Sequence[RequestedReward]`): the rewards that scored the groups.
-        weights (`Mapping[str, float]`): weights of the recorded rewards.
-        limits (`Mapping`): arguments of [`~trl_grpo_plus.rollouts.groups.judge`].
-    """
+def report(rescoring: Rescoring) -> str:
+    """Return the report on one or more scored groups as text. Its steps are those of the log."""
+    groups, weights = rescoring.groups, rescoring.weights
     lines: list[str] = []
-    for reward in rewards:
-        found = agreement(groups, reward.label, reward.against)
-        lines += [*_agreement(reward, found, groups, split), ""]
-        lines += [*_effect(reward, effect(groups, reward.label, reward.against, weights, limits), weights), ""]
-    if len(rewards) > 1:
-        lines += [*_pairs(groups, rewards), ""]
+    for reward in rescoring.rewards:
+        lines += [*_agreement(reward, rescoring), ""]
+        found = effect(groups, reward.label, reward.against, weights, rescoring.limits)
+        lines += [*_effect(reward, found, weights), ""]
+    if len(rescoring.rewards) > 1:
+        lines += [*_pairs(groups, rescoring.rewards), ""]
     return "\n".join(lines[:-1])
 
 
-def to_lines(groups: Iterable[Group], rewards: Sequence[RequestedReward], split: str) -> Iterator[bytes]:
+def to_lines(rescoring: Rescoring) -> Iterator[bytes]:
     """Yield a line of JSON for each attempt. Its step is that of the trace."""
-    against = dict.fromkeys(reward.against for reward in rewards)
-    for group in groups:
+    against = dict.fromkeys(reward.against for reward in rescoring.rewards)
+    for group in rescoring.groups:
         for attempt in range(group.size):
             outcomes = {label: of_group[attempt] for label, of_group in group.outcomes.items()}
             line = {
                 **group.place,
-                **{"split": split, "attempt": attempt},
+                **{"split": rescoring.split, "attempt": attempt},
                 "recorded": {name: group.recorded[name][attempt] for name in against if name in group.recorded},
                 "new": {label: outcome.score for label, outcome in outcomes.items()},
                 "outcome": {label: outcome.status for label, outcome in outcomes.items()},
@@ -60,10 +46,11 @@ def to_lines(groups: Iterable[Group], rewards: Sequence[RequestedReward], split:
             yield json.dumps(line).encode() + b"\n"
 
 
-def _agreement(reward: RequestedReward, found: Agreement, groups: Sequence[Group], split: str) -> list[str]:
+def _agreement(reward: RequestedReward, rescoring: Rescoring) -> list[str]:
+    found = rescoring.agreements[reward.label]
     of = "the recorded total" if reward.against == TOTAL else f"the recorded {reward.against}"
     statuses = ", ".join(f"{status} {count:,}" for status, count in found.statuses.most_common())
-    r = pearson(_recorded(groups, reward.label, reward.against))
+    r = pearson(_recorded(rescoring.groups, reward.label, reward.against))
     lines = [
         f"{reward.label} against {of}",
         f"  equal     {found.equal:,} of {found.attempts:,} ({_percent(found.equal, found.attempts)})",
@@ -81,7 +68,7 @@ def _agreement(reward: RequestedReward, found: Agreement, groups: Sequence[Group
     for kind, differences in found.differences.items():
         lines.append(f"  {kind:<8}  {len(differences):>8,}")
         apart = -(-len(differences) // EXAMPLES)  # examples are spread over the run
-        lines += aligned(_example(reward.label, one, split) for one in differences[::apart])
+        lines += aligned(_example(reward.label, one, rescoring.split) for one in differences[::apart])
     return lines
 
 
