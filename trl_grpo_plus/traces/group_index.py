@@ -35,7 +35,7 @@ from typing import IO, Any
 import numpy as np
 
 from ..utils.files import Unreadable, open_within, within
-from ..utils.validation import finite_or_none
+from ..utils.validation import finite_values
 from .group_line import entry
 from .reader import parse_name
 from .schema import Row
@@ -355,7 +355,7 @@ def _sound(records: Any, words: Sequence[Any], name: str, start: int, end: int) 
 
 
 def _summed(rows: Sequence[Row], name: str) -> tuple[float, int]:
-    values = [value for row in rows if (value := finite_or_none(row.get(name))) is not None]
+    values = finite_values(rows, name)
     return sum(values), len(values)
 
 

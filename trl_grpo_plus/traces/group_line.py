@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from ..utils.text import as_text, find_answer
-from ..utils.validation import finite_or_none
+from ..utils.validation import finite_or_none, finite_values
 from .schema import Row
 
 
@@ -125,7 +125,7 @@ def _answer(text: str) -> str:
 
 
 def _mean_length(rows: Sequence[Row]) -> float | None:
-    lengths = [value for row in rows if (value := finite_or_none(row.get("tokens"))) is not None]
+    lengths = finite_values(rows, "tokens")
     return round(sum(lengths) / len(lengths), 1) if lengths else None
 
 

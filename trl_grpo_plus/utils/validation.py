@@ -11,7 +11,7 @@ import math
 import sys
 import types
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -93,6 +93,11 @@ def finite_or_none(value: Any) -> float | None:
     """Return a finite number as a float, else `None`; a bool is no number."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if number and abs(value) <= sys.float_info.max else None
+
+
+def finite_values(rows: Iterable[Mapping[str, Any]], name: str) -> list[float]:
+    """Return the finite numbers that the rows have under a name."""
+    return [value for row in rows if (value := finite_or_none(row.get(name))) is not None]
 
 
 def json_object(option: str, text: str) -> dict[str, Any]:

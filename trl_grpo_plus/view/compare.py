@@ -16,7 +16,7 @@ from typing import IO, Any, NamedTuple
 from .. import traces
 from ..traces import Row, entry
 from ..utils.files import replace
-from ..utils.validation import finite_or_none
+from ..utils.validation import finite_values
 from . import file_index
 from .file_index import Sample
 from .group_data import Tally, columns, detail, shifted
@@ -192,7 +192,7 @@ class _Texts:
 
 
 def _mean(rows: Sequence[Row]) -> float | None:
-    rewards = [reward for row in rows if (reward := finite_or_none(row.get("reward"))) is not None]
+    rewards = finite_values(rows, "reward")
     return sum(rewards) / len(rewards) if rewards else None
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..traces import Row, evaluated, group_key
-from ..utils.validation import finite_or_none
+from ..utils.validation import finite_or_none, finite_values
 from .group_data import Tally, thin
 
 
@@ -32,7 +32,7 @@ def telling(rows: Sequence[Row]) -> Telling | None:
         (1.0, -0.0, 1)
     """
     first = rows[0]
-    rewards = [value for row in rows if (value := finite_or_none(row.get("reward"))) is not None]
+    rewards = finite_values(rows, "reward")
     spread = max(rewards) - min(rewards) if rewards else 0.0
     live = first["split"] == "train" and first.get("verdict") in ("alive", None) and first.get("kept") is not False
     if not live or spread <= 0:
