@@ -142,7 +142,8 @@ OF_TRL = yaml.safe_load(Path(accelerate_configs()["zero3"]).read_text())  # num_
 STAND_INS = {
     "scontrol": "printf 'node1\\nnode2\\n'",
     "srun": 'while [[ $1 == --* ]]; do shift; done; "$@"',  # on one node, which SLURM_NODEID names
-    **{name: f'printf "%s\\n" {name} "$@" > "$OUT/{name}.words"' for name in ("trl", "trl-grpo-plus")},
+    "trl": 'trap -p USR1 > "$OUT/trl.trap"; printf "%s\\n" trl "$@" > "$OUT/trl.words"',
+    "trl-grpo-plus": 'printf "%s\\n" trl-grpo-plus "$@" > "$OUT/trl-grpo-plus.words"',
 }
 
 
@@ -157,13 +158,15 @@ def test_the_slurm_script_gives_commands_that_are_understood(tmp_path, how):
     subprocess.run(["bash", script, how, "--learning_rate", "1e-6"], env=environment, check=True, timeout=60)
     words = (tmp_path / "trl-grpo-plus.words").read_text().splitlines()[1:]
     options, rest = _parser().parse_known_args(words)
-    assert rest[-2:] == ["--learning_rate", "1e-6"]
+    assert rest[-4:] == ["--resume_from_checkpoint", "auto", "--learning_rate", "1e-6"]
     over = _nodes(options)
     assert over.count == (1 if how == "serve" else 2)
     if how == "serve":
         assert rest[rest.index("--vllm_server_host") + 1] == "node1"
         served = (tmp_path / "trl.words").read_text().splitlines()
         assert served[1:4] == ["vllm-serve", "--model", "Qwen/Qwen2.5-7B"]
+        ignored = (tmp_path / "trl.trap").read_text()
+        assert ignored == "trap -- '' SIGUSR1\n", "the signal before the time limit is for the trainer alone"
     else:
         given = ACCELERATE if how == "accelerate" else TORCHRUN
         assert over == nodes(how, {**given, list(given)[3]: "29500"})

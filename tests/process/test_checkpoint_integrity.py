@@ -14,7 +14,7 @@ import torch
 import warm_processes
 
 from trl_grpo_plus.traces import reader as traces
-from trl_grpo_plus.trainer.checkpoint_integrity import lacking, last_complete, saving
+from trl_grpo_plus.trainer.checkpoint_integrity import complete_checkpoint, lacking, last_complete, saving
 from trl_grpo_plus.trainer.training_state import FORMAT
 from trl_grpo_plus.utils.validation import ConfigError
 
@@ -103,6 +103,13 @@ def test_without_a_whole_one_it_is_said_what_each_lacks(run):
         resume(run)
     with pytest.raises(ConfigError, match="holds no checkpoint"):
         resume(run / "nowhere")
+
+
+def test_auto_goes_on_from_the_last_whole_one_or_starts_anew(run):
+    assert complete_checkpoint("auto", str(run)) == str(run / "checkpoint-6")
+    cut(run / "checkpoint-6" / "model.safetensors")
+    assert complete_checkpoint("Auto", str(run)) == str(run / "checkpoint-4")
+    assert complete_checkpoint("auto", str(run / "nowhere")) is None
 
 
 def test_one_that_is_named_and_not_whole_is_refused(run):

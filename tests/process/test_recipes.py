@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerControl, Tr
 
 from trl_grpo_plus.cli.check.recipe import refused
 from trl_grpo_plus.cli.main import main
-from trl_grpo_plus.launch import command_line, report, reward_inputs
+from trl_grpo_plus.launch import command_line, interrupts, report, reward_inputs
 from trl_grpo_plus.launch.accelerate import distribution
 from trl_grpo_plus.launch.arguments import make_parser
 from trl_grpo_plus.launch.command_line import load, parse
@@ -252,6 +252,20 @@ def settle(folder, resume=None, local_process_index=0):
     args.local_process_index = local_process_index
     report.settle_folder(args)
     return args
+
+
+def test_auto_resumes_where_there_is_a_whole_checkpoint_and_starts_anew_elsewhere(tmp_path, caplog):
+    out = tmp_path / "run"
+    assert settle(out, "auto").resume_from_checkpoint is None
+    leave_run(out, 2, 4, finished=False)
+    assert settle(out, "auto").resume_from_checkpoint == str(out / "checkpoint-4")
+    (out / "checkpoint-4" / "trainer_state.json").unlink()
+    assert settle(out, "auto").resume_from_checkpoint == str(out / "checkpoint-2")
+    assert not (out / "earlier-1").exists()
+    (out / "checkpoint-2" / "trainer_state.json").unlink()
+    assert settle(out, "auto").resume_from_checkpoint is None
+    assert names(out / "earlier-1") == ["checkpoint-2", "checkpoint-4"], "what was saved in part is kept"
+    assert "there is nothing to resume from" in caplog.messages[-1]
 
 
 def test_one_process_of_a_node_moves_an_earlier_run(tmp_path):
@@ -636,55 +650,56 @@ class Steps:
         return control
 
 
-@pytest.fixture
-def sigint():
-    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+@pytest.fixture(params=[signal.SIGINT, signal.SIGUSR1])
+def stop_signal(request):
+    previous = {number: signal.signal(number, signal.default_int_handler) for number in interrupts.SIGNALS}
 
     def send(raises=False):
         interrupted = False
         try:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), request.param)
             time.sleep(0.01)
         except KeyboardInterrupt:  # left alone it would end the test run
             interrupted = True
         assert interrupted == raises
 
     yield send
-    signal.signal(signal.SIGINT, previous)
+    for number, handler in previous.items():
+        signal.signal(number, handler)
 
 
-def test_a_signal_stops_after_the_step_with_a_whole_checkpoint(sigint):
+def test_a_signal_stops_after_the_step_with_a_whole_checkpoint(stop_signal):
     run = Steps(9)
     control = run.step()
     assert (control.should_save, control.should_training_stop, run.stop.stopped) == (False, False, False)
-    sigint()
-    sigint()  # the same keypress, passed on by a launcher
+    stop_signal()
+    stop_signal()  # the same keypress, passed on by a launcher
     control = run.step()
     assert (control.should_save, control.should_training_stop, control.should_evaluate) == (True, True, False)
     assert run.stop.stopped
     assert run.args.save_only_model is False
     run.stop.on_train_end(run.args, run.state, control)
-    sigint()  # and once more, after the training
+    stop_signal()  # and once more, after the training
 
 
-def test_another_keypress_stops_at_once(sigint, monkeypatch):
+def test_another_keypress_stops_at_once(stop_signal, monkeypatch):
     monkeypatch.setattr("trl_grpo_plus.launch.interrupts.SAME_KEYPRESS", 0.0)
     Steps(9)
-    sigint()
-    sigint(raises=True)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    stop_signal()
+    stop_signal(raises=True)
+    assert {signal.getsignal(number) for number in interrupts.SIGNALS} == {signal.default_int_handler}
 
 
-def test_a_signal_in_the_last_step_does_not_unfinish_the_run(sigint):
+def test_a_signal_in_the_last_step_does_not_unfinish_the_run(stop_signal):
     """Transformers goes one step too far when it resumes from the last step."""
     run = Steps(2)
     run.step()
-    sigint()
+    stop_signal()
     control = run.step()
     assert not run.stop.stopped
     assert control.should_evaluate
     run.stop.on_train_end(run.args, run.state, control)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert {signal.getsignal(number) for number in interrupts.SIGNALS} == {signal.default_int_handler}
 
 
 # --- Runs --------------------------------------------------------------------------------------------------------
@@ -902,13 +917,14 @@ def test_a_recipe_that_is_started_twice_moves_nothing_of_the_run_that_goes_on(fo
 
 
 LAUNCHED = """
-import os, sys, time
+import os, signal, sys, time
 from trl_grpo_plus.launch import launcher_main, launchers, train
 
 
 def entry():  # a launcher of one process
     if os.fork():
         time.sleep(600)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as an exec does
     print("started", os.getpid(), flush=True)
     while "late" in sys.argv and os.getppid() == int(os.environ[launchers.STARTED_BY].partition("@")[0]):
         time.sleep(0.01)
@@ -993,14 +1009,49 @@ def test_two_processes_of_torchrun_save_at_ctrl_c_and_go_on(folder):
 
 
 @pytest.mark.full
-def test_a_sigint_to_the_launcher_alone_reaches_its_process(folder):
-    """As a supervisor sends it; a terminal sends it to both."""
-    command = [*LAUNCH, *SHORT[2:], "--eval_on_start", "false", "--output_dir", "supervised"]
-    run = Run(command, folder, REWARD_SECONDS="1")
+@pytest.mark.parametrize(("number", "processes"), [(signal.SIGINT, 1), (signal.SIGTERM, 1), (signal.SIGUSR1, 2)])
+def test_a_signal_to_the_launcher_alone_reaches_its_processes(folder, number, processes):
+    """As a supervisor or SLURM sends it; a terminal sends it to all."""
+    name = f"supervised-{number.name}"
+    options = ["--num_processes", str(processes), "--per_device_train_batch_size", str(64 // processes)]
+    options += ["--eval_on_start", "false", "--output_dir", name]
+    run = Run([*LAUNCH, *SHORT[2:], *options], folder, REWARD_SECONDS="1")
     run.wait_for("step +1  reward")
-    os.kill(run.process.pid, signal.SIGINT)
+    os.kill(run.process.pid, number)
     assert "Stopped after step" in run.end(130)
-    assert len(checkpoints(folder / "supervised")) == 1
+    assert len(checkpoints(folder / name)) == 1
+
+
+CHILD = """
+import os, signal, sys, time
+
+def stop(number, frame):
+    os.write(1, b"told %d\\n" % number)
+    sys.exit(130)
+
+signal.signal(signal.SIGINT, stop)
+os.write(1, b"ready\\n")
+time.sleep(600)
+"""
+LAUNCHERS_OF_CHILD = {
+    "accelerate": ["launch", "--num_processes", "1", "--num_machines", "1", "--mixed_precision", "no", "--cpu"],
+    "torchrun": ["--standalone", "--nproc_per_node", "2"],
+}
+
+
+@pytest.mark.parametrize(
+    ("launcher", "number"),
+    [("accelerate", signal.SIGUSR1), ("torchrun", signal.SIGTERM), ("torchrun", signal.SIGUSR1)],
+)
+def test_a_launcher_passes_a_supervisors_signal_on_as_ctrl_c(tmp_path, launcher, number):
+    """torch would pass SIGTERM on as it is, which ends a process at once, and end by SIGUSR1 itself."""
+    (tmp_path / "child.py").write_text(CHILD)
+    words = [launcher, *LAUNCHERS_OF_CHILD[launcher]]
+    run = Run([sys.executable, "-m", "trl_grpo_plus.launch.launcher_main", *words, "child.py"], tmp_path)
+    processes = 2 if launcher == "torchrun" else 1
+    run.wait_for("ready\n" * processes)
+    os.kill(run.process.pid, number)
+    assert run.end(130).count(f"told {int(signal.SIGINT)}") == processes
 
 
 def test_two_processes_end_and_report_once(folder):

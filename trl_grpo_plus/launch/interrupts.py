@@ -1,4 +1,4 @@
-"""Ctrl-C: the first Ctrl-C ends the run after a saved step, the second ends it at once."""
+"""Ctrl-C and SIGUSR1: the first ends the run after a saved step, the second ends it at once."""
 
 import signal
 import sys
@@ -12,34 +12,35 @@ from ..utils.terminal import say
 
 
 SAME_KEYPRESS = 1.0  # seconds; a launcher may pass on a signal that the terminal has already sent
+SIGNALS = (signal.SIGINT, signal.SIGUSR1)  # not SIGTERM: torch sends it to the other processes when one has failed
 
 
 class StopOnInterrupt(TrainerCallback):
-    """A callback that ends `train()` on SIGINT: it finishes the running step and saves a full checkpoint.
+    """A callback that ends `train()` on SIGINT or SIGUSR1: it finishes the step and saves a full checkpoint.
 
-    All processes stop at the same step. If SIGINT comes during an evaluation or the writing of a checkpoint, the run
-    finishes this and the next step first. If the step is the last one, the run ends as usual. A second SIGINT raises
-    `KeyboardInterrupt` at once. So does the first SIGINT before or after `train()`.
+    All processes stop at the same step. If the signal comes during an evaluation or the writing of a checkpoint, the
+    run finishes this and the next step first. If the step is the last one, the run ends as usual. A second signal
+    raises `KeyboardInterrupt` at once. So does the first SIGINT before or after `train()`.
 
     Args:
         accelerator (`accelerate.Accelerator`): the trainer's accelerator.
 
     Attributes:
-        stopped (`bool`): whether SIGINT ended the training.
+        stopped (`bool`): whether a signal ended the training.
     """
 
     def __init__(self, accelerator: Any) -> None:
         self.accelerator = accelerator
         self.stopped = False
         self._asked_at: float | None = None
-        self._previous: Any = None
+        self._previous: dict[signal.Signals, Any] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Install the SIGINT handler."""
-        self._previous = signal.signal(signal.SIGINT, self._on_sigint)
+        """Install the signals' handler."""
+        self._previous = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Save and stop if any process has received SIGINT."""
+        """Save and stop if any process has received a signal."""
         if self._asked_at is not None:
             self.accelerator.set_trigger()
         if self.accelerator.check_trigger() and state.global_step < state.max_steps:
@@ -49,11 +50,15 @@ class StopOnInterrupt(TrainerCallback):
             control.should_evaluate = False
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Restore the previous SIGINT handler, unless a second signal of the same keypress may still arrive."""
+        """Restore the previous handlers, unless a second signal of the same keypress may still arrive."""
         if not self.stopped:
-            signal.signal(signal.SIGINT, self._previous)
+            self._restore()
 
-    def _on_sigint(self, number: int, frame: FrameType | None) -> None:
+    def _restore(self) -> None:
+        for number, previous in self._previous.items():
+            signal.signal(number, previous)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
         if self._asked_at is None:
             self._asked_at = now
@@ -64,5 +69,5 @@ class StopOnInterrupt(TrainerCallback):
                     flush=True,
                 )
         elif now - self._asked_at > SAME_KEYPRESS:
-            signal.signal(signal.SIGINT, self._previous)
+            self._restore()
             raise KeyboardInterrupt

@@ -1,7 +1,8 @@
 """A launcher's command, as `trl-grpo-plus run` starts it: `python -m trl_grpo_plus.launch.launcher_main NAME ...`.
 
-Ctrl-C ends the command once its processes have saved. The launcher then prints no traceback of its own. If the
-launcher is killed, its processes end too. An error that a process leaves to the launcher is printed last.
+Ctrl-C ends the command once its processes have saved. So do SIGTERM, as Kubernetes sends it, and SIGUSR1, which SLURM
+can send before a job's time limit. The launcher then prints no traceback of its own. If the launcher is killed, its
+processes end too. An error that a process leaves to the launcher is printed last.
 """
 
 import os
@@ -20,6 +21,7 @@ from ..utils.terminal import say
 from .launchers import LAUNCHERS, STARTED_BY
 
 
+STOPS = (signal.SIGTERM, signal.SIGUSR1)
 SAVING_S = "1800"  # s that stopped processes have for a step and a checkpoint before torch kills them; its default: 30
 
 
@@ -27,18 +29,22 @@ def main() -> int:
     """Run the launcher that this process's command line names.
 
     Returns:
-        `int`: the exit status of the processes; 130 if Ctrl-C ended them.
+        `int`: the exit status of the processes; 130 if Ctrl-C or one of [`STOPS`] ended them.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", SAVING_S)
+    # Without SIGTERM, for which torch would install a handler that passes it on as it is: it ends a process at once.
+    os.environ.setdefault("PET_SIGNALS_TO_HANDLE", "SIGINT,SIGHUP,SIGQUIT")
     os.environ[STARTED_BY] = f"{os.getpid()}@{socket.gethostname()}"
     name, *arguments = sys.argv[1:]
     module, _, function = LAUNCHERS[name].main.partition(":")
     entry = getattr(import_module(module), function)
     sys.argv = [name, *arguments]
     signal.signal(signal.SIGINT, _pass_on)
+    for number in STOPS:
+        signal.signal(number, _stop)
     try:
         entry()
     except subprocess.CalledProcessError as error:
@@ -58,8 +64,20 @@ def _pass_on(number: int, frame: FrameType | None) -> None:
     A signal from a terminal is not passed on: it reaches the child processes anyway.
     """
     if not (sys.stdin and sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()):
-        for child in psutil.Process().children():
-            child.send_signal(number)
+        _signal_children()
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    """Stop the run as Ctrl-C does, through torch's handler where torch has installed one."""
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is _pass_on or not callable(handler):
+        return _signal_children()
+    handler(signal.SIGINT, frame)
+
+
+def _signal_children() -> None:
+    for child in psutil.Process().children():
+        child.send_signal(signal.SIGINT)
 
 
 def _left(failures: Iterable[Any]) -> str | None:

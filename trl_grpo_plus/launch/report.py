@@ -10,7 +10,7 @@ from typing import Any
 from transformers.trainer_utils import get_last_checkpoint
 
 from ..traces import evaluated
-from ..trainer.checkpoint_integrity import check, last_complete
+from ..trainer.checkpoint_integrity import AUTO, check, last_complete, last_complete_if_any
 from ..utils.terminal import say
 from ..utils.validation import ConfigError
 from ..view import write_page
@@ -67,6 +67,8 @@ def checkpoint_to_resume(training_args: Any) -> str | None:
     """
     folder, checkpoint = training_args.output_dir, training_args.resume_from_checkpoint
     if str(checkpoint).lower() in ("none", "false"):
+        return None
+    if str(checkpoint).lower() == AUTO and (checkpoint := last_complete_if_any(folder)) is None:
         return None
     if str(checkpoint).lower() == "true":
         checkpoint = last_complete(folder)

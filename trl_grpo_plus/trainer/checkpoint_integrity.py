@@ -26,6 +26,7 @@ from ..utils.validation import ConfigError
 logger = logging.getLogger(__name__)  # accelerate's logger needs initialized processes
 
 LAST = "trainer_state.json"  # written last
+AUTO = "auto"  # value of resume_from_checkpoint: the last complete checkpoint, or a new run if there is none
 # Files of transformers, accelerate, PEFT and this package; a user's own files are not checked.
 SAVED_BY_TORCH = (
     "pytorch_model*.bin",
@@ -103,6 +104,26 @@ def last_complete(output_dir: str) -> str:
     Raises:
         ConfigError: there is no complete checkpoint.
     """
+    checkpoint, lacks = _last_complete(output_dir)
+    if checkpoint is None:
+        reasons = f" that is complete: {'; '.join(lacks)}" if lacks else ""
+        raise ConfigError(
+            f"resume_from_checkpoint is true, but {output_dir} holds no checkpoint{reasons}. "
+            f"{AUTO!r} starts anew where there is none."
+        )
+    return checkpoint
+
+
+def last_complete_if_any(output_dir: str) -> str | None:
+    """Return the last complete checkpoint of a run; `None` if there is none. Warn of incomplete ones."""
+    checkpoint, lacks = _last_complete(output_dir)
+    if checkpoint is None and lacks:
+        _warn(f"{'; '.join(lacks)}. Not saved completely: there is nothing to resume from.")
+    return checkpoint
+
+
+def _last_complete(output_dir: str) -> tuple[str | None, list[str]]:
+    """Return the last complete checkpoint, if any, and what each later one lacks. If there are both, warn."""
     named = {path: re.fullmatch(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)", path.name) for path in Path(output_dir).glob("*")}
     numbers = {path: int(name[1]) for path, name in named.items() if name}
     lacks: list[str] = []
@@ -110,10 +131,9 @@ def last_complete(output_dir: str) -> str:
         if not (lack := lacking(path)):
             if lacks:
                 _warn(f"{'; '.join(lacks)}. Not saved completely: resuming from {path}.")
-            return str(path)
+            return str(path), lacks
         lacks.append(f"{path}: {lack}")
-    reasons = f" that is complete: {'; '.join(lacks)}" if lacks else ""
-    raise ConfigError(f"resume_from_checkpoint is true, but {output_dir} holds no checkpoint{reasons}.")
+    return None, lacks
 
 
 def complete_checkpoint(resume_from_checkpoint: Any, output_dir: str) -> Any:
@@ -130,6 +150,8 @@ def complete_checkpoint(resume_from_checkpoint: Any, output_dir: str) -> Any:
             pass  # another machine may not have the file
         elif resume_from_checkpoint is True:
             checkpoint = last_complete(output_dir)
+        elif str(resume_from_checkpoint).lower() == AUTO:
+            checkpoint = last_complete_if_any(output_dir)
         else:
             check(resume_from_checkpoint)
     except ConfigError as error:

@@ -561,7 +561,10 @@ class GRPOPlusTrainer(GRPOTrainer):
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Train as transformers' `Trainer` does; resume only from a complete checkpoint.
 
-        [`trl_grpo_plus.trainer.checkpoint_integrity`] checks the checkpoint.
+        Args:
+            resume_from_checkpoint (`str` or `bool`, *optional*): a checkpoint; `True` for the last complete one in
+                `output_dir`; `"auto"` for the same, or a new run if there is none.
+            *args, **kwargs: as in transformers' `Trainer.train`.
 
         Raises:
             ConfigError: another run writes into `output_dir`; see [`trl_grpo_plus.utils.folder_lock`].
