@@ -337,6 +337,13 @@ def test_processes_on_cpus_wait_as_long_as_ddp_timeout_says(tmp_path):
     assert done.stdout == "2 0:03:00\n" * 2, done.stderr[-3000:]
 
 
+def raised(error, module):
+    """The error, as code of a module raises it."""
+    with pytest.raises(type(error)) as caught:
+        exec("raise error", {"error": error, "__name__": module})
+    return caught.value
+
+
 @pytest.mark.parametrize(
     ("error", "line"),
     [
@@ -359,9 +366,17 @@ def test_processes_on_cpus_wait_as_long_as_ddp_timeout_says(tmp_path):
 )
 def test_an_error_says_whether_another_process_is_lost(error, line, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
+    error = raised(error, "torch.distributed.distributed_c10d")
     assert (lost_process(error) or "").startswith(line) if line else lost_process(error) is None
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert lost_process(error) is None
+
+
+def test_a_tool_that_times_out_is_no_lost_process(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for words in ("search tool timed out after 30 s", "the browser said: Broken pipe"):
+        assert lost_process(raised(RuntimeError(words), "my_tools")) is None
+        assert lost_process(raised(RuntimeError(words), "torch.distributed.distributed_c10d")) == words
 
 
 def test_a_folder_that_another_run_holds_is_refused_on_both_with_one_message(out):

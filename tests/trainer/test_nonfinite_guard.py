@@ -45,6 +45,19 @@ def broken_at(calls, how):
     return mock.patch.object(GRPOTrainer, "_compute_loss", broken)
 
 
+def test_a_loss_without_a_forward_pass_names_no_group(tmp_path):
+    """As Liger's. The last forward pass was that of the old policy, over other rows."""
+
+    def fused(self, model, inputs):
+        return next(model.parameters()).sum() * math.nan
+
+    trained = tiny_models.trainer(tmp_path, tiny_models.half_dead, steps_per_generation=2, num_iterations=2)
+    with mock.patch.object(GRPOTrainer, "_compute_loss", fused), pytest.raises(FloatingPointError) as stopped:
+        trained.train()
+    assert "Step 1: " in str(stopped.value)
+    assert "without log-probs" in str(stopped.value)
+
+
 @pytest.mark.parametrize(
     ("how", "accumulated", "call", "number"),
     [("loss", 1, 2, "nan"), ("loss", 3, 6, "nan"), ("infinite loss", 3, 7, "inf"), ("gradient", 1, 2, "nan")],

@@ -23,6 +23,7 @@ LOOSE = (
     *("advantage_estimator", "datasets", "debug", "fsdp", "prompt_selection"),
     *("resume_from_checkpoint", "reward_funcs", "scale_rewards"),
 )
+TO_NODES = "trl-grpo-plus run NAME|FILE with the options of several nodes (docs/processes.md)."
 # Keys that do not exist, or no longer exist, but that users' files have -> advice.
 GONE = {
     "torch_dtype": "Use dtype instead.",
@@ -34,8 +35,8 @@ GONE = {
     "overwrite_output_dir": "Remove it: an earlier run in output_dir is moved to earlier-N.",
     "num_processes": "Give it to the command: trl-grpo-plus run NAME|FILE --num_processes N.",
     "launcher": "Give it to the command: trl-grpo-plus run NAME|FILE --launcher torchrun.",
-    "nproc_per_node": "Use --num_processes N.",
-    "nnodes": "Start torchrun yourself: torchrun --nnodes N ... -m trl_grpo_plus.recipes.grpo --config FILE.",
+    "nproc_per_node": "Give it to the command: trl-grpo-plus run NAME|FILE --num_processes N.",
+    **dict.fromkeys(("num_machines", "machine_rank", "nnodes", "node_rank"), f"Give it to the command: {TO_NODES}"),
     "accelerate_config": "Give it to the command: trl-grpo-plus run NAME|FILE --accelerate_config NAME|FILE.",
 }
 READ: dict[Any, Callable[[str], Any]] = {int: int, float: float, dict: json.loads}

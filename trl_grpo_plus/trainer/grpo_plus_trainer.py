@@ -489,6 +489,7 @@ class GRPOPlusTrainer(GRPOTrainer):
     def _compute_loss(self, model: Any, inputs: dict[str, Any], *rest: Any, **more: Any) -> Tensor:
         if not self.model.training:
             return super()._compute_loss(model, inputs, *rest, **more)
+        self._guard.begin_micro_batch()
         given = inputs
         # Every loss type is linear in the advantages, up to their sign, and in beta.
         weight = inputs.get("filler_weight", 1.0)

@@ -70,6 +70,10 @@ class StepGuard:
         self._parts: list[tuple[dict[str, Tensor], Sequence[str]]] = []
         self._logps: Tensor | None = None  # of the last forward pass
 
+    def begin_micro_batch(self) -> None:
+        """Forget the log-probs of earlier forward passes, such as those of the old policy."""
+        self._logps = None
+
     def forwarded(self, logps: Tensor) -> None:
         """Keep the `(B, T)` log-probs of a forward pass."""
         self._logps = logps.detach() if self._raises else None

@@ -1,6 +1,7 @@
 """Processes that end together: if one fails alone, the others wait for it in a collective for half an hour."""
 
 import os
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -32,6 +33,7 @@ LOST = (
     *("remote process exit", "caused pair closure", "No route to host", "Connection timed out"),
     *("timed out after", "Timed out after", "communicator was aborted", "collective operation timeout"),
 )
+COMMUNICATING = ("torch", "accelerate", "vllm")  # packages whose code runs the collectives
 
 
 def start_cpu_group(backend: str | None, seconds: float) -> None:
@@ -47,12 +49,20 @@ def start_cpu_group(backend: str | None, seconds: float) -> None:
 def lost_process(error: BaseException) -> str | None:
     """Return the line of an error that says that another process is gone or silent; `None` for any other error.
 
-    Errors of a subclass of `RuntimeError`, such as [`RewardError`], may quote such a line of another connection.
+    Errors of a subclass of `RuntimeError`, such as [`RewardError`], and errors that other code raises, such as a tool
+    or a `rollout_func`, may quote such a line of another connection.
     """
-    of_torch = type(error) is RuntimeError or isinstance(error, torch.distributed.DistError)
-    if not of_torch or int(os.environ.get("WORLD_SIZE", "1")) < 2:
+    of_collective = isinstance(error, torch.distributed.DistError) or _raised_by_a_collective(error)
+    if not of_collective or int(os.environ.get("WORLD_SIZE", "1")) < 2:
         return None
     return next((line.strip() for line in str(error).splitlines() if any(word in line for word in LOST)), None)
+
+
+def _raised_by_a_collective(error: BaseException) -> bool:
+    if type(error) is not RuntimeError:
+        return False
+    *_, (innermost, _) = [*traceback.walk_tb(error.__traceback__)] or [(None, 0)]
+    return innermost is not None and innermost.f_globals.get("__name__", "").partition(".")[0] in COMMUNICATING
 
 
 @contextmanager
