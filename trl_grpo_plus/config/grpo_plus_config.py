@@ -48,64 +48,64 @@ class GRPOPlusConfig(GRPOConfig):
 
     Parameters:
         preset (`str`, *optional*):
-            A published variant as settings, over which other options win: one of
-            [`~trl_grpo_plus.config.presets.PRESETS`], such as `"dapo"`. In Python it is
-            `GRPOPlusConfig.preset("dapo", ...)`.
+            A published variant of GRPO as settings: one of [`~trl_grpo_plus.config.presets.PRESETS`], such as
+            `"dapo"`. Options that you give yourself win over it. In Python: `GRPOPlusConfig.preset("dapo", ...)`.
 
         > Parameters that control zero-variance groups
 
         zero_variance_groups (`str`, *optional*, defaults to `"keep"`):
             What happens to a group whose attempts all earn the same reward. Such a group has no advantage to learn
-            from; one whose every token is masked (`mask_truncated_completions`) has none either. One of:
+            from. Neither has a group whose tokens are all masked (`mask_truncated_completions`). One of:
 
-            - `"keep"`: as in TRL, it is forwarded and back-propagated, and its tokens count in the loss denominator.
-            - `"drop"`: it leaves the batch before any log-prob pass. The loss is that of the other groups alone.
-            - `"resample"`: it is replaced by freshly sampled prompts, as in [DAPO](https://huggingface.co/papers/2503.14476).
+            - `"keep"`: the group is forwarded and back-propagated, and its tokens count in the loss denominator (TRL).
+            - `"drop"`: the group leaves the batch before any log-prob pass. The loss is that of the other groups.
+            - `"resample"`: other prompts are sampled in its place, as in [DAPO](https://huggingface.co/papers/2503.14476).
         filter_metric (`str`, *optional*, defaults to `"total"`):
-            What the verdict on a group looks at: `"total"` (the weighted sum of the rewards; under
-            `multi_objective_aggregation="normalize_then_sum"` any weighted reward function, since there each is
-            normalised by itself), the name of one reward function (the total where that applies to none of a group's
-            attempts), or `"any"` (one weighted reward function that varies keeps the group).
+            The reward that decides a group's verdict. One of:
+
+            - `"total"`: the weighted sum of the rewards. Under `multi_objective_aggregation="normalize_then_sum"` it
+              means `"any"`, because each reward function is then normalised by itself.
+            - the name of a reward function. The total decides where that function scores no attempt of the group.
+            - `"any"`: the group is alive if any weighted reward function varies.
         zero_variance_tolerance (`float`, *optional*, defaults to `1e-6`):
-            Attempts of a group are alike if max - min of the metric over its scored ones is at most this.
+            Largest difference between the rewards of a group (maximum - minimum over its scored attempts) at which
+            they count as equal.
         solved_reward (`float`, *optional*, defaults to `1.0`):
-            A group whose attempts are alike and reach this value is `all_good`. With beliefs, `zvp` or
-            `filtered_verdicts` the verdict decides whether it is dead; otherwise it is only logged. With beliefs this
-            value is also the upper end of the least range of rewards.
+            Reward from which on a group of equal rewards is `all_good`. The verdict is only logged, unless beliefs,
+            `zvp` or `filtered_verdicts` use it. With beliefs the range of rewards reaches at least to this value.
         failed_reward (`float`, *optional*, defaults to `0.0`):
-            A group whose attempts are alike, at this value or below, is `all_bad`. With beliefs, `zvp` or
-            `filtered_verdicts` the verdict decides whether it is dead; otherwise it is only logged. With beliefs this
-            value is also the lower end of the least range of rewards.
+            Reward up to which a group of equal rewards is `all_bad`. The verdict is only logged, unless beliefs,
+            `zvp` or `filtered_verdicts` use it. With beliefs the range of rewards reaches at least down to this value.
         filtered_verdicts (`list[str]`, *optional*):
-            Which verdicts make a group dead: it leaves the batch under `"drop"`, is replaced under `"resample"`.
-            `None`: all but `"alive"`; under `advantage_baseline="belief"`, where attempts that are alike teach too,
-            `"all_bad"`, `"unscored"` and `"truncated"`, and such a group has no advantage under `"keep"` either.
+            Verdicts of dead groups, which `"drop"` removes and `"resample"` replaces. `None`: all verdicts but
+            `"alive"`. With `advantage_baseline="belief"` groups of equal rewards can teach too, so `None` means
+            `"all_bad"`, `"unscored"` and `"truncated"`, and such groups have no advantage under `"keep"` either.
         max_resample_rounds (`int`, *optional*, defaults to `3`):
-            Most extra rounds of generation per generation batch under `"resample"`. Each round generates as many
-            prompts as groups are missing, and each is examined.
+            Largest number of extra rounds of generation per generation batch, for `"resample"`. Each round samples as
+            many prompts as groups are missing.
         resample_fallback (`str`, *optional*, defaults to `"drop"`):
-            What happens to the dead groups that are left when the rounds run out; the live ones found are always
-            kept. `"drop"`: train on a smaller batch. `"keep"`: fill up with dead groups, as TRL does. `"raise"`: stop.
+            What `"resample"` does about groups that are still missing after the last round. `"drop"`: train on a
+            smaller batch. `"keep"`: fill it up with dead groups. `"raise"`: stop the run.
 
         > Parameters that control the advantage
 
         scale_rewards (`str` or `bool`, *optional*, defaults to `"group"`):
-            What a group's centred rewards are divided by: TRL's `"group"` (or `True`), `"batch"`, `"none"` (or
+            Divisor of a group's centred rewards: TRL's `"group"` (or `True`), `"batch"`, `"none"` (or
             `False`), or `"mad"`, `"mean"`, `"running"`, `"prior"`.
 
-            - `"mad"`: 1.4826 x the group's median absolute deviation, which one outlier does not move.
+            - `"mad"`: 1.4826 x the group's median absolute deviation. One outlier does not change it.
             - `"mean"`: the group's mean reward ([MaxRL](https://huggingface.co/papers/2602.02710)).
             - `"running"`: the root of an exponential moving average of the batch's variance.
-            - `"prior"`: with `advantage_baseline="belief"`, the std of one reward as it was believed before.
+            - `"prior"`: with `advantage_baseline="belief"`, the std of one reward under the prompt's belief.
         advantage_baseline (`str`, *optional*, defaults to `"mean"`):
-            What is subtracted from a group's rewards. A function `f(values, scored, batch)` (in YAML its path,
+            Baseline to subtract from a group's rewards. A function `f(values, scored, batch)` (in YAML its path,
             `"package.module.f"` or `"file.py:f"`; see [`trl_grpo_plus.objective.baselines`]), or one of `"mean"`,
             `"leave_one_out"` (RLOO), `"median"`, `"length_weighted"` ([OPO](https://huggingface.co/papers/2505.23585))
-            and `"belief"`: the mean of the other attempts and of what the prompt was believed to earn before, for
-            which small groups (`num_generations` 2 to 4) are enough. It needs `scale_rewards="prior"`, `"batch"`,
-            `"none"` or `"running"`; a std of these is at least 0.14 of `solved_reward - failed_reward`.
+            and `"belief"`: a mean of the other attempts' rewards and of the prompt's reward as estimated from earlier
+            batches. Small groups (`num_generations` 2 to 4) are enough for it. It needs `scale_rewards="prior"`,
+            `"batch"`, `"none"` or `"running"`. A std of these is at least 0.14 of `solved_reward - failed_reward`.
         advantage_estimator (`str` or `dict[str, Any]`, *optional*, defaults to `"grpo"`):
-            What makes the advantages: `"grpo"`, a baseline and a scale as the options around this one say, or in their
+            How advantages are computed: `"grpo"`, by the baseline and the scale of the other options. Or in their
             place `"pairwise"`, `"passk"`, `"pkpo"`, `"vector"` or `"zvp"` (see [`trl_grpo_plus.objective.variants`]),
             a name of [`~trl_grpo_plus.registry.register_advantage`], a path (`"package.module.f"` or `"file.py:f"`),
             or in Python a function `f(rewards (P, G, K), weights (K,), batch, **args) -> (P, G)` or `(P, G, T)`. With
@@ -113,7 +113,7 @@ class GRPOPlusConfig(GRPOConfig):
         std_ddof (`int`, *optional*, defaults to `1`):
             Degrees of freedom of the std: `1` is the sample std (TRL), `0` the population std (DeepSeekMath).
         std_eps (`float`, *optional*, defaults to `1e-4`):
-            Added to the scale before dividing (not to the mean of `scale_rewards="mean"`).
+            Number that is added to the scale before the division (not for `scale_rewards="mean"`).
         std_floor (`float`, *optional*, defaults to `0.0`):
             Smallest scale to divide by, before `std_eps` is added (not for `scale_rewards="mean"` or `"none"`).
         running_std_decay (`float`, *optional*, defaults to `0.9`):
@@ -121,16 +121,17 @@ class GRPOPlusConfig(GRPOConfig):
         advantage_clip (`float`, *optional*):
             Largest absolute advantage; `None` does not clip.
         step_reward_credit (`str`, *optional*):
-            What tokens earn where a reward scores the steps of a completion (a list of
-            [`~trl_grpo_plus.registry.Step`]). `None`: the sum of its steps, as of any reward. Otherwise all step
-            rewards of a group are normalised together, by their own mean and by `scale_rewards` (`"group"` or
-            `"none"`), times the reward's weight; other rewards are credited as ever, and added. One of:
+            Credit of a token, for a reward that scores the steps of a completion (a list of
+            [`~trl_grpo_plus.registry.Step`]). `None`: each token earns the sum of all steps, as with any reward.
+            Otherwise all step rewards of a group are normalised together, by their own mean and by `scale_rewards`
+            (`"group"` or `"none"`), and multiplied by the reward's weight. The advantages of the other rewards are
+            added. One of:
 
             - `"to_go"`: a token earns the steps that end at it or after it
               ([DeepSeekMath](https://huggingface.co/papers/2402.03300), 4.1.3).
-            - `"own"`: the step that it lies in.
+            - `"own"`: a token earns the step that it lies in.
 
-        > Parameters that control which prompts are sampled, and what is believed of them
+        > Parameters that control which prompts are sampled, and the estimates of their rewards (beliefs)
 
         prompt_selection (`str` or `dict[str, Any]`, *optional*, defaults to `"shuffle"`):
             Which rows of the training set are sampled. An epoch is then as many prompts as the set has rows. One of:
@@ -146,29 +147,30 @@ class GRPOPlusConfig(GRPOConfig):
               [`~trl_grpo_plus.curriculum.samplers.PromptSampler`], made with the training set and the seed. With
               arguments: `{"name": path, **arguments}`.
         selection_pool (`int`, *optional*, defaults to `8`):
-            Rows in the pool of `prompt_selection="belief"`, for each that is sampled.
+            Candidate rows for each row that `prompt_selection="belief"` samples.
         belief_key (`str`, *optional*):
-            Column of the training set (level, source, ...) whose rows share what is believed of one that was not
-            sampled yet. `None`: all rows share it.
+            Column of the training set, such as level or source, that predicts the reward of a prompt. The belief of a
+            row that was not sampled yet starts from the mean reward of the rows with the same value. `None`: it starts
+            from the mean reward of all rows.
         belief_id (`str`, *optional*):
-            Column of the training set whose value identifies a prompt: a text or a number, different in each row. A
-            run resumed with other rows, or with its rows in another order, then remembers its prompts; and a
-            streamed dataset remembers the prompts that come again. `None`: a prompt is identified by the row's index,
-            and the rows of a stream are not remembered.
+            Column of the training set whose value identifies a prompt: a text or a number, different in each row.
+            With it, a run that is resumed with other rows or another order of them keeps its beliefs, and so does a
+            stream whose prompts come again. `None`: the row's index identifies a prompt, a stream keeps no beliefs.
         belief_head (`str`, *optional*):
-            `"prompt"`: that is foretold from the policy's state at the prompt's end; see
-            [`trl_grpo_plus.curriculum.belief_head`].
+            How to predict the reward of a prompt that was not sampled yet. `"prompt"`: by a linear regression on the
+            policy's last hidden state at the prompt's end; see [`trl_grpo_plus.curriculum.belief_head`]. `None`: by
+            the mean of the other prompts (`belief_key`).
         belief_head_share (`float`, *optional*, defaults to `0.1`):
-            Of the tokens that a batch samples, prompts and completions, the tokens of prompts that the head may read
-            for the next one; see [`trl_grpo_plus.curriculum.state_cache`]. `None`: the whole pool is read anew at
-            each step, which costs more than the step where answers are short.
+            Most prompt tokens that `belief_head` may read for a batch, as a share of the tokens (prompts and
+            completions) of the batch before. `None`: it reads the whole pool for each batch. Where answers are short,
+            that costs more than the step. See [`trl_grpo_plus.curriculum.state_cache`].
 
         > Parameters that control the importance ratio
 
         importance_ratio (`str`, *optional*):
-            Replaces TRL's token ratio by one of [`~trl_grpo_plus.objective.ratios.RATIOS`]: `"gspo_token"`, the value
-            of GSPO's sequence ratio with the gradient of each token. `None`: TRL's `importance_sampling_level`
-            decides.
+            Importance ratio in the place of TRL's, one of [`~trl_grpo_plus.objective.ratios.RATIOS`]: `"gspo_token"`
+            has the value of GSPO's sequence ratio and the gradient of each token. `None`: TRL's
+            `importance_sampling_level` decides.
 
         > Parameters that control the KL term (they need `beta > 0`)
 
@@ -178,10 +180,10 @@ class GRPOPlusConfig(GRPOConfig):
             [`trl_grpo_plus.objective.kl`].
         kl_placement (`str`, *optional*, defaults to `"loss"`):
             Whether the KL term is in the loss or in the reward. `"reward"` subtracts it from the reward before the
-            baseline; this needs `kl_estimator="k1"`, the only one whose gradient is then the KL's. Reward and KL are
-            then divided by the same scale: `scale_rewards="group"` divides `beta` by each group's std, `"none"` leaves
-            it as it is. A group that is tied, and an attempt that nobody scored, bears its KL alone, under the scales
-            of a group divided by 1; a group that is dropped bears none.
+            baseline. It needs `kl_estimator="k1"`, the only one whose gradient is then the KL's. The scale divides
+            reward and KL alike: `scale_rewards="group"` divides `beta` by each group's std, `"none"` leaves it as it
+            is. A tied group and an unscored attempt have the KL term alone; the scales that are computed for a group
+            divide it by 1. A dropped group has no KL term.
         kl_reward_form (`str`, *optional*, defaults to `"sequence"`):
             With `kl_placement="reward"`: `"sequence"` subtracts the whole completion's KL, `"reward_to_go"` at each
             token the KL from there on (per-token advantages, less variance). Both have the gradient of the sequence's
@@ -190,42 +192,44 @@ class GRPOPlusConfig(GRPOConfig):
             Adapts `beta` so that the logged `kl` (nats per token) approaches this value. `None` keeps `beta` fixed.
             Source: [Ziegler et al., 2019](https://huggingface.co/papers/1909.08593).
         kl_horizon (`int`, *optional*, defaults to `10000`):
-            Completions, each counted once, over which `beta` may change by a factor of about 1.2, with `kl_target`.
+            With `kl_target`: number of completions over which `beta` changes by a factor of about 1.2 at most. Each
+            completion is counted once.
 
         > Parameters that control the processes that rewards with a time limit run in
 
         reward_workers (`int`, *optional*):
-            Most reward worker processes of each rank; `None`: its share of the processors that the machine's ranks may
-            use, by affinity and quota, at most 16. With 10 or more for each, programs that hang starve each other.
+            Largest number of reward worker processes of each rank. `None`: the rank's share of the processors that the
+            machine's ranks may use (by affinity and quota), at most 16. With 10 or more workers for each processor,
+            programs that hang take the time of the others.
         reward_worker_memory_mb (`int`, *optional*, defaults to `4096`):
             Address space of each reward worker process, in MiB.
 
         > Parameters that control what is watched: steps, traces, alarms
 
         nonfinite_step (`str`, *optional*, defaults to `"raise"`):
-            What happens to a step whose loss or gradient is NaN or infinite. `"raise"`: the run stops, and the step
-            is not taken; `"ignore"`: it is taken, as in TRL. Steps that a scaler of float16 skips do not count.
+            What happens at a step whose loss or gradient is NaN or infinite. `"raise"`: the run stops before the step
+            is taken. `"ignore"`: the step is taken, as in TRL. A step that float16's scaler skips stops no run.
         trace_every (`int`, *optional*, defaults to `1`):
-            The attempts of every n-th generation batch and of evaluations go to `output_dir/rollouts`; `0`: of none.
+            Write the attempts of every n-th generation batch, and of evaluations, to `output_dir/rollouts`. `0`: none.
         trace_max_groups (`int`, *optional*):
-            Most groups of a batch that are written, taken from each verdict in turn; `None` writes all.
+            Largest number of groups of a batch to write, taken from each verdict in turn. `None`: all.
         trace_compress (`bool`, *optional*, defaults to `False`):
             Whether to gzip the files of attempts.
         trace_thumbnails (`int`, *optional*, defaults to `0`):
-            Pixels on the longer side of the pictures kept beside the traces; `0`: none, lines say digests.
+            Pixels on the longer side of the pictures beside the traces. `0`: no pictures; the lines hold digests.
         trace_log_groups (`int`, *optional*, defaults to `4`):
-            Of the traced groups, so many are shown in wandb or trackio (`report_to`), some 100 times a run; `0`: none.
+            Number of traced groups to show in wandb or trackio (`report_to`), about 100 times a run. `0`: none.
         alarms (`bool`, *optional*, defaults to `True`):
-            Whether to watch for reward hacking and dead training ([`trl_grpo_plus.traces.alarms`]), in texts that are
-            traced.
+            Whether to watch for signs of reward hacking and of dead training. The alarms about texts see the
+            traced texts. See [`trl_grpo_plus.traces.alarms`].
         alarm_thresholds (`dict[str, Any]` or `str`, *optional*):
-            Thresholds other than [`~trl_grpo_plus.traces.alarms.Thresholds`] has, by name; `null`: off. In a shell,
-            as JSON.
+            Thresholds of alarms by name, in the place of the defaults in [`~trl_grpo_plus.traces.alarms.Thresholds`].
+            `null` turns an alarm off. In a shell: as JSON.
         halt_on_alarm (`list[str]`, *optional*):
-            Alarms that end the training, with a checkpoint, when they are new. A resumed run does not end by them
-            again. Each step then waits until its batch is written.
+            Names of alarms that end the run with a checkpoint when they are raised. The resumed run does not end by
+            the same alarm again. With this option each step waits until its batch is written.
         vllm_check_every (`int`, *optional*, defaults to `10`):
-            Look at every n-th batch whether vLLM has the policy's weights; `0`: not. See
+            Check at every n-th batch that vLLM has the policy's weights. `0`: never. See
             [`trl_grpo_plus.trainer.vllm_sync_check`].
     """
 
