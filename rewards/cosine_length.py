@@ -4,9 +4,10 @@ The reward favours right answers that are short, and punishes wrong answers most
 """
 
 import math
-from typing import Any
+from typing import Any, TypeGuard
 
 from trl_grpo_plus.registry import Example, Reward, get_reward, register_reward
+from trl_grpo_plus.scoring import NO_VERDICT, AnnotatedScore, with_worst_status
 from trl_grpo_plus.utils.validation import Number
 
 from ._text import written_ids
@@ -66,7 +67,8 @@ def cosine_length(
     cut off is left to `overlong`.
 
     Another reward, `correct`, says which answers are right. It gets all columns. This reward replaces it, so do not
-    list `correct` a second time.
+    list `correct` a second time. If `correct` times out, fails or is starved, the answer is not scored, also where
+    `correct` itself would score 0; the outcome counts as this reward's.
 
     Args:
         completions (`list`): N completions, for `correct` to judge.
@@ -85,7 +87,7 @@ def cosine_length(
         columns: the columns that `correct` reads.
 
     Returns:
-        `list[float | None]`: N rewards; `None` where `correct` gives `None`.
+        `list[float | None]`: N rewards; `None` or NaN where `correct` gives `None` or no verdict.
 
     Example:
         >>> from trl_grpo_plus.registry import get_reward
@@ -95,12 +97,19 @@ def cosine_length(
     """
     if tool_mask is not None:
         columns["tool_mask"] = tool_mask
-    verdicts = _judge(correct, correct_args)(completions=completions, completion_ids=completion_ids, **columns)
+    judge = _judge(correct, correct_args)
+    verdicts = judge.annotated(completions=completions, completion_ids=completion_ids, **columns)
     right, wrong = (min_value_correct, max_value_correct), (max_value_wrong, min_value_wrong)
-    return [
-        None if verdict is None else _scaled(len(ids), max_length, *(right if verdict >= at_least else wrong))
+    scores = [
+        _scaled(len(ids), max_length, *(right if verdict >= at_least else wrong)) if _is_verdict(verdict) else None
         for verdict, ids in zip(verdicts, written_ids(completion_ids, tool_mask), strict=True)
     ]
+    return [with_worst_status(score, [verdict]) for score, verdict in zip(scores, verdicts, strict=True)]
+
+
+def _is_verdict(score: float | None) -> TypeGuard[float]:
+    """Return whether the judge scored the answer; the 0 that it may give to a time-out has no place on our scale."""
+    return score is not None and not (isinstance(score, AnnotatedScore) and score.status in NO_VERDICT)
 
 
 def _scaled(length: int, max_length: int, at_end: float, at_start: float) -> float:

@@ -18,6 +18,12 @@ def judge(completions, answer, hint=None, *, points: float = 1.0):
     return [points if _judged(text) == wanted else 0.0 for text, wanted in zip(completions, answer, strict=True)]
 
 
+@register_reward("user_forgiving", timeout=1.0, on_timeout="zero", on_error="zero")
+def forgiving(completions, answer):
+    """As `user_judge`, with 0 for what hangs or raises."""
+    return [float(_judged(text) == wanted) for text, wanted in zip(completions, answer, strict=True)]
+
+
 def _judged(text):
     if text == "hang":
         time.sleep(LONG)

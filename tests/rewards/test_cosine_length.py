@@ -1,10 +1,12 @@
 """The reward `cosine_length`: the schedule, against TRL's own, and what it passes on to the reward that judges."""
 
 import pytest
+import user_rewards
 from datasets import Dataset
 from trl.rewards import accuracy_rewards, get_cosine_scaled_reward
 
-from trl_grpo_plus.registry import RewardError, check_columns, get_reward
+from trl_grpo_plus.registry import RewardError, RewardSpec, check_columns, get_reward
+from trl_grpo_plus.scoring import STATUSES, Outcome, Scoring
 
 
 def by_verdict(completions, verdict, *, factor: float = 1.0):
@@ -76,6 +78,38 @@ def test_right_is_what_scores_enough(verdict, at_least, is_right):
 def test_what_is_not_judged_is_not_scored():
     assert score([50, 50], [None, 1.0]) == [None, 0.75]
     assert score([], []) == []
+
+
+COSINE = {"name": "cosine_length", "args": {"max_length": 100, "correct": f"{user_rewards.__file__}:forgiving"}}
+
+
+@pytest.mark.parametrize("entry", [COSINE, {**COSINE, "timeout": 30}], ids=["in process", "in a worker"])
+def test_what_the_judge_has_no_verdict_on_is_not_scored_as_wrong_and_is_counted(entry):
+    """The judge gives 0 to what hangs or raises, which is better than a wrong answer here, and is not that."""
+    scoring = Scoring([RewardSpec.of(entry).build()], ["cosine_length"])
+    texts = ["46", "47", "hang", "raise"]
+    columns = {"completion_ids": [[1] * 50] * 4, "answer": ["46"] * 4, "prompts": ["?"] * 4}
+    [function] = scoring.functions
+    assert function(completions=texts, **columns) == [0.75, -0.75, None, None]
+    assert scoring.failures == []  # the judge's policies are to go on, whatever those of cosine_length are
+    assert scoring.statuses(4) == [("ok",), ("ok",), ("timeout",), ("error",)]
+    assert dict(zip(STATUSES, *scoring.counts(), strict=True)) == {
+        **dict.fromkeys(STATUSES, 0), "ok": 2, "timeout": 1, "error": 1,
+    }  # fmt: skip
+    assert scoring.outcomes[0][2].message == "It was stopped after 1 s."
+    assert "KeyError: 'no such key'" in scoring.outcomes[0][3].message
+
+
+def test_a_starved_sample_is_starved_and_a_program_that_took_too_long_is_wrong():
+    reward = get_reward("cosine_length", max_length=100, correct=f"{user_rewards.__file__}:says_more")
+    outcomes = reward.score(["a", "b"], completion_ids=[[1] * 50] * 2, number=[3, 4])
+    assert outcomes == [Outcome(None, "starved"), Outcome(-0.75, "too_long")]
+
+
+def test_a_judge_that_must_not_fail_stops_the_run():
+    reward = get_reward("cosine_length", max_length=100, correct=f"{user_rewards.__file__}:judge")
+    with pytest.raises(RewardError, match="no such key"):
+        reward(["46", "raise"], completion_ids=[[1]] * 2, answer=["46"] * 2)
 
 
 def test_the_judge_gets_its_columns_by_their_names_and_its_arguments():

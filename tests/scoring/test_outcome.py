@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from trl_grpo_plus.scoring import AnnotatedScore, Outcome, Step, outcome_of, outcomes_of
+from trl_grpo_plus.scoring import AnnotatedScore, Outcome, Step, outcome_of, outcomes_of, with_worst_status
 
 
 @pytest.mark.parametrize(
@@ -23,10 +23,35 @@ from trl_grpo_plus.scoring import AnnotatedScore, Outcome, Step, outcome_of, out
         ([None, float("nan")], Outcome(None, "abstain")),
         ([AnnotatedScore(0.25, "too_long")], Outcome(0.25, "too_long")),
         ([AnnotatedScore(float("nan"), "starved", "why")], Outcome(None, "starved", "why")),
+        ([AnnotatedScore(0.0, "error", "why")], Outcome(0.0, "error", "why", decided=True)),
+        ([AnnotatedScore(float("nan"), "timeout")], Outcome(None, "timeout", decided=True)),
     ],
 )
 def test_what_a_value_means(values, outcome):
     assert [outcome_of(value) for value in values] == [outcome] * len(values)
+
+
+@pytest.mark.parametrize(
+    "outcome", [Outcome(0.0, "error", "why", decided=True), Outcome(None, "timeout", "", (), True)]
+)
+def test_an_outcome_travels_as_json(outcome):
+    assert Outcome.of_json(json.loads(json.dumps(outcome.as_json()))) == outcome
+
+
+def test_a_score_is_noted_only_if_there_is_something_to_note():
+    assert [Outcome(0.5, "ok").as_score(), Outcome(None, "abstain").as_score()] == [0.5, None]
+    assert type(Outcome(0.5, "ok").as_score()) is float
+    for outcome in (Outcome(0.0, "timeout", "late", decided=True), Outcome(None, "starved", "why")):
+        assert outcome_of(outcome.as_score()) == outcome
+
+
+def test_a_score_has_the_worst_status_of_those_that_it_was_made_of():
+    late, failed = AnnotatedScore(0.0, "timeout", "late"), AnnotatedScore(1.0, "error", "failed")
+    for parts in ([late, failed, None], [failed, 1.0, late]):
+        assert outcome_of(with_worst_status(0.5, parts)) == Outcome(0.5, "error", "failed", decided=True)
+    assert outcome_of(with_worst_status(None, [1.0, late])) == Outcome(None, "timeout", "late", decided=True)
+    assert [with_worst_status(value, [1.0, None]) for value in (0.5, None)] == [0.5, None]
+    assert outcome_of(with_worst_status(float("inf"), [late])).decided is False  # a bug of the reward itself
 
 
 STEPS = [Step(2, 1), Step(np.int64(5), torch.tensor(-0.25))]

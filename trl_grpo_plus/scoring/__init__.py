@@ -14,7 +14,7 @@ process_state  restores a worker process to its state before a sample
 from .batch_scoring import Scoring
 from .columns import check_columns, check_prompts, check_splits, columns_of
 from .definition import TRL_GIVES, Definition, Example, Policy, define, definition_at
-from .outcome import NO_VERDICT, STATUSES, AnnotatedScore, Outcome, Step, outcome_of, outcomes_of
+from .outcome import NO_VERDICT, STATUSES, AnnotatedScore, Outcome, Step, outcome_of, outcomes_of, with_worst_status
 from .process_state import kept
 from .reward import Reward, RewardError
 from .worker_main import excuse, sandbox_options

@@ -43,31 +43,42 @@ class Outcome(NamedTuple):
             own time).
         message (`str`): the cause, for "timeout", "error" and "starved".
         steps (`tuple[Step]`, *optional*): the steps, if they were scored one by one.
+        decided (`bool`): whether a "timeout" or "error" is that of a reward within this one, whose own policy has set
+            the score. This reward's policies do not change it.
     """
 
     score: float | None
     status: str
     message: str = ""
     steps: tuple[Step, ...] | None = None
+    decided: bool = False
 
     def as_json(self) -> list[Any]:
         """Return the outcome as a list for JSON; [`of_json`] reads it."""
         steps = self.steps and [[step.end, step.reward] for step in self.steps]
-        return [self.score, self.status, self.message, steps]
+        return [self.score, self.status, self.message, steps, self.decided]
 
     @classmethod
     def of_json(cls, values: list[Any]) -> "Outcome":
         """Return the outcome that a list from `as_json` describes."""
-        score, status, message, steps = values
-        return cls(score, status, message, None if steps is None else tuple(Step(*step) for step in steps))
+        score, status, message, steps, decided = values
+        return cls(score, status, message, None if steps is None else tuple(Step(*step) for step in steps), decided)
+
+    def as_score(self) -> "float | None":
+        """Return the score, as an [`AnnotatedScore`] if the status is neither "ok" nor "abstain"."""
+        if self.status in ("ok", "abstain"):
+            return self.score
+        return AnnotatedScore(math.nan if self.score is None else self.score, self.status, self.message)
 
 
 class AnnotatedScore(float):
     """A score with a status and a message, which a reward function may return. Other code sees a plain float.
 
+    The score stands: `on_timeout` and `on_error` of the reward that returns it do not change it.
+
     Args:
         score (`float`): the score; NaN: not scored.
-        status (`str`): "starved" or "too_long".
+        status (`str`): "starved" or "too_long"; "timeout" or "error" of another reward that the function calls.
         message (`str`, *optional*): the cause.
     """
 
@@ -79,6 +90,18 @@ class AnnotatedScore(float):
         made = super().__new__(cls, score)
         made.status, made.message = status, message
         return made
+
+
+def with_worst_status(score: float | None, parts: Iterable[float | None]) -> float | None:
+    """Return `score` with the worst status among the scores that it was made of, and the message of that status.
+
+    The worst is the last in [`STATUSES`]. If no part is an [`AnnotatedScore`], `score` is returned as it is.
+    """
+    noted = [part for part in parts if isinstance(part, AnnotatedScore)]
+    if not noted:
+        return score
+    worst = max(noted, key=lambda part: STATUSES.index(part.status))
+    return AnnotatedScore(math.nan if score is None else score, worst.status, worst.message)
 
 
 def outcome_of(value: Any) -> Outcome:
@@ -93,7 +116,9 @@ def outcome_of(value: Any) -> Outcome:
         return _of_steps(value)
     if isinstance(value, AnnotatedScore):
         plain = outcome_of(float(value))
-        return plain if plain.status == "error" else Outcome(plain.score, value.status, value.message)
+        if plain.status == "error":
+            return plain
+        return Outcome(plain.score, value.status, value.message, decided=value.status in ("timeout", "error"))
     try:
         number = value.item() if hasattr(value, "item") else value
         score = math.inf if isinstance(number, str | bytes | bytearray) else float(number)
@@ -163,9 +188,9 @@ def outcomes_of(scores: Any, completions: Sequence[Any]) -> list[Outcome]:
 def first_failure(
     what: str, outcomes: Sequence[Outcome], completions: Sequence[Any], raising: Collection[str] = ("error",)
 ) -> str | None:
-    """Describe the first of `outcomes` whose status is in `raising`; `None` if there is none."""
+    """Describe the first undecided one of `outcomes` whose status is in `raising`; `None` if there is none."""
     for i, outcome in enumerate(outcomes):
-        if outcome.status in raising:
+        if outcome.status in raising and not outcome.decided:
             happened = "ran out of time" if outcome.status == "timeout" else "failed"
             return (
                 f"{what} {happened} on sample {i} of {len(outcomes)}. {outcome.message}\nIts completion is "

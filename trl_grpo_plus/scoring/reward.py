@@ -84,11 +84,15 @@ class Reward:
             RewardError: a sample failed, and the policy for its failure is "raise".
         """
         columns |= zip(self.definition.parameters, positional, strict=False)
-        outcomes = self.score(**columns)
-        failure = self.failure(outcomes, columns["completions"])
-        if failure:
-            raise RewardError(failure)
-        return [outcome.score for outcome in outcomes]
+        return [outcome.score for outcome in self._passed(columns)]
+
+    def annotated(self, **columns: Any) -> list[float | None]:
+        """Score as a call does, for another reward: an [`AnnotatedScore`] says that a sample timed out, failed, ...
+
+        Raises:
+            RewardError: a sample failed, and the policy for its failure is "raise".
+        """
+        return [outcome.as_score() for outcome in self._passed(columns)]
 
     def score(self, completions: Sequence[Any], **columns: Any) -> list[Outcome]:
         """Return one outcome per completion; `on_timeout` and `on_error` set the score of a failed sample.
@@ -115,6 +119,13 @@ class Reward:
         outcomes = [Outcome(None, "abstain")] * len(completions)
         for i, outcome in zip(rows, run([completions[i] for i in rows], scored) if rows else [], strict=True):
             outcomes[i] = self._by_policy(outcome)
+        return outcomes
+
+    def _passed(self, columns: dict[str, Any]) -> list[Outcome]:
+        outcomes = self.score(**columns)
+        failure = self.failure(outcomes, columns["completions"])
+        if failure:
+            raise RewardError(failure)
         return outcomes
 
     def failure(self, outcomes: Sequence[Outcome], completions: Sequence[Any]) -> str | None:
@@ -205,7 +216,7 @@ class Reward:
 
     def _by_policy(self, outcome: Outcome) -> Outcome:
         policy = {"timeout": self.on_timeout, "error": self.on_error}.get(outcome.status)
-        return outcome._replace(score=0.0) if policy == "zero" else outcome
+        return outcome._replace(score=0.0) if policy == "zero" and not outcome.decided else outcome
 
     def _check_loadable(self) -> None:
         what = f"reward {self.__name__!r} has a timeout, so it runs in worker processes"
