@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from trl_grpo_plus.registry import get_reward
+from trl_grpo_plus.scoring import scores_of_part, with_worst_status
 from trl_grpo_plus.utils.signatures import is_async
 from trl_grpo_plus.utils.validation import ConfigError, Number
 
@@ -38,9 +39,13 @@ class Combined:
         return self.name
 
     def __call__(self, completions: list[Any], **columns: Any) -> list[float | None]:
-        """Return N rewards; `None` where a part gives `None`."""
-        scores = [part(completions=completions, **columns) for part in self.parts]
-        return [self._of(sample) for sample in zip(*scores, strict=True)]
+        """Return N rewards; `None` where a part gives `None`.
+
+        Where a part timed out, failed, was starved or judged a program that took too long, the reward is an
+        [`~scoring.AnnotatedScore`] with the worst of these statuses, and NaN for `None`.
+        """
+        scores = [scores_of_part(part, {"completions": completions, **columns}) for part in self.parts]
+        return [with_worst_status(self._of(sample), sample) for sample in zip(*scores, strict=True)]
 
     def _of(self, scores: tuple[float | None, ...]) -> float | None:
         # TRL writes NaN for None.

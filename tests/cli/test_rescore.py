@@ -27,6 +27,8 @@ from trl_grpo_plus.utils.validation import ConfigError
 
 REWARDS = '''
 import time
+from trl_grpo_plus.registry import RewardSpec
+from trl_grpo_plus.rewards.combine import gate
 
 def broken(completions, answer, number):
     """Every 7th is wrong."""
@@ -53,6 +55,16 @@ def interrupted(completions, number):
     if max(number) >= 20:
         raise KeyboardInterrupt
     return [0.0 for _ in completions]
+
+def alike(completions, **columns):
+    return [1.0 for _ in completions]
+
+def failing(completions):
+    times.append(len(completions))
+    raise ValueError("all of them")
+
+times = []
+gated = gate(alike, by=RewardSpec(failing, on_error="zero").build())
 
 def anser(completions, anser): ...
 
@@ -246,6 +258,16 @@ def test_a_time_limit_holds(run, capsys):
     assert found[1].outcomes["slow"][2].message == "It was stopped after 1 s."
     zeros = sum(not row["reward"] for row in ATTEMPTS)
     assert {kind: len(of_kind) for kind, of_kind in differences.items()} == {"0 -> 1": zeros, "time-out": 1}
+
+
+def test_what_a_part_of_a_combination_counts_as_is_seen_and_its_score_stands(run):
+    (one,) = requested_rewards.build([("mine.py:gated", {})], None, [])
+    found = list(scoring_loop.scored(GROUPS[:2], [one]))
+    outcomes = [outcome for group in found for outcome in group.outcomes[one.label]]
+    assert {(outcome.score, outcome.status) for outcome in outcomes} == {(0.0, "error")}
+    assert "ValueError: all of them" in outcomes[0].message
+    failing = one.function.parts[1].definition.function
+    assert failing.__globals__["times"] == [8]  # once: the part's policy has decided
 
 
 class Small(io.BytesIO):

@@ -5,10 +5,12 @@ import pickle
 import re
 
 import pytest
+import user_rewards
 from trl.rewards import get_repetition_penalty_reward, think_format_reward
 
-from trl_grpo_plus.registry import get_reward
+from trl_grpo_plus.registry import RewardError, RewardSpec, get_reward
 from trl_grpo_plus.rewards.combine import Combined, clip, gate, scale
+from trl_grpo_plus.scoring import Outcome, Scoring, outcomes_of
 
 
 def points(completions, first, **kwargs):
@@ -115,6 +117,74 @@ def test_trls_own_rewards_can_be_combined_and_are_called_as_trl_calls():
     )
     assert scores == [1.0, 0.0]
     assert reward.__name__ == "think_format_reward_if_repetition_penalty_reward_scaled"
+
+
+TEXTS = ["46", "47", "hang", "raise"]
+ANSWERS = ["46"] * len(TEXTS)
+OUTCOMES = [("ok",), ("ok",), ("timeout",), ("error",)]
+
+
+def flat(completions, **columns):
+    return [1.0] * len(completions)
+
+
+@pytest.mark.parametrize(
+    ("make", "scores"),
+    [
+        (lambda part: gate(flat, by=part), [1.0, 0.0, 0.0, 0.0]),
+        (lambda part: gate(part, by=flat), [1.0, 0.0, 0.0, 0.0]),
+        (lambda part: clip(part, 0.5, 2), [1.0, 0.5, 0.5, 0.5]),
+        (lambda part: scale(part, 2, offset=-1), [1.0, -1.0, -1.0, -1.0]),
+        (lambda part: scale(clip(gate(flat, by=part), 0, 1), 2), [2.0, 0.0, 0.0, 0.0]),
+    ],
+    ids=["judge of a gate", "behind a gate", "clip", "scale", "nested"],
+)
+@pytest.mark.parametrize("labelled", [False, True])
+def test_outcomes_of_parts_are_passed_on_and_their_policies_hold(make, scores, labelled):
+    combined = make(user_rewards.forgiving)
+    scoring = Scoring([RewardSpec(combined, label="mine").build() if labelled else combined], ["mine"])
+    assert scoring.functions[0](completions=TEXTS, answer=ANSWERS) == scores
+    assert (scoring.failures, scoring.statuses(len(TEXTS))) == ([], OUTCOMES)
+    assert scoring.outcomes[0][2].message == "It was stopped after 1 s."
+    assert "KeyError: 'no such key'" in scoring.outcomes[0][3].message
+
+
+def test_parts_that_abstain_from_what_failed_leave_no_score():
+    part = RewardSpec(user_rewards.forgiving, on_timeout="abstain", on_error="abstain").build()
+    scoring = Scoring([scale(part, 2)], ["scaled"])
+    assert scoring.functions[0](completions=TEXTS, answer=ANSWERS) == [2.0, 0.0, None, None]
+    assert (scoring.failures, scoring.statuses(len(TEXTS))) == ([], OUTCOMES)
+
+
+def test_the_worst_outcome_counts_and_what_the_machine_starved_is_no_score():
+    says_more = RewardSpec(f"{user_rewards.__file__}:says_more", label="says_more").build()
+    combined = gate(says_more, by=user_rewards.forgiving)
+    scored = combined(completions=["46", "hang", "46"], answer=ANSWERS[:3], number=[1, 1, 3])
+    assert outcomes_of(scored, TEXTS[:3]) == [
+        Outcome(0.25, "too_long"),
+        Outcome(0.0, "timeout", "It was stopped after 1 s.", decided=True),
+        Outcome(None, "starved"),
+    ]
+
+
+def test_a_part_that_must_not_fail_still_stops_the_run():
+    with pytest.raises(RewardError, match="no such key"):
+        scale(user_rewards.judge, 2)(completions=["raise"], answer=["46"])
+    scoring = Scoring([scale(user_rewards.judge, 2)], ["scaled"])
+    assert scoring.functions[0](completions=["46", "raise"], answer=ANSWERS[:2]) == [0.0, 0.0]
+    assert "no such key" in scoring.failures[0]
+
+
+def test_a_rule_that_gives_no_number_is_an_error_of_the_combination():
+    scoring = Scoring([scale(user_rewards.forgiving, 1, offset=1e300)], ["scaled"])
+    scoring.functions[0](completions=["hang"], answer=ANSWERS[:1])
+    assert "must be a finite number" in scoring.failures[0]
+
+
+def test_outcomes_of_plain_parts_alone_are_not_counted():
+    scoring = Scoring([gate(points, by=judge)], ["gated"])
+    scoring.functions[0](completions=["text"], first=[1.0], second=[1.0])
+    assert scoring.outcomes == [None]
 
 
 def test_an_empty_batch():

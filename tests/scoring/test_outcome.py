@@ -1,7 +1,9 @@
 """What a reward function's value stands for, and what is no list of rewards."""
 
+import copy
 import itertools
 import json
+import pickle
 import re
 from fractions import Fraction
 
@@ -43,6 +45,12 @@ def test_a_score_is_noted_only_if_there_is_something_to_note():
     assert type(Outcome(0.5, "ok").as_score()) is float
     for outcome in (Outcome(0.0, "timeout", "late", decided=True), Outcome(None, "starved", "why")):
         assert outcome_of(outcome.as_score()) == outcome
+
+
+def test_a_noted_score_can_be_copied_and_pickled():
+    late = AnnotatedScore(0.5, "timeout", "late")
+    for copied in (copy.deepcopy(late), pickle.loads(pickle.dumps(late))):
+        assert (copied, copied.status, copied.message) == (0.5, "timeout", "late")
 
 
 def test_a_score_has_the_worst_status_of_those_that_it_was_made_of():

@@ -14,8 +14,10 @@ from datasets import Dataset
 from transformers import Qwen2Config, Qwen2ForSequenceClassification
 
 from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
-from trl_grpo_plus.registry import resolve
+from trl_grpo_plus.registry import RewardSpec, resolve
+from trl_grpo_plus.rewards.combine import gate
 from trl_grpo_plus.scoring import RewardError, Scoring, Step
+from trl_grpo_plus.traces import groups
 
 
 FILE = Path(__file__).parents[1] / "helpers" / "user_rewards.py"
@@ -153,6 +155,17 @@ def test_what_the_machine_starved_and_what_took_too_long_are_logged(tmp_path):
     assert tiny_models.logged(trained, "rewards/says_more/too_long") == [pytest.approx(20 / 24)] * 2
     assert tiny_models.logged(trained, "rewards/says_more/error") == [0.0] * 2
     assert tiny_models.logged(trained, "rewards/says_more/mean") == [0.25] * 2
+
+
+def test_what_happens_to_a_part_of_a_combination_is_logged_traced_and_raises_the_alarm(tmp_path):
+    hangs = RewardSpec.of({**HANGS, "on_timeout": "zero"}).build()
+    trained = train(tmp_path, [gate(tiny_models.digits, by=hangs, name="gated")], alarm_thresholds={"min_batches": 2})
+    assert tiny_models.logged(trained, "rewards/gated/timeout") == [pytest.approx(4 / 24)] * 2
+    assert tiny_models.logged(trained, "rewards/gated/error") == [0.0] * 2
+    assert tiny_models.logged(trained, "alarms/reward_failures")[-1] == 1.0
+    rows = [row for group in groups(trained.args.output_dir) for row in group]
+    assert {row["outcomes"]["gated"] for row in rows if row["reference"]["number"] == 3} == {"timeout"}
+    assert {row["outcomes"]["gated"] for row in rows if row["reference"]["number"] != 3} == {"ok"}
 
 
 @pytest.mark.parametrize(("policy", "mean"), [("zero", 0.0), ("abstain", None)])

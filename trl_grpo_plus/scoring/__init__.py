@@ -16,6 +16,6 @@ from .columns import check_columns, check_prompts, check_splits, columns_of
 from .definition import TRL_GIVES, Definition, Example, Policy, define, definition_at
 from .outcome import NO_VERDICT, STATUSES, AnnotatedScore, Outcome, Step, outcome_of, outcomes_of, with_worst_status
 from .process_state import kept
-from .reward import Reward, RewardError
+from .reward import Reward, RewardError, reports_outcomes, scores_of_part
 from .worker_main import excuse, sandbox_options
 from .worker_pool import configure, default_size, shared

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..utils.signatures import call, is_async
 from .definition import FAILURES
 from .outcome import STATUSES, Outcome, Step, first_failure, outcomes_of
-from .reward import Reward
+from .reward import Reward, reports_outcomes
 
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ class Scoring:
 
     Attributes:
         functions (`list`): K functions to call.
-        outcomes (`list[list[Outcome] | None]`): K entries: the outcomes of a [`Reward`]; `None` for other rewards.
+        outcomes (`list[list[Outcome] | None]`): K entries: the outcomes of a [`Reward`], or of a combination with one
+            in it; `None` for other rewards.
         steps (`list[list | None]`): K entries: for a reward that gave steps, one tuple of [`Step`] or `None` per
             sample; `None` for other rewards.
         failures (`list[str]`): descriptions of the failures that must stop the run.
@@ -102,6 +103,8 @@ class Scoring:
             outcomes = outcomes_of(call(reward, columns), completions)
         except FAILURES as error:
             return self._fail(f"reward {name!r} failed.", error, len(completions))
+        if reports_outcomes(reward):
+            self.outcomes[index] = outcomes
         return self._passed(index, outcomes, first_failure(f"reward {name!r}", outcomes, completions))
 
     def _async_function(self, index: int, reward: Callable[..., Any], name: str) -> Callable[..., Any]:

@@ -91,6 +91,10 @@ class AnnotatedScore(float):
         made.status, made.message = status, message
         return made
 
+    def __getnewargs__(self) -> tuple[float, str, str]:  # type: ignore[override]
+        """Return the arguments with which `pickle` and `copy` make it anew."""
+        return float(self), self.status, self.message
+
 
 def with_worst_status(score: float | None, parts: Iterable[float | None]) -> float | None:
     """Return `score` with the worst status among the scores that it was made of, and the message of that status.

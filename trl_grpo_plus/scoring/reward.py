@@ -232,6 +232,21 @@ class Reward:
             )
 
 
+def reports_outcomes(reward: Any) -> bool:
+    """Return whether the outcomes of a reward are counted: those of a [`Reward`], and of what is made of one."""
+    return isinstance(reward, Reward) or any(map(reports_outcomes, getattr(reward, "parts", ())))
+
+
+def scores_of_part(part: Any, columns: Mapping[str, Any]) -> list[float | None]:
+    """Return the scores of a reward function for another that is made of it.
+
+    Args:
+        part (`Callable`): a [`Reward`], whose scores keep their status as an [`AnnotatedScore`], or another function.
+        columns (`Mapping[str, Any]`): all values of the call, with the completions.
+    """
+    return part.annotated(**columns) if isinstance(part, Reward) else part(**columns)
+
+
 def _is_at(path: str, function: Callable[..., Any]) -> bool:
     try:
         loaded = load(path)

@@ -22,7 +22,7 @@ from ..rollouts.generation import Generated
 from ..rollouts.groups import Attempt, Plan, Round, Rows, totals
 from ..rollouts.groups import monitors as monitors_of
 from ..rollouts.steps import StepMarks, marked
-from ..scoring import NO_VERDICT, STATUSES, Reward, RewardError, Scoring, Step
+from ..scoring import NO_VERDICT, STATUSES, RewardError, Scoring, Step, reports_outcomes
 from ..traces import Sampled, logged_step
 from ..utils import dataset_rows
 from ..utils.distributed import gather_made
@@ -391,7 +391,7 @@ class Batch:
     def outcome_shares(self, rewards: Sequence[Any], names: Sequence[str]) -> Iterator[tuple[str, float]]:
         """Yield the share of each outcome, for rewards that report outcomes."""
         for reward, name, counts in zip(rewards, names, self.outcomes, strict=True):
-            if isinstance(reward, Reward):
+            if reports_outcomes(reward):
                 for status, share in zip(STATUSES[1:], (counts / counts.sum())[1:].tolist(), strict=True):
                     yield f"rewards/{name}/{status}", share
 

@@ -108,7 +108,8 @@ def _outcomes(reward: RequestedReward, groups: Sequence[Sequence[Row]]) -> list[
     columns = {name: [row["reference"].get(name) for row in rows] for name in names}
     columns["prompts"] = [row["prompt"] for row in rows]
     given = reward.score([row["completion"] for row in rows], columns)
-    if reward.at_once and len(rows) > 1 and all(outcome.status == "error" for outcome in given):
+    has_failed = all(outcome.status == "error" and not outcome.decided for outcome in given)
+    if reward.at_once and len(rows) > 1 and has_failed:
         if len(groups) > 1:
             half = len(groups) // 2
             return _outcomes(reward, groups[:half]) + _outcomes(reward, groups[half:])
