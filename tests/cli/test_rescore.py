@@ -270,6 +270,21 @@ def test_what_a_part_of_a_combination_counts_as_is_seen_and_its_score_stands(run
     assert failing.__globals__["times"] == [8]  # once: the part's policy has decided
 
 
+def test_the_share_of_tests_is_had_from_the_traces_of_python_tests(tmp_path, capsys, monkeypatch):
+    """With the arguments that the recipe for code names, so that training runs each program once."""
+    tests = [{"stdin": "1", "stdout": "1"}, {"stdin": "2", "stdout": "2"}]
+    programs = {"```python\nprint(input())\n```": 1.0, "```python\nprint(1)\n```": 0.5, "None.": 0.0}
+    changes = {"rewards": {"python_tests": 0.0}, "outcomes": {"python_tests": "ok"}, "reference": {"tests": tests}}
+    rows = rows_of([0.0] * len(programs), **changes)
+    group = [{**row, "completion": program} for row, program in zip(rows, programs, strict=True)]
+    monkeypatch.chdir(tmp_path)
+    synthetic_traces.write_traces(tmp_path / "run", [group], about={"rewards": {"python_tests": 1.0}})
+    args = ["--args", '{"time_s": 6, "credit": "fraction"}', "--output", "out.jsonl"]
+    assert main(["rescore", "run", "--reward", "python_tests", *args]) == 0
+    assert "python_tests against the recorded python_tests" in capsys.readouterr().out
+    assert [row["new"]["python_tests"] for row in lines_of("out.jsonl")] == list(programs.values())
+
+
 class Small(io.BytesIO):
     """A file on a disk that takes so many bytes."""
 

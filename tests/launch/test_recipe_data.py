@@ -87,6 +87,15 @@ def test_a_recipe_parses_and_says_what_it_needs(name):
 
 
 @pytest.mark.parametrize("name", RECIPES)
+def test_no_answer_is_judged_twice_at_length(name):
+    """A reward with a time limit is one that takes time: a second entry would run each program once more."""
+    script, training, *_ = parsed(name)
+    rewards, _ = reward_inputs.read_rewards(script.reward_funcs, training.reward_weights)
+    times = Counter(reward.definition.target for reward in rewards if getattr(reward, "timeout", None))
+    assert set(times.values()) <= {1}
+
+
+@pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_does_not_repeat_defaults(name):
     kinds = grpo.make_parser().dataclass_types
     fields = {field.name: field for kind in kinds for field in dataclasses.fields(kind)}
