@@ -174,6 +174,8 @@ def test_totals_are_of_the_rewards_with_a_weight():
     rewards = torch.tensor([[1.0, 2.0, 9.0], [NAN, 2.0, 9.0], [NAN, NAN, 9.0]])
     weights = torch.tensor([1.0, -0.5, 0.0])
     torch.testing.assert_close(totals(rewards, weights), torch.tensor([0.0, -1.0, NAN]), equal_nan=True)
+    by_group = totals(rewards.view(1, 3, 3).repeat(2, 1, 1), weights)
+    torch.testing.assert_close(by_group, torch.tensor([[0.0, -1.0, NAN]] * 2), equal_nan=True)
     assert monitors(weights) == [2]
     assert monitors(torch.zeros(3)) == []  # trained on the KL alone
 

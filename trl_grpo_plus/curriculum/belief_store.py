@@ -300,7 +300,7 @@ class BeliefStore:
         """Return the rewards `(P, G)` of a quantity."""
         if name not in (TOTAL, self._fallback):
             return rewards[..., self._names.index(name)]
-        summed = totals(rewards.flatten(0, 1), self._weights).view(rewards.shape[:2])
+        summed = totals(rewards, self._weights)
         return summed if name == TOTAL else metric_or_total(rewards[..., self._names.index(self.promise_of)], summed)
 
 

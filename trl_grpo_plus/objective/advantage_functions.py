@@ -132,7 +132,7 @@ class Estimator:
             raise ConfigError(f"it returned a tensor of shape {tuple(returned.shape)}, and must return {required}.")
         if returned.dim() == 3 and self.whole_only:
             raise ConfigError(f"it returned advantages of tokens, which cannot be used with {self.whole_only}")
-        counted = ~totals(rewards.flatten(0, 1), weights).isnan().view(shape)
+        counted = ~totals(rewards, weights).isnan()
         values = returned.detach().cpu()
         counted = counted if values.dim() == 2 else counted.unsqueeze(-1) & mask
         values = values.masked_fill(~counted, 0.0).to(rewards.dtype)

@@ -123,7 +123,7 @@ class Credit:
             return self._of_steps(rewards, weights, batch)
         if config.multi_objective_aggregation == "normalize_then_sum":
             return normalize_then_sum(rewards, weights, normalization, batch)
-        summed = totals(rewards.flatten(0, 1), weights).view(rewards.shape[:2])
+        summed = totals(rewards, weights)
         if kl_to_go is None:
             return compute(summed, normalization, replace(batch, running_std=self.running_std(summed)))
         alike = not summed.numel() or not varies(summed.view(1, -1), config.zero_variance_tolerance)
@@ -135,7 +135,7 @@ class Credit:
         """Return advantages (P, G, T): step rewards by their steps, the group's other rewards by their total."""
         size, flat, marks, normalization = rewards.shape[1], rewards.flatten(0, 1), batch.marks, self._normalization
         stepwise, rest = by_group(flat, marks[: len(flat)], size)
-        whole = compute(totals(rest, weights).view(rewards.shape[:2]).double(), normalization, batch)
+        whole = compute(totals(rest.view(rewards.shape), weights).double(), normalization, batch)
         values = whole.unsqueeze(-1).repeat(1, 1, max(mark.length for mark in marks))
         names = ("ddof", "eps", "scale", "floor", "tolerance")
         chosen = {name: getattr(normalization, name) for name in names}

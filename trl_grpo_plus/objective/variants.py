@@ -222,7 +222,7 @@ def zvp(rewards: Tensor, weights: Tensor, batch: GroupBatch, *, alpha: float = 0
     """
     if batch.entropies is None or batch.mask is None:
         raise ConfigError("zvp needs batch.entropies, the policy's before each token.")
-    summed = totals(rewards.flatten(0, 1), weights).view(rewards.shape[:2]).double()
+    summed = totals(rewards, weights).double()
     scored = ~summed.isnan()
     count = scored.sum(dim=1, keepdim=True)
     centred = (summed - summed.nanmean(dim=1, keepdim=True)).masked_fill(~scored, 0.0)
@@ -281,7 +281,7 @@ class Variant:
         """Call the function with the rewards, or with their weighted sum."""
         if not self.of_totals:
             return self.function(rewards, weights, batch, **args)
-        return self.function(totals(rewards.flatten(0, 1), weights).view(rewards.shape[:2]), **args)
+        return self.function(totals(rewards, weights), **args)
 
 
 def _within(name: str, number: Number) -> Callable[[Mapping[str, Any], AdvantageOptions], None]:

@@ -127,9 +127,9 @@ def judge_any(components: Tensor, totals: Tensor, **limits: Any) -> list[str]:
 
 
 def totals(rewards: Tensor, weights: Tensor) -> Tensor:
-    """Return weighted sums as TRL computes them, `(N, K), (K,) -> (N,)`; NaN if no reward with a weight scored."""
-    rewards, weights = rewards[:, weights != 0], weights[weights != 0]
-    return (rewards * weights).nansum(dim=1).masked_fill(rewards.isnan().all(dim=1), torch.nan)
+    """Return weighted sums as TRL computes them, `(..., K), (K,) -> (...)`; NaN if no reward with a weight scored."""
+    rewards, weights = rewards[..., weights != 0], weights[weights != 0]
+    return (rewards * weights).nansum(dim=-1).masked_fill(rewards.isnan().all(dim=-1), torch.nan)
 
 
 def monitors(weights: Tensor) -> list[int]:
@@ -184,8 +184,8 @@ def _judge_wholes(
         "solved_reward": config.solved_reward,
         "failed_reward": config.failed_reward,
     }
-    summed = totals(rewards, weights).view(-1, size)
     components = rewards.view(-1, size, rewards.shape[1])
+    summed = totals(components, weights)
     by_itself = config.multi_objective_aggregation == "normalize_then_sum"
     if config.filter_metric == "any" or (config.filter_metric == "total" and by_itself):
         return judge_any(components[..., weights != 0], summed, **limits)

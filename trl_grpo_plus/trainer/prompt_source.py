@@ -176,18 +176,18 @@ class Prompts:
         """
         rows = [row for one_round in batch.rounds for row in one_round.rows]
         self.rollouts += len(batch.sampled)
+        rewards = batch.sampled.unflatten(0, (-1, batch.size))
         metrics: dict[str, float] = {}
         if self.memory is not None:
             affordable = math.inf
             if self._config.belief_head and (share := self._config.belief_head_share):
                 affordable = affordable_by(batch, share, self._accelerator)
-            self.memory.observe(rows, batch.sampled.unflatten(0, (-1, batch.size)), affordable)
+            self.memory.observe(rows, rewards, affordable)
             metrics |= self.memory.metrics()
         if self._config.chooses_prompts:
             assert self.draw is not None
-            summed = totals(batch.sampled, self._weights).view(-1, batch.size)
             verdicts = [verdict for one in batch.rounds for verdict in one.verdicts]
-            metrics |= self.draw.observe(rows, summed, verdicts)
+            metrics |= self.draw.observe(rows, totals(rewards, self._weights), verdicts)
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
