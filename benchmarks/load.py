@@ -52,9 +52,9 @@ from trl_grpo_plus.rollouts.exchange import carried, exchange
 from trl_grpo_plus.rollouts.groups import Round, judge_batch, totals
 from trl_grpo_plus.rollouts.resampling import groups_at_least, resample, settle
 from trl_grpo_plus.scoring import Scoring, configure, shared
-from trl_grpo_plus.traces import Sampled
+from trl_grpo_plus.traces import SampledBatch
 from trl_grpo_plus.trainer.batch import Batch, Generated
-from trl_grpo_plus.trainer.prompt_source import Prompts
+from trl_grpo_plus.trainer.prompt_source import PromptSource
 from trl_grpo_plus.trainer.recorder import Recorder
 
 
@@ -121,7 +121,7 @@ class Load:
         self._weights, self._accelerator = torch.tensor(weights), Accelerator(cpu=True)
         self._rows = IndexedRows(data)
         about = (self._names, weights, self._accelerator)
-        self._prompts = Prompts(args, data, *about, states=lambda rows: torch.zeros(len(rows), 0))
+        self._prompts = PromptSource(args, data, *about, states=lambda rows: torch.zeros(len(rows), 0))
         self._credit = Credit(args)
         self._recorder = Recorder(args, self._names, weights, rank=0)
         self._recorder.begin(0, max_steps=1_000_000)
@@ -208,8 +208,8 @@ class Load:
         answer = row["math"] if solved else rf"\frac{{1}}{{{self._rng.randrange(2, 99)}}}"
         return f"<think>{self._words[start : start + self._length]}</think>\nThe answer is \\boxed{{{answer}}}."
 
-    def _sampled(self, batch: Batch, advantages: torch.Tensor) -> Sampled:
-        return Sampled(
+    def _sampled(self, batch: Batch, advantages: torch.Tensor) -> SampledBatch:
+        return SampledBatch(
             split="train",
             step=self._step,
             size=self._size,

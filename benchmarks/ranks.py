@@ -35,7 +35,7 @@ import torch
 
 from trl_grpo_plus.rollouts import exchange, resampling
 from trl_grpo_plus.rollouts.groups import Attempt, Plan, Round, plan_batch
-from trl_grpo_plus.traces import Sampled, part_of, pick
+from trl_grpo_plus.traces import SampledBatch, part_of, pick
 
 
 LENGTH, TOKENS, DEAD = 4000, 1000, 0.5
@@ -188,11 +188,11 @@ def mean(figures: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def sampled(batch: Simulated, rank: int) -> Sampled:
+def sampled(batch: Simulated, rank: int) -> SampledBatch:
     """For the recorder, which reads the attempts alone here."""
     rounds = batch.rounds(rank)
     nothing = torch.zeros(0)
-    return Sampled("train", 0, batch.shape.size, {}, rounds, Plan((), ()), nothing, nothing, None, True, {}, None)
+    return SampledBatch("train", 0, batch.shape.size, {}, rounds, Plan((), ()), nothing, nothing, None, True, {}, None)
 
 
 def main() -> None:

@@ -35,7 +35,7 @@ import torch
 
 from trl_grpo_plus import GRPOPlusTrainer
 from trl_grpo_plus.rollouts.groups import Attempt, Plan, Round, judge
-from trl_grpo_plus.traces import Sampled
+from trl_grpo_plus.traces import SampledBatch
 from trl_grpo_plus.trainer.recorder import Recorder
 
 
@@ -114,7 +114,7 @@ def one_sink(folder: Path, chosen: dict[str, Any], steps: int) -> dict[str, floa
     return {"here_ms": 1000 * statistics.median(taken), "cpu_ms": 1000 * cpu / steps, "bytes": written / steps}
 
 
-def sampled(step: int) -> Sampled:
+def sampled(step: int) -> SampledBatch:
     """A batch of one in four alive, of which each attempt says something else."""
     rng = random.Random(step)
     totals = torch.tensor([[float(rng.random() < (0.5, 0, 1, 1)[g % 4]) for _ in range(SIZE)] for g in range(GROUPS)])
@@ -132,7 +132,7 @@ def sampled(step: int) -> Sampled:
     one_round = Round(attempts, rewards, tuple(judge(totals)))
     flat = totals.flatten()
     weights, plan = {"accuracy": 1.0, "format": 0.5}, Plan.as_sampled(GROUPS)
-    return Sampled("train", step, SIZE, weights, [one_round], plan, flat, flat - flat.mean(), None, True, {}, 1.0)
+    return SampledBatch("train", step, SIZE, weights, [one_round], plan, flat, flat - flat.mean(), None, True, {}, 1.0)
 
 
 def words(rng: random.Random, length: int) -> str:

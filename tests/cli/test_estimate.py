@@ -21,7 +21,7 @@ from trl_grpo_plus.cli.check.estimate import (
     GIB,
     GPU,
     Job,
-    Shape,
+    ModelShape,
     cache,
     context_of,
     count,
@@ -34,7 +34,7 @@ from trl_grpo_plus.cli.check.estimate import (
 
 
 SIZES = {"layers": 10, "hidden": 100, "queries": 100, "keys": 20, "feed_forward": 300, "words": 1000}
-SHAPE = Shape(parameters=1_000_000, active=1_000_000, trained=1_000_000, **SIZES)
+SHAPE = ModelShape(parameters=1_000_000, active=1_000_000, trained=1_000_000, **SIZES)
 ADAPTER = replace(SHAPE, trained=10_000)
 JOB = Job(rows=2, generated=8, prompt=30, completion=20)  # float32 weights, bf16 autocast, AdamW, checkpointing
 SMALL = {

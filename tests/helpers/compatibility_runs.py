@@ -31,7 +31,7 @@ from transformers import (
 
 from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
 from trl_grpo_plus.objective import kl
-from trl_grpo_plus.objective.advantage_functions import Estimator
+from trl_grpo_plus.objective.advantage_functions import AdvantageEstimator
 from trl_grpo_plus.traces import reader
 
 
@@ -149,7 +149,7 @@ def own_advantages(rewards: torch.Tensor, weights: torch.Tensor, about: Any) -> 
 
 
 # Counted during a run: a module's names as the product's code asks for them.
-SPIED = [(kl, "kl_to_go"), (kl, "penalty"), (Estimator, "advantages")]
+SPIED = [(kl, "kl_to_go"), (kl, "penalty"), (AdvantageEstimator, "advantages")]
 
 
 def called(name: str) -> Callable[[Run], None]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from trl_grpo_plus.rollouts.groups import Plan, Round
-from trl_grpo_plus.traces import Row, Sampled
+from trl_grpo_plus.traces import Row, SampledBatch
 
 
 def row(**changes: Any) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def row(**changes: Any) -> dict[str, Any]:
     }
 
 
-def sampled(rounds: list[Round], weights: dict[str, float], size: int, **changes: Any) -> Sampled:
+def sampled(rounds: list[Round], weights: dict[str, float], size: int, **changes: Any) -> SampledBatch:
     """A batch of the training at step 0, all of which is trained on; its total is the weighted sum."""
     rewards = torch.cat([one.rewards for one in rounds])
     values = {
@@ -52,7 +52,7 @@ def sampled(rounds: list[Round], weights: dict[str, float], size: int, **changes
         "advantages": torch.zeros(len(rewards)),
         **{"kl": None, "alike": True, "failing": {}, "entropy": None},
     }
-    return Sampled(**{**values, **changes})
+    return SampledBatch(**{**values, **changes})
 
 
 def group(scores: list[float], length: int = 40, seed: int = 0, **changes: Any) -> list[dict[str, Any]]:

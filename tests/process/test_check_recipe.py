@@ -25,7 +25,7 @@ from trl_grpo_plus.cli.check import smoke as check_smoke
 from trl_grpo_plus.cli.check import smoke_run as smoke
 from trl_grpo_plus.cli.check.estimate import GIB, gpu_for
 from trl_grpo_plus.cli.check.recipe import check_recipe
-from trl_grpo_plus.cli.check.rewards import Finding
+from trl_grpo_plus.cli.check.rewards import RewardCheck
 from trl_grpo_plus.cli.check.tiny_model import CHATML, byte_tokenizer, write
 from trl_grpo_plus.cli.main import main
 from trl_grpo_plus.launch import accelerate as launch
@@ -217,7 +217,7 @@ def test_a_prepare_that_fails_is_a_row(place, tmp_path):
     ],
 )
 def test_a_few_rows_that_nobody_can_solve_stop_no_run(right, total, status, text):
-    gold = Finding("judge", "gold", right, total, 1.0, ("bad",) if right < total else ())
+    gold = RewardCheck("judge", "gold", right, total, 1.0, ("bad",) if right < total else ())
     row, _ = check_data._row("judge", [gold])
     assert row.status == status
     assert row.text.startswith(text)

@@ -16,7 +16,7 @@ from trl import GRPOConfig
 from trl_grpo_plus import GRPOPlusConfig
 from trl_grpo_plus.cli.main import main
 from trl_grpo_plus.cli.race import evaluations, processes
-from trl_grpo_plus.cli.race.evaluations import Look, Standing, standing
+from trl_grpo_plus.cli.race.evaluations import Evaluation, Standing, standing
 from trl_grpo_plus.cli.race.live import standing_of
 from trl_grpo_plus.cli.race.plan import PLUS, STOCK, plan
 from trl_grpo_plus.cli.race.script import reset
@@ -149,8 +149,8 @@ def test_a_journal_comes_to_looks_with_what_was_spent_until_then():
     run = standing("stock", SETTINGS, [*entries, evaluation(4, 1, 1)[0]])  # one split is still to come
     assert (run.step, run.rollouts, run.seconds) == (4, 64.0, 1.5)
     assert run.looks == (
-        Look(0, 0.0, 0.0, {"easy": 0.5, "hard": 0.1}),
-        Look(2, 32.0, 1.0, {"easy": 0.6, "hard": 0.3}),
+        Evaluation(0, 0.0, 0.0, {"easy": 0.5, "hard": 0.1}),
+        Evaluation(2, 32.0, 1.0, {"easy": 0.6, "hard": 0.3}),
     )
 
 
@@ -160,7 +160,7 @@ def test_groups_that_were_sampled_anew_are_rollouts_too():
 
 
 def curve(name, *rewards, every=16.0, seconds=2.0, **settings):
-    seen = tuple(Look(n, n * every, n * seconds, {"easy": 0.9, "edge": at}) for n, at in enumerate(rewards))
+    seen = tuple(Evaluation(n, n * every, n * seconds, {"easy": 0.9, "edge": at}) for n, at in enumerate(rewards))
     last = len(rewards) - 1
     return Standing(name, {**SETTINGS, **settings}, last, last * every, last * seconds, seen)
 

@@ -14,7 +14,7 @@ from trl import GRPOTrainer
 
 from trl_grpo_plus import registry
 from trl_grpo_plus.objective import advantage_functions
-from trl_grpo_plus.objective.advantage_functions import Estimator, estimator_of
+from trl_grpo_plus.objective.advantage_functions import AdvantageEstimator, estimator_of
 from trl_grpo_plus.objective.group_batch import GroupBatch
 from trl_grpo_plus.objective.variants import VARIANTS, Variant, pairwise
 from trl_grpo_plus.registry import list_advantages, register_advantage
@@ -38,7 +38,7 @@ ABOUT = GroupBatch(MASK, ("alive", "alive"), step=3, seed="1 2")
 
 
 def made(function, whole_only="", **args):
-    return Estimator("mine.py:f", Variant(function), args, whole_only).advantages(REWARDS, WEIGHTS, ABOUT)
+    return AdvantageEstimator("mine.py:f", Variant(function), args, whole_only).advantages(REWARDS, WEIGHTS, ABOUT)
 
 
 # -- what it is told and may return

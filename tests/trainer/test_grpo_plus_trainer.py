@@ -268,7 +268,7 @@ def test_one_more_scale_and_estimator_are_an_entry_each(tmp_path, monkeypatch):
     """Added to the dicts, they are options at once, and train."""
     largest = scales.Scale(lambda rewards: rewards.values.amax(dim=1, keepdim=True), over="group")
     monkeypatch.setitem(SCALES, "largest", largest)
-    monkeypatch.setitem(kl.ESTIMATORS, "twice", kl.Estimator(lambda log_ratio: 2 * log_ratio.abs(), is_kl=False))
+    monkeypatch.setitem(kl.ESTIMATORS, "twice", kl.KLEstimator(lambda log_ratio: 2 * log_ratio.abs(), is_kl=False))
     options = {"scale_rewards": "largest", "max_steps": 1, "use_bias_correction_kl": False}
     ours, _ = trained_from_afar(tmp_path, kl_estimator="twice", **options)
     rewards, used = first_batch(ours)

@@ -10,7 +10,7 @@ import pytest
 from cpu_load import MANY, PROCESSOR, burners
 
 from trl_grpo_plus.utils import run_clock as _clock
-from trl_grpo_plus.utils.run_clock import Clock, Starved, TooLong, _Look, _Thread
+from trl_grpo_plus.utils.run_clock import Clock, TooBusy, TooLong, _Look, _Thread
 
 
 pytestmark = pytest.mark.timed
@@ -58,7 +58,7 @@ def end_of(source, limit_s, fresh=True):
         try:
             while True:
                 time.sleep(min(clock.left(), 0.05))
-        except (TooLong, Starved) as end:
+        except (TooLong, TooBusy) as end:
             return type(end), time.monotonic() - begun
 
 
@@ -76,7 +76,7 @@ def test_who_takes_too_long_on_an_idle_machine(source, fresh):
 def test_who_computes_and_is_not_let_is_starved(fresh):
     with burners(MANY):
         end, wall = end_of(SPIN, 0.2, fresh)
-    assert end is Starved
+    assert end is TooBusy
     assert wall >= _clock.PATIENCE * 0.2
 
 
@@ -111,7 +111,7 @@ def test_what_is_excused_does_not_count():
     assert time.monotonic() - begun >= 0.5
     clock = Clock(0.1)
     clock.excuse(1000)
-    with pytest.raises(Starved):
+    with pytest.raises(TooBusy):
         run_out(clock)
 
 

@@ -13,7 +13,7 @@ from browser_pages import HOSTILE, in_scheme, shows, sideways, soon, until
 
 from trl_grpo_plus.view import page as view
 from trl_grpo_plus.view import write_page
-from trl_grpo_plus.view.prompt_history import Prompts, judged, share, window
+from trl_grpo_plus.view.prompt_history import PromptHistory, judged, share, window
 
 
 browser, opened, opened_panel = browser_pages.browser, browser_pages.opened, browser_pages.opened_panel  # fixtures
@@ -69,7 +69,7 @@ def test_who_solves_a_group():
 
 def seen(*lines):
     """Lines are (prompt, rewards) or (prompt, rewards, verdict, split), one a step."""
-    prompts = Prompts()
+    prompts = PromptHistory()
     for step, (prompt, rewards, *more) in enumerate(lines):
         verdict, split = [*more, None, "train"][: max(2, len(more))] if len(more) < 2 else more
         title, identity = f"title {prompt}", f"{prompt:016x}"

@@ -14,7 +14,7 @@ from trl_grpo_plus import traces
 from trl_grpo_plus.traces import Writer, group_index
 from trl_grpo_plus.view import compare, file_index, live_feed, page, write_comparison, write_page
 from trl_grpo_plus.view.live_feed import Feed
-from trl_grpo_plus.view.prompt_history import Prompts
+from trl_grpo_plus.view.prompt_history import PromptHistory
 
 
 ABOUT = {"rewards": {"accuracy": 1.0, "format": 1.0}, "num_generations": 2, "solved_reward": 2.0}
@@ -277,7 +277,7 @@ def test_lists_of_prompts_are_not_counted_at_each_step_of_a_long_run(run, monkey
 
 
 def test_prompts_that_changed_alike_stand_as_they_were_first_seen():
-    prompts = Prompts()
+    prompts = PromptHistory()
     for step in range(2):
         for n in range(5):
             line = {"split": "train", "prompt": f"{99 - n:016x}", "title": f"Task {n}", "verdict": None}

@@ -81,7 +81,7 @@ def _first_line(function: Callable[..., Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Estimator:
+class AdvantageEstimator:
     """A variant with a configuration's arguments.
 
     Args:
@@ -146,7 +146,7 @@ class Estimator:
         return values
 
 
-def estimator_of(config: AdvantageOptions) -> Estimator | None:
+def estimator_of(config: AdvantageOptions) -> AdvantageEstimator | None:
     """Return the estimator of a configuration, `None` for "grpo". A path is imported.
 
     Raises:
@@ -166,7 +166,7 @@ def estimator_of(config: AdvantageOptions) -> Estimator | None:
         reason = whole_only(config)
         if variant.of_tokens and reason:
             raise ConfigError(f"its advantages are of tokens, which cannot be used with {reason}")
-    return Estimator(shown, variant, args, reason)
+    return AdvantageEstimator(shown, variant, args, reason)
 
 
 def whole_only(config: AdvantageOptions) -> str:

@@ -32,8 +32,8 @@ class Credit:
         config ([`GRPOPlusConfig`]): configuration of the run.
 
     Attributes:
-        estimator ([`~trl_grpo_plus.objective.advantage_functions.Estimator`], *optional*): replaces baseline and
-            scale.
+        estimator ([`~trl_grpo_plus.objective.advantage_functions.AdvantageEstimator`], *optional*): replaces baseline
+            and scale.
         columns (`tuple[str, ...]`): the dataset columns that its baseline or advantage function reads.
         running_variance (`float`, *optional*): moving average of the batch's variance, `None` before the first batch.
     """

@@ -64,7 +64,7 @@ def _as_k2(weight: Tensor, value: Tensor, log_ratio: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Estimator:
+class KLEstimator:
     """An estimator of the KL from one token, and the options that it allows.
 
     Args:
@@ -86,15 +86,17 @@ class Estimator:
 
 
 # To add an estimator, write an entry. The configuration's choices and refusals follow.
-ESTIMATORS: dict[str, Estimator] = {
-    "k1": Estimator(
+ESTIMATORS: dict[str, KLEstimator] = {
+    "k1": KLEstimator(
         lambda log_ratio: log_ratio,
         unweighted_refused="its expected gradient is 0, so it would add noise and no penalty",
         in_reward_refused="",
     ),
-    "k2": Estimator(lambda log_ratio: log_ratio.square() / 2, weighted=_as_k2),
-    "k3": Estimator(_k3, weighted=_as_k2, in_reward_refused="its gradient is the reverse KL's minus the forward KL's"),
-    "abs": Estimator(lambda log_ratio: log_ratio.abs(), is_kl=False),
+    "k2": KLEstimator(lambda log_ratio: log_ratio.square() / 2, weighted=_as_k2),
+    "k3": KLEstimator(
+        _k3, weighted=_as_k2, in_reward_refused="its gradient is the reverse KL's minus the forward KL's"
+    ),
+    "abs": KLEstimator(lambda log_ratio: log_ratio.abs(), is_kl=False),
 }
 TRL_ESTIMATOR = "k3"
 

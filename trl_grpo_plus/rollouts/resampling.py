@@ -25,7 +25,7 @@ logger = get_logger(__name__)
 Draw = Callable[[int, Callable[[int], bool], int, int | None], list[int]]
 
 
-class Sampled(Exception):
+class StopAfterSampling(Exception):
     """An exception that ends TRL's work on the rows of a further round, once they are sampled.
 
     TRL prepares rows (environments, tools, images), generates, and makes a batch of them in one method.

@@ -1,7 +1,7 @@
 """The judge's side of the messages to and from an untrusted program: each has a time limit and a size limit.
 
 The program chooses the content of its replies. A reply is read as plain data. A reply that is not well formed raises a
-`Fault`: the program failed. All functions here may raise `run_clock.Starved`, which is the fault of neither side.
+`Fault`: the program failed. All functions here may raise `run_clock.TooBusy`, which is the fault of neither side.
 """
 
 import contextlib

@@ -35,7 +35,7 @@ def as_starved() -> Iterator[None]:
     """Raise [`Starved`] if the block fails for lack of processor time, memory or descriptors."""
     try:
         yield
-    except run_clock.Starved:
+    except run_clock.TooBusy:
         raise Starved(f"the machine was too busy to run it within {run_clock.PATIENCE:g} times its limit") from None
     except OSError as error:
         if error.errno not in SCARCE:

@@ -41,7 +41,7 @@ from typing import Any
 
 from ..utils.fork_client import FIRST_PAUSE_S, LONGEST_PAUSE_S, ForkServer, NoProcess
 from ..utils.resources import processors, threads_for
-from ..utils.run_clock import PATIENCE, Starved, TooLong
+from ..utils.run_clock import PATIENCE, TooBusy, TooLong
 from ..utils.terminal import visible
 from .outcome import Outcome
 from .worker_handle import Handle, granted_mb, how_it_died, warn_of_left
@@ -310,7 +310,7 @@ class _Run:
                 late = f"{self._target} was not loaded in a worker process within {LOAD_LIMIT_S:g} s."
                 raise RuntimeError(late) from None
             outcome = Outcome(None, "timeout", f"It was stopped after {self._timeout:g} s.")
-        except Starved:
+        except TooBusy:
             limit = f"{self._timeout:g} s" if is_loaded else f"{LOAD_LIMIT_S:g} s to be loaded"
             late = f"It had not come to use its {limit} within {PATIENCE:g} times as much."
             outcome = Outcome(None, "starved", late)

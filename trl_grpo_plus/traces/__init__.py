@@ -50,12 +50,12 @@ from .schema import LOGGED_AFTER, Row, logged_step
 
 if TYPE_CHECKING:
     from . import group_index
-    from .records import Part, Sampled, complete, json_value, part_of, pick
+    from .records import Part, SampledBatch, complete, json_value, part_of, pick
     from .token_runs import advantages_by_token
     from .writer import Writer
 
 # Imported on first use: writing a trace imports torch, and reading does not need it.
-_OF_TENSORS = dict.fromkeys(("Part", "Sampled", "complete", "part_of", "pick", "json_value"), ".records")
+_OF_TENSORS = dict.fromkeys(("Part", "SampledBatch", "complete", "part_of", "pick", "json_value"), ".records")
 _OF_TENSORS |= {"advantages_by_token": ".token_runs", "Writer": ".writer"}
 
 

@@ -57,7 +57,7 @@ from . import schema
 from .redaction import shown_about
 
 
-_Kind = tuple[str, list[tuple[str, ...]], dict[str, schema.Shape]]
+_Kind = tuple[str, list[tuple[str, ...]], dict[str, schema.ValueShape]]
 GroupKey = tuple[int, int, int]  # (batch, round, group) within a step
 
 FOLDER = "rollouts"

@@ -32,7 +32,7 @@ _SHOWN_ELSEWHERE = ("prompt", "image", "images")  # columns left out of `referen
 
 
 @dataclass(frozen=True)
-class Sampled:
+class SampledBatch:
     """A generation batch. It is the same on all ranks, except for the attempts in its rounds, which differ by rank.
 
     Until the recorder has gathered them, `advantages` and `kl` belong to this rank's rows of the plan.
@@ -123,7 +123,7 @@ def pick(rounds: Sequence[Round], limit: int | None) -> list[RoundPlace]:
     return sorted(place for _, place in sorted(ranked)[:limit])
 
 
-def part_of(rank: int, sampled: Sampled, places: Iterable[RoundPlace], small: Thumbnails | None = None) -> Part:
+def part_of(rank: int, sampled: SampledBatch, places: Iterable[RoundPlace], small: Thumbnails | None = None) -> Part:
     """Return a rank's data for a batch of which the groups at `places` are traced."""
     details: dict[RoundPlace, list[Details]] = {}
     thumbnails: dict[str, bytes] = {}
@@ -146,7 +146,7 @@ def _calls(mask: Sequence[int] | None) -> int | None:
     return None if mask is None else sum(own < before for before, own in pairwise((1, *mask)))
 
 
-def _runs(rank: int, sampled: Sampled, places: Iterable[RoundPlace]) -> dict[int, Runs]:
+def _runs(rank: int, sampled: SampledBatch, places: Iterable[RoundPlace]) -> dict[int, Runs]:
     """Return the token advantages of this rank's rows in the traced groups."""
     if sampled.by_token is None:
         return {}
@@ -156,11 +156,13 @@ def _runs(rank: int, sampled: Sampled, places: Iterable[RoundPlace]) -> dict[int
     return {first + row: of_row for row, of_row in sampled.by_token.runs(own).items()}
 
 
-def complete(sampled: Sampled, places: Iterable[RoundPlace], parts: Sequence[Part], batch: int = 0) -> Sampled:
+def complete(
+    sampled: SampledBatch, places: Iterable[RoundPlace], parts: Sequence[Part], batch: int = 0
+) -> SampledBatch:
     """Return the batch with the data of all ranks: lengths, and the lines of the groups at `places`.
 
     Args:
-        sampled ([`Sampled`]): the batch.
+        sampled ([`SampledBatch`]): the batch.
         places (`Iterable[RoundPlace]`): the groups to trace.
         parts (`Sequence[Part]`): the data of all ranks, in order of rank.
         batch (`int`, *optional*, defaults to `0`): number of the batch within its split and step.
@@ -189,7 +191,9 @@ def _details(attempts: Iterable[Attempt], alike: bool) -> Iterator[Details]:
         yield Details(prompt, json_value(attempt.completion), reference, attempt.outcomes, logged, steps)
 
 
-def _lines(sampled: Sampled, details: dict[RoundPlace, list[Details]], runs: dict[int, Runs], batch: int) -> list[Row]:
+def _lines(
+    sampled: SampledBatch, details: dict[RoundPlace, list[Details]], runs: dict[int, Runs], batch: int
+) -> list[Row]:
     """Return one dict per attempt, in order."""
     plan, size, split = sampled.plan, sampled.size, sampled.split
     trained = {place: at for at, place in enumerate(plan.order)}

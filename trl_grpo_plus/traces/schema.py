@@ -27,7 +27,7 @@ def logged_step(step: int, split: str = "train") -> int:
     return step + LOGGED_AFTER if split == "train" else step
 
 
-class Shape(NamedTuple):
+class ValueShape(NamedTuple):
     """The shape of a value: a description in words, and a function that checks whether a value `fits`."""
 
     words: str
@@ -83,29 +83,29 @@ def _are_places(value: Any) -> bool:
     return value is None or _each(lambda place: _each(_is_whole)(place) and len(place) == 3)(value)
 
 
-WHOLE = Shape("a whole number", _is_whole)
-NUMBER = Shape("a finite number or null", _is_number)
-TEXT = Shape("a text or null", _is_text)
-OBJECT = Shape("an object", _is_object)
-PAIRS = Shape("a list of [end, number]", _each(_is_pair))
-SCORES = Shape("an object of numbers", _values(_is_number))
-FLAG = Shape("true, false or null", lambda value: value is None or isinstance(value, bool))
-MAYBE = Shape("an object or null", lambda value: value is None or _is_object(value))
-WORDS = Shape("a text", lambda value: isinstance(value, str))
-LIST_OF_WORDS = Shape("a list of texts", _each(WORDS.fits))
+WHOLE = ValueShape("a whole number", _is_whole)
+NUMBER = ValueShape("a finite number or null", _is_number)
+TEXT = ValueShape("a text or null", _is_text)
+OBJECT = ValueShape("an object", _is_object)
+PAIRS = ValueShape("a list of [end, number]", _each(_is_pair))
+SCORES = ValueShape("an object of numbers", _values(_is_number))
+FLAG = ValueShape("true, false or null", lambda value: value is None or isinstance(value, bool))
+MAYBE = ValueShape("an object or null", lambda value: value is None or _is_object(value))
+WORDS = ValueShape("a text", lambda value: isinstance(value, str))
+LIST_OF_WORDS = ValueShape("a list of texts", _each(WORDS.fits))
 
-ATTEMPT: dict[str, Shape] = {
+ATTEMPT: dict[str, ValueShape] = {
     **dict.fromkeys(("batch", "round", "group"), WHOLE),
-    "attempt": Shape("a whole number from 0 on", lambda value: _is_whole(value) and value >= 0),
-    "size": Shape("a whole number above 0", lambda value: _is_whole(value) and value > 0),
-    "completion": Shape("a text or messages", _is_written),
+    "attempt": ValueShape("a whole number from 0 on", lambda value: _is_whole(value) and value >= 0),
+    "size": ValueShape("a whole number above 0", lambda value: _is_whole(value) and value > 0),
+    "completion": ValueShape("a text or messages", _is_written),
     **dict.fromkeys(("reference", "extra"), OBJECT),
     "rewards": SCORES,
-    "outcomes": Shape("an object of texts", _values(_is_text)),
-    "steps": Shape("an object of lists of [end, number]", _values(PAIRS.fits)),
+    "outcomes": ValueShape("an object of texts", _values(_is_text)),
+    "steps": ValueShape("an object of lists of [end, number]", _values(PAIRS.fits)),
     "advantages": PAIRS,
     **dict.fromkeys(("reward", "advantage", "kl"), NUMBER),
-    "tokens": Shape("a whole number or null", lambda value: value is None or _is_whole(value)),
+    "tokens": ValueShape("a whole number or null", lambda value: value is None or _is_whole(value)),
     **dict.fromkeys(("verdict", "reason"), TEXT),
     **dict.fromkeys(("kept", "truncated"), FLAG),
     "belief": MAYBE,
@@ -116,7 +116,7 @@ ALARMS = {
     **METRICS,
     "name": WORDS,
     "message": TEXT,
-    "groups": Shape("a list of [batch, round, group]", _are_places),
+    "groups": ValueShape("a list of [batch, round, group]", _are_places),
 }
 FIRST_PROMPT = {**METRICS, "text": WORDS, "tokens": WHOLE, "flags": LIST_OF_WORDS}
 ABOUT = {
@@ -129,7 +129,7 @@ ABOUT = {
 }
 STATE = {
     "global_step": NUMBER,
-    "log_history": Shape("a list of entries, each with its step", _each(_is_entry)),
+    "log_history": ValueShape("a list of entries, each with its step", _each(_is_entry)),
 }
 RACE = {"rollouts": NUMBER}
 
@@ -139,7 +139,7 @@ def lacking(values: Mapping[str, Any], *needed: Collection[str]) -> str:
     return next((", ".join(sorted(lacks)) for keys in needed if (lacks := set(keys) - values.keys())), "")
 
 
-def misfit(values: Mapping[str, Any], shapes: Mapping[str, Shape], where: str = "") -> str:
+def misfit(values: Mapping[str, Any], shapes: Mapping[str, ValueShape], where: str = "") -> str:
     """Describe the first value that does not fit its shape, and `where` it is; "" if all fit.
 
     Example:

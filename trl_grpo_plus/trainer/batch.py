@@ -23,7 +23,7 @@ from ..rollouts.groups import Attempt, Plan, Round, Rows, totals
 from ..rollouts.groups import monitors as monitors_of
 from ..rollouts.steps import StepMarks, marked
 from ..scoring import NO_VERDICT, STATUSES, RewardError, Scoring, Step, reports_outcomes
-from ..traces import Sampled, logged_step
+from ..traces import SampledBatch, logged_step
 from ..utils import dataset_rows
 from ..utils.distributed import gather_made
 from ..utils.patching import temporarily
@@ -324,13 +324,13 @@ class Batch:
         names: Mapping[str, float],
         weights: Tensor,
         **fields: Any,
-    ) -> Sampled:
+    ) -> SampledBatch:
         """Return the batch's record for traces and alarms.
 
         `advantages` belong to this rank's rows of the plan, `weights` to the rewards in `names`. `fields` are the
         record's other fields.
         """
-        return Sampled(
+        return SampledBatch(
             split=split,
             step=step,
             size=self.size,

@@ -59,7 +59,7 @@ from .batch import Batch
 from .cpu_lm_head import spare_copies
 from .nonfinite_guard import GROUPS, StepGuard
 from .progress import SlimProgress
-from .prompt_source import Prompts
+from .prompt_source import PromptSource
 from .recorder import Recorder, Recording
 from .run_metadata import describe
 from .vllm_server import naming_server
@@ -185,7 +185,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             resampling.warn_if_nothing_is_saved(args, self.accelerator.num_processes)
         if self.rollout_func is None:  # a rollout_func samples in its own way
             warn_of_another_distribution(args, self.model, getattr(self, "generation_kwargs", None))
-        self._prompts = Prompts(args, self.train_dataset, names, weights, self.accelerator, self._prompt_states)
+        self._prompts = PromptSource(args, self.train_dataset, names, weights, self.accelerator, self._prompt_states)
         self._vllm_check = VLLMCheck(args, self.accelerator, self._policy_logps, not self._is_vlm)
         self._layout = training_state.layout(args, self.accelerator.num_processes)
         about = describe(args, self.model, self.train_dataset, self.eval_dataset)
@@ -269,7 +269,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             batch.generated = Generated(*super()._generate(prompts))
             return batch.generated
         if batch.further is not None:
-            raise resampling.Sampled(self._sample(batch.further, prompts))
+            raise resampling.StopAfterSampling(self._sample(batch.further, prompts))
         rank, world_size = self.accelerator.process_index, self.accelerator.num_processes
         draw = self._prompts.draw if self.args.zero_variance_groups == "resample" else None
         batch.rounds = resampling.resample(
@@ -315,7 +315,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         with temporarily(self._batch, further=inputs):
             try:
                 super()._generate_and_score_completions(self._shown(inputs))
-            except resampling.Sampled as ended:
+            except resampling.StopAfterSampling as ended:
                 return ended.sampled
         raise AssertionError("TRL has made a batch without _generate")
 

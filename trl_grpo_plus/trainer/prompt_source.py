@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 
-class Prompts:
+class PromptSource:
     """The source of a run's training prompts, with their reward estimates.
 
     Args:

@@ -29,7 +29,7 @@ from ..traces import (
     FIRST_PROMPT,
     FOLDER,
     Part,
-    Sampled,
+    SampledBatch,
     Thumbnails,
     Writer,
     by_group,
@@ -230,7 +230,7 @@ class Recorder:
             self._pending.result()
         return broadcast_object_list([self._halting])[0]
 
-    def record(self, sampled: Sampled, traced: bool) -> None:
+    def record(self, sampled: SampledBatch, traced: bool) -> None:
         """Look for alarms in a batch, and keep the batch if it is `traced`. Call [`settle`] first. Collective."""
         places = pick(sampled.rounds, self._args.trace_max_groups) if traced else []
         kl = None if sampled.kl is None else sampled.kl.tolist()
@@ -256,13 +256,13 @@ class Recorder:
             with self._never_fatal("The first prompt"):
                 self._writer.note(FIRST_PROMPT, [json_value({"step": step, **as_given()})])
 
-    def _part(self, sampled: Sampled, places: list[tuple[int, int]]) -> Part | Exception:
+    def _part(self, sampled: SampledBatch, places: list[tuple[int, int]]) -> Part | Exception:
         try:
             return part_of(self._rank, sampled, places, self._thumbnails)
         except Exception as error:  # an error in this rank's data must not leave the other ranks waiting
             return RuntimeError(f"{type(error).__name__}: {error}")
 
-    def _keep(self, sampled: Sampled, places: list[tuple[int, int]], parts: list[Any]) -> dict[str, float]:
+    def _keep(self, sampled: SampledBatch, places: list[tuple[int, int]], parts: list[Any]) -> dict[str, float]:
         with self._never_fatal("Traces"):
             for part in parts:
                 if isinstance(part, Exception):
@@ -288,7 +288,7 @@ class Recorder:
             return {**_mean_lengths(sampled), **{f"alarms/{name}": float(name in on) for name in names}}
         return {}
 
-    def _alarms(self, sampled: Sampled) -> list[Alarm]:
+    def _alarms(self, sampled: SampledBatch) -> list[Alarm]:
         """Return the alarms that are on, and mark them on the rows of the groups that show them."""
         if self._watch is not None and sampled.split == "train":
             with self._never_fatal("Alarms"):
@@ -333,7 +333,7 @@ def _joined(of_ranks: Sequence[list[float]], own: Tensor) -> Tensor:
     return torch.tensor([value for one in of_ranks for value in one], dtype=own.dtype)
 
 
-def _mean_lengths(sampled: Sampled) -> dict[str, float]:
+def _mean_lengths(sampled: SampledBatch) -> dict[str, float]:
     """Return the mean number of tokens of attempts, for the groups of each verdict that occurs."""
     tokens: dict[str, list[int]] = {}
     for group, verdict in enumerate(sampled.verdicts):

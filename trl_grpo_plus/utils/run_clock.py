@@ -28,7 +28,7 @@ class TooLong(Exception):
     """A process took longer than its limit."""
 
 
-class Starved(Exception):
+class TooBusy(Exception):
     """The machine was too busy to give a process its time."""
 
 
@@ -67,7 +67,7 @@ class Clock:
 
         Raises:
             TooLong: the processes' own time or processor time is used up.
-            Starved: neither time is used up, and `PATIENCE` times the limit has gone by.
+            TooBusy: neither time is used up, and `PATIENCE` times the limit has gone by.
         """
         while (seconds := self.due - time.monotonic()) <= 0:
             self._decide(_look(self._pids))
@@ -92,7 +92,7 @@ class Clock:
         if look.used - self._before.used >= self._limit_s or self._surely(look, wall) - away >= self._limit_s:
             raise TooLong
         if wall >= PATIENCE * self._limit_s:
-            raise Starved
+            raise TooBusy
         self._last = look, wall
         step = max(self._limit_s - (wall - away), LEAST_STEP_S)
         self.due = self._start + min(wall + step, PATIENCE * self._limit_s)

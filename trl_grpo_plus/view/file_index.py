@@ -21,7 +21,7 @@ from ..traces import Row, damaged, group_key, parse
 from ..utils.files import open_within
 from ..utils.terminal import visible
 from .group_data import Tally
-from .prompt_history import Prompts
+from .prompt_history import PromptHistory
 from .size_budget import in_turn
 
 
@@ -227,12 +227,12 @@ class Groups:
 
     Attributes:
         tally ([`Tally`]): the sums of the curves.
-        prompts ([`Prompts`]): the history of the prompts.
+        prompts ([`PromptHistory`]): the history of the prompts.
         attempts (`int`): number of attempts in all groups.
     """
 
     def __init__(self) -> None:
-        self.tally, self.prompts = Tally(), Prompts()
+        self.tally, self.prompts = Tally(), PromptHistory()
         self.attempts = self._count = 0
         self._blocks: list[tuple[Any, Path, int]] = []  # block of the index, path, inode
         self._firsts: list[int] = []

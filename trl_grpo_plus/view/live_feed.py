@@ -129,8 +129,8 @@ class Feed:
         """Return the course of each prompt so far; in a long run, as it was some seconds ago.
 
         Returns:
-            `dict`: the columns of [`~trl_grpo_plus.view.prompt_history.Prompts.lists`], and `listed`, the number of
-            each line's prompt, or -1 if none of its groups is in the list.
+            `dict`: the columns of [`~trl_grpo_plus.view.prompt_history.PromptHistory.lists`], and `listed`, the
+            number of each line's prompt, or -1 if none of its groups is in the list.
         """
         with self._counting:  # so that texts can be had meanwhile
             with self._lock:

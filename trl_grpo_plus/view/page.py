@@ -20,10 +20,10 @@ from . import file_index
 from .group_data import Tally, columns, detail, names_by_group
 from .overview import MOST, metrics_table, opening, place, telling
 from .prompt_history import MOST as MOST_PROMPTS
-from .prompt_history import Prompts
+from .prompt_history import PromptHistory
 from .rescored import Rescored, marked, words
 from .run_source import Source, head_of, source_of
-from .size_budget import Stored, fitting, in_turn
+from .size_budget import Candidate, fitting, in_turn
 from .template import TAGS, array, block, chunks, deflate, dumped, pack, packed_block, template
 
 
@@ -116,7 +116,7 @@ def panel(
     source = Source(title, groups, [], [], {"rewards": weights})
     head = head_of(source, len(groups), sum(map(len, groups)), Tally(), panel=True)
     lines = [entry(rows) for rows in groups]
-    prompts, numbers = Prompts(), dict[str, int]()
+    prompts, numbers = PromptHistory(), dict[str, int]()
     for line in lines:
         prompts.see(line)
     lists, listed = prompts.lists()
@@ -152,7 +152,7 @@ class _Supply:
     def __init__(self, source: Source, spool: IO[bytes], rescored: Rescored | None):
         self._source, self._spool, self._rescored, self._end = source, spool, rescored, 0
         self._named = names_by_group(source.alarms)
-        self._stored: dict[int, Stored] = {}
+        self._stored: dict[int, Candidate] = {}
         if source.folder is None:
             self._store_all(source.groups)
         else:
@@ -169,7 +169,7 @@ class _Supply:
         """Bytes that the smallest group takes, of those that were read."""
         return min(group.cost for group in self._stored.values())
 
-    def fill(self, room: int) -> list[Stored]:
+    def fill(self, room: int) -> list[Candidate]:
         """Return the groups that fit into `room` bytes, in the order of the run."""
         while True:
             costs = [(n, self._stored[n].cost) for n in self._order[: len(self._stored)].tolist()]
@@ -195,7 +195,7 @@ class _Supply:
             self._store(number, self._groups.rows(number))
 
     def _store_all(self, groups: Iterable[Sequence[Row]]) -> None:
-        self.tally, self.prompts, self.attempts = Tally(), Prompts(), 0
+        self.tally, self.prompts, self.attempts = Tally(), PromptHistory(), 0
         for number, rows in enumerate(groups):
             self.tally.see(rows)
             self.attempts += len(rows)
@@ -220,7 +220,7 @@ class _Supply:
         rank = 0 if line["alarms"] or line.get("differs") else 1 if line["verdict"] in ("alive", None) else 2
         sizes = (len(written), len(packed), len(raw))
         when = first["split"], first["step"]
-        self._stored[number] = Stored(when, rank, len(rows), self._end, *sizes, place(rows), telling(rows))
+        self._stored[number] = Candidate(when, rank, len(rows), self._end, *sizes, place(rows), telling(rows))
         self._end += len(written) + len(packed)
         return line
 
@@ -230,7 +230,7 @@ class _Lists(NamedTuple):
     prompts: list[str]  # identity of the prompt of each line
 
 
-def _lists(prompts: Prompts, about: Row, room: int, least: int) -> tuple[_Lists, int]:
+def _lists(prompts: PromptHistory, about: Row, room: int, least: int) -> tuple[_Lists, int]:
     """Return the lists of prompts, and the bytes of room that remain.
 
     The lists are shortened until they take at most a tenth of the room and leave at least `least` bytes.
@@ -256,9 +256,9 @@ def _metrics_block(metrics: Sequence[Row], room: int) -> str:
 
 
 def _pieces(
-    head: dict[str, Any], metrics: str, lists: _Lists, chosen: Sequence[Stored], spool: IO[bytes]
+    head: dict[str, Any], metrics: str, lists: _Lists, chosen: Sequence[Candidate], spool: IO[bytes]
 ) -> Iterator[str]:
-    def read(group: Stored, texts: bool) -> bytes:
+    def read(group: Candidate, texts: bool) -> bytes:
         """Return a group's packed texts, or its line."""
         spool.seek(group.at + (group.line if texts else 0))
         return spool.read(group.packed if texts else group.line)

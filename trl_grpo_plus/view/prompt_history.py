@@ -111,11 +111,11 @@ class _Scored(NamedTuple):
     shares: Any
 
 
-class Prompts:
+class PromptHistory:
     """The history of a run's prompts. A prompt is followed separately in each split.
 
     Example:
-        >>> prompts = Prompts()
+        >>> prompts = PromptHistory()
         >>> line = {"split": "train", "prompt": "5d41402abc4b2a76", "title": "6 * 7", "verdict": None}
         >>> for step, rewards in enumerate([[0.0, 0.0], [1.0, 1.0]]):
         ...     prompts.see({**line, "step": step, "rewards": rewards})
@@ -161,7 +161,7 @@ class Prompts:
             rewards = block.rewards[good & ~np.isnan(block.rewards)]
             self._good = min(self._good, float(rewards.min(initial=math.inf)))
 
-    def snapshot(self) -> "Prompts":
+    def snapshot(self) -> "PromptHistory":
         """Return a copy that stays as it is while groups are added."""
         return copy.deepcopy(self, {id(block): block for _, block in self._blocks})
 

@@ -9,8 +9,8 @@ from .overview import Place, Telling
 from .template import TAGS
 
 
-class Stored(NamedTuple):
-    """A group's position in the spool file, its sizes, and its rank."""
+class Candidate(NamedTuple):
+    """A group that may go into the page: its position in the spool file, its sizes, and its rank."""
 
     when: tuple[str, int]  # split, step
     rank: int  # 0 named by an alarm, 1 alive or without a verdict, 2 dead
@@ -39,7 +39,7 @@ def in_turn(whens: Any, ranks: Any) -> Any:
 
     Args:
         whens (`np.ndarray`): for each group, the number of its split and step, in order of their first groups.
-        ranks (`np.ndarray`): for each group, its rank: see [`Stored`].
+        ranks (`np.ndarray`): for each group, its rank: see [`Candidate`].
     """
     if not len(whens):
         return np.zeros(0, int)

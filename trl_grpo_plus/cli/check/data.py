@@ -9,7 +9,7 @@ from ...scoring import Reward
 from ...utils.tables import FAILED, OK, UNSEEN, Row, in_a_line
 from ...utils.validation import ConfigError
 from . import hub
-from .rewards import Finding, check_examples, check_gold
+from .rewards import RewardCheck, check_examples, check_gold
 
 
 MOST_WRONG_GOLD = 0.05  # share of rows whose gold answer may fail; a higher share means that the reward is wrong
@@ -72,7 +72,7 @@ def _score(recipe: Recipe, reward: Any, limit: int) -> tuple[Row, float]:
     return _row(name, findings)
 
 
-def _row(name: str, findings: list[Finding]) -> tuple[Row, float]:
+def _row(name: str, findings: list[RewardCheck]) -> tuple[Row, float]:
     bearable = [finding for finding in findings if 0 < _wrong_gold(finding) <= MOST_WRONG_GOLD * finding.total]
     failed = [finding for finding in findings if finding.problems and finding not in bearable]
     problems = [f"{finding.what}: {problem}" for finding in failed for problem in finding.problems[:3]]
@@ -87,5 +87,5 @@ def _row(name: str, findings: list[Finding]) -> tuple[Row, float]:
     return Row(name, OK, text if parts else "nothing to try it on"), ms
 
 
-def _wrong_gold(finding: Finding) -> int:
+def _wrong_gold(finding: RewardCheck) -> int:
     return finding.total - finding.right if finding.what == "gold" else 0

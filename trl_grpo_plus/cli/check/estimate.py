@@ -162,7 +162,7 @@ def gpu_for(name: str | None, memory_gib: float | None, here: list[str]) -> Card
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelShape:
     """The sizes of a model."""
 
     parameters: int
@@ -245,7 +245,7 @@ class Memory:
         return {name: size for name, size in sorted(parts.items(), key=lambda item: -item[1]) if size}
 
 
-def memory(shape: Shape, job: Job, gpu_bytes: float = 0) -> Memory:
+def memory(shape: ModelShape, job: Job, gpu_bytes: float = 0) -> Memory:
     """Return the memory that a run takes on each GPU, which has `gpu_bytes`; on a CPU, in each process."""
     deepspeed, fsdp = job.sharding.startswith("zero"), job.sharding == "fsdp"
     weight = 2 if deepspeed and job.compute_bytes == 2 else job.weight_bytes
@@ -278,7 +278,7 @@ def memory(shape: Shape, job: Job, gpu_bytes: float = 0) -> Memory:
 
 
 def _on_cpu(
-    shape: Shape, job: Job, always: dict[str, float], training: dict[str, float], generating: dict[str, float]
+    shape: ModelShape, job: Job, always: dict[str, float], training: dict[str, float], generating: dict[str, float]
 ) -> Memory:
     """Return the memory of a process on a CPU: the parts that stay, and the largest of the parts that are freed."""
     forward = {name: training[name] for name in ("activations", "bf16 casts")}
@@ -292,7 +292,7 @@ def _on_cpu(
     return Memory(always, {**staying, "head": training["head"]}, {}, ("Python and libraries", BASE))
 
 
-def activations(shape: Shape, job: Job) -> float:
+def activations(shape: ModelShape, job: Job) -> float:
     """Return the bytes that the forward pass of a micro-batch keeps for the backward pass, without the head's."""
     c = job.compute_bytes
     kept = c * (4 * shape.queries + 3 * shape.feed_forward + job.tokens) + _of_maps(shape, job)
@@ -301,7 +301,7 @@ def activations(shape: Shape, job: Job) -> float:
     return job.rows * job.tokens * kept * layers
 
 
-def _of_maps(shape: Shape, job: Job) -> float:
+def _of_maps(shape: ModelShape, job: Job) -> float:
     """Return the bytes of a token that a layer's linear maps keep: the inputs, for the weights' gradients."""
     casts = job.compute_bytes < job.weight_bytes
     inputs = 2 * shape.hidden + shape.feed_forward  # each input counts once, even if several maps read it
@@ -316,7 +316,7 @@ def _of_maps(shape: Shape, job: Job) -> float:
     return adapted * (own + noise) + own * shape.ranks / shape.layers
 
 
-def head(shape: Shape, job: Job) -> float:
+def head(shape: ModelShape, job: Job) -> float:
     """Return the bytes for the log-probs of a micro-batch."""
     positions = job.rows * job.completion
     if not job.fused_head:
@@ -329,12 +329,12 @@ def head(shape: Shape, job: Job) -> float:
     return tile * job.compute_bytes + gradient + 4 * positions * shape.hidden
 
 
-def cache(shape: Shape, job: Job) -> float:
+def cache(shape: ModelShape, job: Job) -> float:
     """Return the bytes of the keys and values of one whole sequence."""
     return job.tokens * shape.layers * 2 * shape.keys * job.compute_bytes
 
 
-def _generating(shape: Shape, job: Job, gpu_bytes: float) -> dict[str, float]:
+def _generating(shape: ModelShape, job: Job, gpu_bytes: float) -> dict[str, float]:
     if job.vllm:
         return {"vLLM": gpu_bytes * job.vllm_share if job.vllm == "sleep" else 0}
     through = 2 * shape.feed_forward * job.compute_bytes + 3 * shape.hidden * job.weight_bytes
@@ -345,12 +345,12 @@ def _generating(shape: Shape, job: Job, gpu_bytes: float) -> dict[str, float]:
     }
 
 
-def vllm_room(shape: Shape, job: Job, gpu_bytes: float) -> float:
+def vllm_room(shape: ModelShape, job: Job, gpu_bytes: float) -> float:
     """Return the bytes of vLLM's share that are left for its cache, after the weights in 16 bits."""
     return gpu_bytes * job.vllm_share - 2 * shape.parameters / job.vllm_parallel
 
 
-def operations(shape: Shape, job: Job) -> float:
+def operations(shape: ModelShape, job: Job) -> float:
     """Return the floating-point operations of one process in an optimizer step, without generation."""
     passes = (4 if shape.adapter else 6) + 2 * job.checkpointing
     trained = job.micro_batches * job.rows * job.tokens
@@ -358,7 +358,7 @@ def operations(shape: Shape, job: Job) -> float:
     return shape.active * (passes * trained + 2 * scored)
 
 
-def seconds(shape: Shape, job: Job, gpu: GPU) -> dict[str, float]:
+def seconds(shape: ModelShape, job: Job, gpu: GPU) -> dict[str, float]:
     """Return the seconds of an optimizer step, by purpose."""
     peak = gpu.tflops * 1e12 * EFFICIENCY * (1 if job.compute_bytes == 2 else 1 / 16)
     return {
@@ -368,7 +368,7 @@ def seconds(shape: Shape, job: Job, gpu: GPU) -> dict[str, float]:
     }
 
 
-def _seconds_generating(shape: Shape, job: Job, gpu: GPU, peak: float) -> float:
+def _seconds_generating(shape: ModelShape, job: Job, gpu: GPU, peak: float) -> float:
     bandwidth = gpu.bandwidth * 1e9 * BANDWIDTH_USED
     prefill = 2 * shape.active * job.generated * job.prompt / peak
     half_full = job.generated * cache(shape, job) * (job.prompt + job.completion / 2) / job.tokens
@@ -395,7 +395,7 @@ def rounded(value: float, digits: int = 2) -> str:
 NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # a config's key, by the kind of model
 
 
-def count(config: Any, peft_config: Any = None) -> Shape:
+def count(config: Any, peft_config: Any = None) -> ModelShape:
     """Return the shape of a causal language model.
 
     Args:
@@ -424,7 +424,7 @@ def count(config: Any, peft_config: Any = None) -> Shape:
     heads = text.num_attention_heads
     head_dim = getattr(text, "head_dim", None) or text.hidden_size // heads
     feed_forward = getattr(text, "moe_intermediate_size", None) if experts else None
-    return Shape(
+    return ModelShape(
         parameters=parameters,
         active=round(parameters - embedding - experts * (1 - per_token / all_experts)),
         trained=sum(weight.numel() for _, weight in named if weight.requires_grad),

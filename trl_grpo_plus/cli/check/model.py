@@ -16,7 +16,7 @@ from ...utils.resources import memory_bytes
 from ...utils.tables import FAILED, OK, UNSEEN, WARNED, Row
 from ...utils.validation import ConfigError
 from . import hub
-from .estimate import GIB, GPU, Card, Job, Shape, cache, context_of, count, memory, rounded, seconds, vllm_room
+from .estimate import GIB, GPU, Card, Job, ModelShape, cache, context_of, count, memory, rounded, seconds, vllm_room
 from .hub import Loaded
 
 
@@ -131,7 +131,7 @@ def context(recipe: Recipe, config: Loaded | None, tokens: Loaded, counts: list[
     return [Row("context", OK if recipe.has_real_data else UNSEEN, f"{summary}; {fits}")]
 
 
-def shape(recipe: Recipe, config: Loaded) -> tuple[list[Row], Shape | None]:
+def shape(recipe: Recipe, config: Loaded) -> tuple[list[Row], ModelShape | None]:
     """Count the model's weights, with the adapter that the recipe trains, and return its shape."""
     if recipe.model.use_peft and find_spec("peft") is None:
         return [Row("weights", UNSEEN, "peft is not installed here")], None
@@ -153,7 +153,7 @@ def _many(number: float) -> str:
     return f"{rounded(number / 1e9)} billion" if number >= 1e9 else f"{rounded(number / 1e6)} million"
 
 
-def job_of(recipe: Recipe, config: Loaded, shape: Shape, prompt: int) -> Job:
+def job_of(recipe: Recipe, config: Loaded, shape: ModelShape, prompt: int) -> Job:
     """Return the numbers that describe the run's work."""
     args, spread = recipe.training, recipe.spread
     weight = _weight_bytes(recipe, config)
@@ -190,14 +190,14 @@ def job_of(recipe: Recipe, config: Loaded, shape: Shape, prompt: int) -> Job:
     )
 
 
-def costs(recipe: Recipe, shape: Shape, job: Job, card: Card, granted: str) -> list[Row]:
+def costs(recipe: Recipe, shape: ModelShape, job: Job, card: Card, granted: str) -> list[Row]:
     """Estimate the run's memory and time on `card`. `granted` names the other assumptions."""
     # If neither the number nor the kind of the GPUs was given, too little memory is no failure.
     lacking = FAILED if card.named or recipe.spread.named else UNSEEN
     return [*_memory(shape, job, card.gpu, f"{card.why}; {granted}", lacking), _speed(recipe, shape, job, card.gpu)]
 
 
-def _memory(shape: Shape, job: Job, gpu: GPU, granted: str, lacking: str) -> list[Row]:
+def _memory(shape: ModelShape, job: Job, gpu: GPU, granted: str, lacking: str) -> list[Row]:
     size = gpu.memory * GIB
     needed = memory(shape, job, size)
     parts = ", ".join(f"{name} {rounded(part / GIB)}" for name, part in needed.parts.items() if part >= 0.05 * GIB)
@@ -221,7 +221,7 @@ def _memory(shape: Shape, job: Job, gpu: GPU, granted: str, lacking: str) -> lis
     return rows
 
 
-def costs_on_cpu(recipe: Recipe, shape: Shape, job: Job, granted: str) -> list[Row]:
+def costs_on_cpu(recipe: Recipe, shape: ModelShape, job: Job, granted: str) -> list[Row]:
     """Estimate the run's memory on this machine. Its time is measured only with --smoke."""
     needed, here = memory(shape, job), memory_bytes()
     parts = ", ".join(f"{name} {rounded(part / GIB)}" for name, part in needed.parts.items() if part >= 0.05 * GIB)
@@ -248,7 +248,7 @@ def _reward_workers(recipe: Recipe) -> int:
     return (recipe.training.reward_workers or max(1, default_size() // recipe.spread.processes)) if limited else 0
 
 
-def _speed(recipe: Recipe, shape: Shape, job: Job, gpu: GPU) -> Row:
+def _speed(recipe: Recipe, shape: ModelShape, job: Job, gpu: GPU) -> Row:
     spent = seconds(shape, job, gpu)
     step = sum(spent.values())
     parts = ", ".join(f"{name} {rounded(part, 1)}" for name, part in spent.items() if part > 0.02 * step)
@@ -271,7 +271,7 @@ def _weight_bytes(recipe: Recipe, config: Loaded) -> float:
     return 2 if dtype in ("bfloat16", "float16") else 4
 
 
-def _optimizer_bytes(name: str, shape: Shape, spread: Any, weight: float) -> float:
+def _optimizer_bytes(name: str, shape: ModelShape, spread: Any, weight: float) -> float:
     if "paged" in name or name == "sgd":
         return 0
     if "8bit" in name or "4bit" in name:

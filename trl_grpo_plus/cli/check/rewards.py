@@ -24,7 +24,7 @@ SHUFFLED_AT_MOST = 0.05  # two rows may have answers that are equal and written 
 
 
 @dataclass(frozen=True)
-class Finding:
+class RewardCheck:
     """The result of one check of one reward; one line of the table."""
 
     name: str
@@ -37,21 +37,21 @@ class Finding:
     form: str = ""  # the form of the gold answers as posed, if it is not the data's form
 
 
-def check_examples(name: str) -> Finding:
+def check_examples(name: str) -> RewardCheck:
     """Score the examples that a reward ships."""
     try:
         return _examples_of(name)
     except Exception as error:  # a broken reward must not stop the checks of the others
-        return Finding(name, "examples", problems=(f"{type(error).__name__}: {error}",))
+        return RewardCheck(name, "examples", problems=(f"{type(error).__name__}: {error}",))
 
 
-def _examples_of(name: str) -> Finding:
+def _examples_of(name: str) -> RewardCheck:
     definition = find(name)
     if unseen := _unseen(definition):
-        return Finding(name, "examples", unseen=unseen)
+        return RewardCheck(name, "examples", unseen=unseen)
     rewards = [Reward(definition, example.args).prepare() for example in definition.examples]
     if not rewards:
-        return Finding(name, "examples", problems=("it ships no examples: register it with examples=",))
+        return RewardCheck(name, "examples", problems=("it ships no examples: register it with examples=",))
     problems = []
     pairs = list(zip(rewards, definition.examples, strict=True))
     _score(*pairs[0])  # loads everything once, so that the load does not count as a sample's time
@@ -64,7 +64,7 @@ def _examples_of(name: str) -> Finding:
             problems.append(wrong.strip())
     count = len(pairs)
     ms = (time.perf_counter() - start) * 1000 / count
-    return Finding(name, "examples", count - len(problems), count, ms, tuple(problems))
+    return RewardCheck(name, "examples", count - len(problems), count, ms, tuple(problems))
 
 
 def _unseen(definition: Definition) -> str:
@@ -76,7 +76,7 @@ def _unseen(definition: Definition) -> str:
     return ""
 
 
-def check_gold(reward: Reward, dataset: Any, limit: int = 200) -> list[Finding]:
+def check_gold(reward: Reward, dataset: Any, limit: int = 200) -> list[RewardCheck]:
     """Score a dataset's gold answers in their own rows and in each other's.
 
     Args:
@@ -90,17 +90,19 @@ def check_gold(reward: Reward, dataset: Any, limit: int = 200) -> list[Finding]:
     raw_rows = spread(dataset, limit)
     name, definition = reward.__name__, reward.definition
     if definition.gold is None:
-        return [Finding(name, "gold", problems=("it cannot tell what a gold completion is: register it with gold=",))]
+        return [
+            RewardCheck(name, "gold", problems=("it cannot tell what a gold completion is: register it with gold=",))
+        ]
     try:
         check_columns(reward, dataset, "the dataset")
         columns = columns_of(definition, dataset.column_names, reward.renamed, name)
     except ValueError as error:
-        return [Finding(name, "gold", problems=(str(error),))]
+        return [RewardCheck(name, "gold", problems=(str(error),))]
     rows = [{name: raw[column] for name, column in columns.items()} for raw in raw_rows]
     golds = [definition.gold(**row, **reward.all_args()) for row in rows]
     pairs = [(row, text) for row, text in zip(rows, golds, strict=True) if text is not None]
     if not pairs:
-        return [Finding(name, "gold", problems=("no row has a gold answer",))]
+        return [RewardCheck(name, "gold", problems=("no row has a gold answer",))]
     gold = replace(_gold(reward, pairs), form=_form(reward, pairs))
     if not columns:  # the same completion for all
         return [gold]
@@ -124,7 +126,7 @@ def _score(reward: Reward, example: Example) -> Outcome:
     return reward.score(completions=[example.completion], **columns)[0]
 
 
-def findings_table(findings: Sequence[Finding]) -> str:
+def findings_table(findings: Sequence[RewardCheck]) -> str:
     """Return the findings as a table, with the problems below it."""
     rows = [("reward", "check", "right", "ms/sample", "")]
     for finding in findings:
@@ -142,7 +144,7 @@ def findings_table(findings: Sequence[Finding]) -> str:
     return "\n".join(lines)
 
 
-def _gold(reward: Reward, pairs: Sequence[Pair]) -> Finding:
+def _gold(reward: Reward, pairs: Sequence[Pair]) -> RewardCheck:
     scores, ms = _timed(reward, pairs)
     full = reward.definition.full_marks
     problems = tuple(
@@ -150,7 +152,7 @@ def _gold(reward: Reward, pairs: Sequence[Pair]) -> Finding:
         for (_, text), score in zip(pairs, scores, strict=True)
         if not same(score, full)
     )
-    return Finding(reward.__name__, "gold", len(pairs) - len(problems), len(pairs), ms, problems)
+    return RewardCheck(reward.__name__, "gold", len(pairs) - len(problems), len(pairs), ms, problems)
 
 
 def _form(reward: Reward, pairs: Sequence[Pair]) -> str:
@@ -185,9 +187,9 @@ def _start(text: str) -> str:
     return line if len(line) <= _MOST_SHOWN else f"{line[:_MOST_SHOWN]}..."
 
 
-def _shuffled(reward: Reward, pairs: Sequence[Pair]) -> Finding:
+def _shuffled(reward: Reward, pairs: Sequence[Pair]) -> RewardCheck:
     if not pairs:
-        return Finding(reward.__name__, "shuffled", problems=("all rows have the same gold answer",))
+        return RewardCheck(reward.__name__, "shuffled", problems=("all rows have the same gold answer",))
     scores, ms = _timed(reward, pairs)
     passed = [
         f"{text!r:.80} scores full marks in a row with {_shown(row)}"
@@ -195,7 +197,7 @@ def _shuffled(reward: Reward, pairs: Sequence[Pair]) -> Finding:
         if same(score, reward.definition.full_marks)
     ]
     problems = tuple(passed) if len(passed) > SHUFFLED_AT_MOST * len(pairs) else ()
-    return Finding(reward.__name__, "shuffled", len(pairs) - len(passed), len(pairs), ms, problems)
+    return RewardCheck(reward.__name__, "shuffled", len(pairs) - len(passed), len(pairs), ms, problems)
 
 
 def _timed(reward: Reward, pairs: Sequence[Pair]) -> tuple[list[float | None], float]:

@@ -15,7 +15,7 @@ SHARES = (0.25, 0.5, 0.75, 1.0)  # shares of the longest run's rollouts that are
 
 
 @dataclass(frozen=True)
-class Look:
+class Evaluation:
     """One evaluation of all splits: steps, rollouts and seconds of training so far, and each split's mean reward."""
 
     step: int
@@ -34,7 +34,7 @@ class Standing:
             before that.
         step (`int`), rollouts (`float`), seconds (`float`): totals so far. Seconds are TRL's `step_time`: sampling,
             scoring, choosing and training, without evaluations and checkpoints.
-        looks (`tuple[Look, ...]`): the evaluations, in order.
+        looks (`tuple[Evaluation, ...]`): the evaluations, in order.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Standing:
     step: int = 0
     rollouts: float = 0.0
     seconds: float = 0.0
-    looks: tuple[Look, ...] = ()
+    looks: tuple[Evaluation, ...] = ()
 
 
 def standing(name: str, settings: dict[str, Any], entries: Iterable[dict[str, Any]]) -> Standing:
@@ -68,7 +68,7 @@ def standing(name: str, settings: dict[str, Any], entries: Iterable[dict[str, An
             at = rewards.setdefault(entry["step"], {})
             at[of_split[0].removeprefix("eval_")] = of_split[1]
             if len(at) == settings["splits"]:
-                looks.append(Look(entry["step"], entry["step"] * rate, seconds, at))
+                looks.append(Evaluation(entry["step"], entry["step"] * rate, seconds, at))
     return Standing(name, settings, step, step * rate, seconds, tuple(looks))
 
 
@@ -84,7 +84,7 @@ def lines(standings: Sequence[Standing]) -> list[str]:
     return _columns(rows)
 
 
-def line(name: str, look: Look) -> str:
+def line(name: str, look: Evaluation) -> str:
     """Return a line about one evaluation, for an output that is no terminal."""
     rewards = "  ".join(f"{split} {reward:.3f}" for split, reward in look.rewards.items())
     return f"{name:<14} step {look.step:>5}  rollouts {look.rollouts:>9,.0f}  seconds {look.seconds:>7.1f}  {rewards}"

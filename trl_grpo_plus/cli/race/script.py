@@ -58,11 +58,11 @@ def _train(make: Callable[..., Any], script_args: Any, training_args: Any, model
 
 def _made(make: Callable[..., Any], **options: Any) -> Any:
     trainer = make(**options)
-    trainer.add_callback(WriteSettings(trainer))
+    trainer.add_callback(SettingsAndJournal(trainer))
     return trainer
 
 
-class WriteSettings(TrainerCallback):
+class SettingsAndJournal(TrainerCallback):
     """A callback that writes the settings of a run, and also the journal if the trainer keeps none.
 
     Args:

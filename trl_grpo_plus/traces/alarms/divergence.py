@@ -1,6 +1,6 @@
 """Alarms for logged metrics that diverge. A log entry is a mean over `logging_steps`, or an evaluation."""
 
-from .. import Sampled
+from .. import SampledBatch
 from .evaluation_history import Parting
 from .examples import paid, showing
 from .history import ROOM, History
@@ -16,7 +16,7 @@ _ADVICE = {
 }
 
 
-def runaway(history: History, batch: Sampled, least: float) -> Finding | None:
+def runaway(history: History, batch: SampledBatch, least: float) -> Finding | None:
     """Detect a KL or gradient norm that is many times its own running median.
 
     The median of the last 7 logged values is compared with the median of up to `window` values before them, at least
@@ -38,7 +38,7 @@ def runaway(history: History, batch: Sampled, least: float) -> Finding | None:
     return Finding(found[name].now / found[name].was, least, observation, _ADVICE[name])
 
 
-def sampler_drift(history: History, batch: Sampled, least: float) -> Finding | None:
+def sampler_drift(history: History, batch: SampledBatch, least: float) -> Finding | None:
     """Detect a growing difference between the sampler's and the trainer's log-probabilities of the same tokens.
 
     The quantity is the mean difference in nats per token, as TRL logs it with vLLM, or else as this package's check of
@@ -61,7 +61,7 @@ def sampler_drift(history: History, batch: Sampled, least: float) -> Finding | N
     return None
 
 
-def held_out_gap(history: History, batch: Sampled, least: float) -> Finding | None:
+def held_out_gap(history: History, batch: SampledBatch, least: float) -> Finding | None:
     """Detect that the training reward rises while the held-out reward of an evaluation split does not, or falls.
 
     Each evaluation is paired with the mean total of the batches about it, smoothed as in [`reward_collapse`], over all

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from ...utils.validation import finite_or_none
-from .. import GroupKey, Row, Sampled, by_group, group_key
+from .. import GroupKey, Row, SampledBatch, by_group, group_key
 from .history import History
 from .text_stats import reward_of
 
@@ -11,13 +11,13 @@ from .text_stats import reward_of
 _NAMED = 8  # maximum number of groups that an alarm names
 
 
-def showing(batch: Sampled, test: Callable[[Sequence[Row]], bool]) -> tuple[GroupKey, ...]:
+def showing(batch: SampledBatch, test: Callable[[Sequence[Row]], bool]) -> tuple[GroupKey, ...]:
     """Return the keys of the groups that pass the test, the highest reward first."""
     groups = {key: max(map(reward_of, rows)) for key, rows in by_group(batch.rows).items() if test(rows)}
     return tuple(sorted(groups, key=lambda key: -groups[key])[:_NAMED])
 
 
-def among(batch: Sampled, keys: Sequence[GroupKey]) -> tuple[GroupKey, ...]:
+def among(batch: SampledBatch, keys: Sequence[GroupKey]) -> tuple[GroupKey, ...]:
     """Return the given keys that are in the batch, ordered by the group's highest reward."""
     return showing(batch, lambda rows: group_key(rows[0]) in keys)
 

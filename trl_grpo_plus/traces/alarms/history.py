@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from ...utils.validation import finite_or_none
-from .. import Sampled, by_group, evaluated, json_value
+from .. import SampledBatch, by_group, evaluated, json_value
 from .evaluation_history import Evaluations
 from .metric_history import Logged, note
 from .smoothing import Level, Peak, level_of
-from .text_stats import Look, look_at
+from .text_stats import TextStats, look_at
 
 
 _SURE = 4.0  # standard errors that a trend must exceed to be believed
@@ -99,12 +99,12 @@ class History:
         self.weights: dict[str, float] | None = None  # weights of the rewards in the totals; `None`: not known yet
         self.total_range: list[float] = []  # [lowest, highest], empty before the first score
         self.ranges: dict[str, list[float]] = {}
-        self.looks: list[Look] = []  # of the current batch only
+        self.looks: list[TextStats] = []  # of the current batch only
         self.peaks: dict[str, Peak] = {}
         self.logged: dict[str, Logged] = {}
         self.evaluations: dict[str, Evaluations] = {}  # by split
 
-    def add(self, batch: Sampled) -> None:
+    def add(self, batch: SampledBatch) -> None:
         """Add the statistics of a batch.
 
         If the rewards' weights have changed, as in a run that was resumed with other weights, the statistics of
@@ -227,7 +227,7 @@ class History:
         self.evaluations = {split: Evaluations.of(values) for split, values in kept.items()}
 
 
-def _record(batch: Sampled, totals: Tensor, columns: dict[str, Tensor], looks: list[Look]) -> Record:
+def _record(batch: SampledBatch, totals: Tensor, columns: dict[str, Tensor], looks: list[TextStats]) -> Record:
     calls = [count for count in batch.calls if count is not None]
     top = totals.max().item() if len(totals) else None
     return Record(
@@ -251,7 +251,7 @@ def _record(batch: Sampled, totals: Tensor, columns: dict[str, Tensor], looks: l
     )
 
 
-def _best(batch: Sampled) -> float | None:
+def _best(batch: SampledBatch) -> float | None:
     """Return the mean of the groups' highest totals, without groups that have none."""
     totals = batch.totals.detach().double().cpu()
     finite = totals.masked_fill(~totals.isfinite(), -math.inf)
@@ -259,7 +259,7 @@ def _best(batch: Sampled) -> float | None:
     return _average(_finite(whole.amax(dim=1))) if len(whole) else None
 
 
-def _calling(batch: Sampled) -> tuple[float, int]:
+def _calling(batch: SampledBatch) -> tuple[float, int]:
     """Return the gain from calling tools, as (sum over groups, number of groups).
 
     A group's gain is the mean total of attempts that called a tool, less the mean total of those that did not. Only
@@ -297,7 +297,7 @@ def _widen(limits: list[float], values: Tensor) -> list[float]:
     return [min(every), max(every)] if every else []
 
 
-def _lengths(batch: Sampled) -> tuple[float, ...]:
+def _lengths(batch: SampledBatch) -> tuple[float, ...]:
     """Return sums over the attempts of live groups that were scored and not cut off.
 
     Returns:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ...utils.validation import ConfigError, Number, did_you_mean
-from .. import GroupKey, Sampled
+from .. import GroupKey, SampledBatch
 from ..schema import logged_step
 from .history import History
 from .rules import ALARMS
@@ -169,7 +169,7 @@ class Watch:
         """
         self._history.note(entry)
 
-    def see(self, batch: Sampled) -> list[Alarm]:
+    def see(self, batch: SampledBatch) -> list[Alarm]:
         """Add a batch. Return the alarms that are on, new or not."""
         self._history.add(batch)
         if self._history.count < self.thresholds.min_batches:

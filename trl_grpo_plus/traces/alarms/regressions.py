@@ -6,7 +6,7 @@ if it exceeds the scatter of the batches: see [`Level`].
 
 from typing import NamedTuple
 
-from .. import Sampled
+from .. import SampledBatch
 from ..schema import logged_step
 from .examples import among, paid, showing
 from .history import History, share_of
@@ -19,7 +19,7 @@ _USED = 0.1  # calls per attempt from which a run counts as using its tools
 _DIFFERED = 0.2  # share of pairs from which wrong answers count as different
 
 
-def reward_collapse(history: History, batch: Sampled, least: float) -> Finding | None:
+def reward_collapse(history: History, batch: SampledBatch, least: float) -> Finding | None:
     """Detect that the mean total has fallen far below its best smoothed value.
 
     The fall is a share of the best value's height above the run's lowest total. If right answers have become half as
@@ -45,7 +45,7 @@ def reward_collapse(history: History, batch: Sampled, least: float) -> Finding |
     )
 
 
-def tool_avoidance(history: History, batch: Sampled, least: float) -> Finding | None:
+def tool_avoidance(history: History, batch: SampledBatch, least: float) -> Finding | None:
     """Detect that attempts no longer call tools, although they did before.
 
     The calls of an attempt are its stretches of tokens that a tool or an environment wrote (`tool_mask`, `env_mask`).
@@ -75,7 +75,7 @@ def tool_avoidance(history: History, batch: Sampled, least: float) -> Finding | 
     )
 
 
-def diversity_loss(history: History, batch: Sampled, least: float) -> Finding | None:
+def diversity_loss(history: History, batch: SampledBatch, least: float) -> Finding | None:
     """Detect that the mean total rises while groups' best attempts earn less, or failed attempts give one answer.
 
     In the first case, the reward of a group's best attempt, which is pass@G, has fallen by a share of its height above

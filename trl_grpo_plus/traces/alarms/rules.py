@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from ...scoring import NO_VERDICT
 from ...utils.validation import Number
-from .. import Row, Sampled
+from .. import Row, SampledBatch
 from .divergence import held_out_gap, runaway, sampler_drift
 from .examples import among, low, paid, showing, together
 from .history import NEAR_TOP, History, mean, share_of
@@ -21,7 +21,7 @@ _ATTEMPTS = 100  # minimum attempts for a correlation
 _REWARDED = 20  # minimum rewarded attempts for a share of them
 
 
-def monitor_flat(history: History, batch: Sampled, least: float) -> Finding | None:
+def monitor_flat(history: History, batch: SampledBatch, least: float) -> Finding | None:
     """Detect that the total rises while a monitor with room to rise does not.
 
     The total's rise is a share of the range of totals seen in the run. The rise must be at least 4 standard errors.
@@ -45,7 +45,7 @@ def monitor_flat(history: History, batch: Sampled, least: float) -> Finding | No
     )
 
 
-def rewards_diverge(history: History, batch: Sampled, least: float) -> Finding | None:
+def rewards_diverge(history: History, batch: SampledBatch, least: float) -> Finding | None:
     """Detect that one weighted reward rises while another falls, or has room to rise and is flat for two windows.
 
     A rise is measured as in [`monitor_flat`]. The other reward must fall as surely, or be flat over the last two
@@ -82,7 +82,7 @@ def rewards_diverge(history: History, batch: Sampled, least: float) -> Finding |
     )
 
 
-def perfect_scores(history: History, batch: Sampled, least: float) -> Finding | None:
+def perfect_scores(history: History, batch: SampledBatch, least: float) -> Finding | None:
     """Detect that nearly all attempts earn the highest total of the run, in its first batches and now.
 
     The quantity is the share of attempts within 1 % of the highest total, in the first `min_batches` batches and in
@@ -111,7 +111,7 @@ def perfect_scores(history: History, batch: Sampled, least: float) -> Finding | 
     )
 
 
-def no_answer(history: History, batch: Sampled, least: float) -> Finding | None:
+def no_answer(history: History, batch: SampledBatch, least: float) -> Finding | None:
     """Detect that rewarded attempts no longer hold an answer that can be found.
 
     The quantity is the growth of the share of rewarded attempts without an answer, from at most 0.2 at the start. An
@@ -130,7 +130,7 @@ def no_answer(history: History, batch: Sampled, least: float) -> Finding | None:
     )
 
 
-def length_drift(history: History, batch: Sampled, least: float) -> Finding | None:
+def length_drift(history: History, batch: SampledBatch, least: float) -> Finding | None:
     """Detect attempts that are far longer or shorter than in the first batches."""
     was = mean([r.tokens for r in history.first], history.thresholds.enough)
     now = mean([r.tokens for r in history.recent()], history.thresholds.enough)
@@ -151,7 +151,7 @@ def length_drift(history: History, batch: Sampled, least: float) -> Finding | No
     )
 
 
-def length_reward(history: History, batch: Sampled, least: float) -> Finding | None:
+def length_reward(history: History, batch: SampledBatch, least: float) -> Finding | None:
     """Detect that length correlates with reward within live groups.
 
     The quantity is the correlation of tokens and total, both less their group's mean. A run that rewards or penalises
@@ -178,7 +178,7 @@ def length_reward(history: History, batch: Sampled, least: float) -> Finding | N
     )
 
 
-def near_duplicates(history: History, batch: Sampled, least: float) -> Finding | None:
+def near_duplicates(history: History, batch: SampledBatch, least: float) -> Finding | None:
     """Detect attempts on one prompt that are nearly the same text.
 
     The quantity is the share of pairs with 0.9 of their word triples in common, among attempts of at least 20 words.
@@ -196,7 +196,7 @@ def near_duplicates(history: History, batch: Sampled, least: float) -> Finding |
     )
 
 
-def repetition(history: History, batch: Sampled, least: float) -> Finding | None:
+def repetition(history: History, batch: SampledBatch, least: float) -> Finding | None:
     """Detect attempts that mostly repeat themselves.
 
     The quantity is the share of attempts in which over half of the 4-grams have occurred before, among attempts of at
@@ -215,7 +215,7 @@ def repetition(history: History, batch: Sampled, least: float) -> Finding | None
     )
 
 
-def reward_failures(history: History, batch: Sampled, least: float) -> Finding | None:
+def reward_failures(history: History, batch: SampledBatch, least: float) -> Finding | None:
     """Detect that a reward times out, fails or is starved too often."""
     records = history.window()
     names = dict.fromkeys(name for record in records for name in record.failing)
@@ -245,7 +245,7 @@ _REVIVAL = {
 }
 
 
-def dead_groups(history: History, batch: Sampled, least: float) -> Finding | None:
+def dead_groups(history: History, batch: SampledBatch, least: float) -> Finding | None:
     """Detect that almost all groups are dead: they give no learning signal."""
     records, kinds = history.window(), [verdict for verdict in _REVIVAL if verdict in batch.rounds[0].dead]
     total = sum(sum(r.verdicts.values()) for r in records)
@@ -264,7 +264,7 @@ def dead_groups(history: History, batch: Sampled, least: float) -> Finding | Non
     )
 
 
-def entropy_collapse(history: History, batch: Sampled, least: float) -> Finding | None:
+def entropy_collapse(history: History, batch: SampledBatch, least: float) -> Finding | None:
     """Detect that the entropy is low, and a fraction of that of the first batches."""
     was = mean([r.entropy for r in history.first], 1)
     now = mean([r.entropy for r in history.recent()], history.thresholds.enough)

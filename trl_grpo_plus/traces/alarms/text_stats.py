@@ -19,7 +19,7 @@ LOOP = 0.5  # share of repeated 4-grams above which a text repeats itself
 
 
 @dataclass(frozen=True)
-class Look:
+class TextStats:
     """Statistics of the texts of one group. Pairs are (count, out of how many)."""
 
     key: GroupKey
@@ -29,7 +29,7 @@ class Look:
     distinct: tuple[int, int]
 
 
-def look_at(groups: Sequence[Sequence[Row]], bar: float) -> list[Look]:
+def look_at(groups: Sequence[Sequence[Row]], bar: float) -> list[TextStats]:
     """Return text statistics of some of the groups. Attempts with a total above `bar` count as rewarded."""
     return [_look(rows, bar) for rows in _spread(groups)]
 
@@ -45,7 +45,7 @@ def _spread(items: Sequence[Any]) -> Sequence[Any]:
     return [items[at * len(items) // _LOOKED_AT] for at in range(_LOOKED_AT)] if len(items) > _LOOKED_AT else items
 
 
-def _look(group: Sequence[Row], bar: float) -> Look:
+def _look(group: Sequence[Row], bar: float) -> TextStats:
     """Return text statistics of at most `_LOOKED_AT` attempts of a group. Totals above `bar` count as rewarded."""
     rows = _spread(group)
     texts = [_clipped(as_text(row["completion"])) for row in rows]
@@ -62,7 +62,7 @@ def _look(group: Sequence[Row], bar: float) -> Look:
     shingles = [frozenset(map(hash, zip(*(tokens[i:] for i in range(3 * w)), strict=False))) for tokens, w in units]
     copies = [len(a & b) >= _ALIKE * len(a | b) for a, b in combinations(shingles, 2)]
     shares = ((sum(found), len(found)) for found in (copies, loops, paid, differ))
-    return Look(group_key(group[0]), *shares)
+    return TextStats(group_key(group[0]), *shares)
 
 
 def _clipped(text: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...utils.validation import Number
-from .. import GroupKey, Sampled
+from .. import GroupKey, SampledBatch
 from .history import History
 
 
@@ -30,7 +30,7 @@ class Rule:
         sees (`str`): the quantity that is compared with the threshold, for the table of alarms.
     """
 
-    function: Callable[[History, Sampled, float], Finding | None]
+    function: Callable[[History, SampledBatch, float], Finding | None]
     default: float
     limits: Number
     sees: str
