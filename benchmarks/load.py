@@ -136,7 +136,7 @@ class Load:
         self._batch = batch = Batch(self._size, [{} for _ in range(self._count)], [None] * self._count)
         with self._clocked("prompts are chosen"):
             self._prompts.begin(batch, self._read)
-        drawn_from = (batch.inputs, batch.indices, self._prompts.draw, self._read, self._size)
+        drawn_from = (batch.inputs, batch.input_indices, self._prompts.draw, self._read, self._size)
         first = self._sample(batch.inputs)
         batch.rounds = resample(first, self._sample, *drawn_from, self.args.max_resample_rounds, 0, 1)
         with self._clocked("filter, plan and exchange"):
@@ -195,7 +195,7 @@ class Load:
             attempts = batch.attempts(inputs, prompts, {}, {EOS})
             trainable, _ = batch.count(scoring, attempts, False, rewards, self._accelerator)
             judged = judge_batch(self.args, rewards, self._weights, self._names, size, trainable)
-            return Round(attempts, rewards, tuple(judged), self.args.dead, batch.rows)
+            return Round(attempts, rewards, tuple(judged), self.args.dead, batch.row_indices)
 
     def _completion(self, row: dict[str, Any]) -> str:
         """Of a prompt that is never solved, solved always or now and then, by its number."""

@@ -290,7 +290,7 @@ def test_training_goes_on_where_traces_cannot_be_written(tmp_path, caplog):
 
 def test_an_alarm_that_is_added_has_its_threshold_from_the_config(tmp_path, monkeypatch):
     def brief(history, batch, most):
-        return Finding(1.0, most, "all are short", "Say more.", tuple(by_group(batch.rows))) if most > 6 else None
+        return Finding(1.0, most, "all are short", "Say more.", tuple(by_group(batch.lines))) if most > 6 else None
 
     monkeypatch.setitem(ALARMS, "brief", Rule(brief, 5.0, Number(above=0, optional=True), "tokens of an attempt"))
     for most, on in ((7, 1.0), (None, None), (6, 0.0)):

@@ -25,7 +25,7 @@ GROUPS, SIZE = 8, 8
 def batch(
     step, columns, weights=(1.0,), tokens=None, size=SIZE, traced=0, length=10, write=None, verdicts=(), **changes
 ):
-    """Of the scores under each name, one an attempt. Its first `traced` groups have rows, whose texts all differ."""
+    """Of the scores under each name, one an attempt. Its first `traced` groups have lines, whose texts all differ."""
     rewards = torch.tensor(list(columns.values())).T
     totals = (rewards * torch.tensor(weights)).nansum(dim=1)
     verdicts = verdicts or tuple(judge(totals.view(-1, size)))
@@ -35,7 +35,7 @@ def batch(
         row["rewards"] = {name: column[at] for name, column in columns.items()}
         row |= {"reward": totals[at].item(), "tokens": tokens[at], "verdict": verdicts[row["group"]]}
         row["completion"] = write(row) if write else row["completion"]
-    changes = {"truncated": (False,) * len(totals), "tokens": tokens, "rows": rows, **changes}
+    changes = {"truncated": (False,) * len(totals), "tokens": tokens, "lines": rows, **changes}
     named = dict(zip(columns, weights, strict=True))
     return sampled([Round((), rewards, verdicts)], named, size, step=step, **changes)
 
@@ -165,7 +165,7 @@ def test_the_groups_of_a_flat_monitor_pay_attempts_that_it_fails_the_highest_fir
     for step in range(10):
         shown = {**columns, "judge": [score * (1 + step) / 10 for score in columns["judge"]]}
         made = batch(step, shown, (1.0, 0.0), traced=GROUPS)
-        alarms = watch.see(replace(made, rows=[{**row, "batch": 2} for row in made.rows]))
+        alarms = watch.see(replace(made, lines=[{**line, "batch": 2} for line in made.lines]))
     [alarm] = [alarm for alarm in alarms if alarm.name == "monitor_flat"]
     assert alarm.groups == ((2, 0, GROUPS - 1),)
     assert f"2/0/{GROUPS - 1}" in alarm.message
@@ -411,7 +411,7 @@ def test_a_reward_that_fails(outcome, rng):
     def make(step):
         failing = {"accuracy": 0.125 if step >= 30 else 0.0, "format": 0.01, "broken": math.nan}
         made = batch(step, {"accuracy": scores(rng, 0.4)}, traced=GROUPS, failing=failing)
-        for row in made.rows[SIZE : 2 * SIZE]:
+        for row in made.lines[SIZE : 2 * SIZE]:
             row["outcomes"] = {"accuracy": outcome, "format": "ok"}
         return made
 
@@ -607,21 +607,21 @@ def scored(rewards, verdicts=("alive",) * GROUPS, **changes):
 
 
 def changed(plain, **changes):
-    return {"rows": [{**row, **changes} for row in plain.rows]}
+    return {"lines": [{**line, **changes} for line in plain.lines]}
 
 
 NAN, NOTHING, UNSCORED = torch.full((GROUPS * SIZE, 2), math.nan), torch.zeros(0, 2), ("unscored",) * GROUPS
 ODD = {
     "nan": lambda plain: scored(NAN, UNSCORED, entropy=math.nan),
     "inf": lambda plain: scored(NAN.nan_to_num(math.inf), entropy=math.inf, failing={"a": math.inf}),
-    "no rows": lambda plain: {"rows": []},
+    "no rows": lambda plain: {"lines": []},
     "bare rows": lambda plain: {
         **scored(plain.rewards),
         **changed(plain, reward=None, rewards={"a": None}, outcomes={}, completion="", tokens=0),
     },
     "surrogates": lambda plain: changed(plain, completion="\ud800 " * 40, reward=math.nan),
     "messages": lambda plain: changed(plain, completion=[{"role": "assistant", "content": [{"type": "image"}]}]),
-    "nothing": lambda plain: scored(NOTHING, (), tokens=(), truncated=(), rows=[]),
+    "nothing": lambda plain: scored(NOTHING, (), tokens=(), truncated=(), lines=[]),
     "nothing but verdicts": lambda plain: scored(NOTHING, UNSCORED, tokens=(), truncated=()),
     "G=1": lambda plain: scored(plain.rewards, ("tied",) * GROUPS * SIZE, size=1),
     "K=1": lambda plain: scored(plain.rewards[:, :1], plain.verdicts, weights={"a": 1.0}),
@@ -669,7 +669,7 @@ def test_only_some_groups_and_attempts_are_read(monkeypatch):
     monkeypatch.setattr(text_stats, "words", lambda text: read.append(text) or text.split())
     one = group([0.0, 1.0] * 32, length=3000)
     rows = [{**row, "group": number} for number in range(64) for row in one]
-    Watch().see(batch(0, {"a": [0.0, 1.0] * 2048}, size=64, rows=rows))
+    Watch().see(batch(0, {"a": [0.0, 1.0] * 2048}, size=64, lines=rows))
     assert 0 < len(read) <= 64
     assert max(map(len, read)) <= 3001
 
@@ -680,7 +680,7 @@ def test_names_at_most_eight_groups_the_highest_rewards_first():
         for row in group([0.0] * 4, group=number, batch=1, round=2):
             rows.append({**row, "reward": float(number % 10), "verdict": "tied"})
     watch = Watch(Thresholds(window=4, min_batches=1, perfect_scores=None))
-    alarms = watch.see(batch(0, {"a": [0.5] * 80}, size=4, rows=rows))
+    alarms = watch.see(batch(0, {"a": [0.5] * 80}, size=4, lines=rows))
     assert [alarm.groups for alarm in alarms if alarm.name == "dead_groups"] == [
         tuple((1, 2, number) for number in (9, 19, 8, 18, 7, 17, 6, 16))
     ]

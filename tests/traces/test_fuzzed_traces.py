@@ -78,7 +78,7 @@ def check(folder, written, scored, name, compress):
     batch = synthetic_traces.sampled([one], weights, 2, advantages=rewards[:, 0], plan=Plan.as_sampled(2), alike=False)
     places = pick(batch.rounds, None)
     writer = Writer(str(folder), compress)
-    writer.write("train", 0, complete(batch, places, [part_of(0, batch, places)]).rows)
+    writer.write("train", 0, complete(batch, places, [part_of(0, batch, places)]).lines)
     rows = [row for group in traces.groups(folder) for row in group]
     assert len(rows) == 4
     for row, attempt, of_one in zip(rows, written, rewards.tolist(), strict=True):

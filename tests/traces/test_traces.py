@@ -96,7 +96,7 @@ def two_rounds():
 
 
 def test_rows_say_what_became_of_each_group(two_rounds):
-    rows = whole(two_rounds).rows
+    rows = whole(two_rounds).lines
     assert {row["step"] for row in rows} == {7}
     assert {(row["round"], row["group"]): (row["kept"], row["reason"]) for row in rows} == {
         (0, 0): (True, None),
@@ -111,17 +111,17 @@ def test_rows_say_what_became_of_each_group(two_rounds):
     assert [row["kl"] for row in rows] == [0.1, 0.1, *[None] * 6, 0.1, 0.1, None, None]
     assert rows[1]["reference"] == {"answer": "42"}
     assert rows[1]["rewards"] == {"r": 1.0}
-    rows = whole(pairs([one_round([0.0, 1.0], ["alive"])], split="eval")).rows
+    rows = whole(pairs([one_round([0.0, 1.0], ["alive"])], split="eval")).lines
     assert {(row["kept"], row["reason"]) for row in rows} == {(False, "evaluation")}
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_ranks_add_what_they_sampled_even_of_one_group(two_rounds, ranks):
-    every = whole(two_rounds).rows
-    assert whole(two_rounds, ranks=ranks).rows == every
+    every = whole(two_rounds).lines
+    assert whole(two_rounds, ranks=ranks).lines == every
     chosen = [(0, 2), (1, 1)]
     some = whole(two_rounds, chosen, ranks)
-    assert some.rows == [row for row in every if (row["round"], row["group"]) in chosen]
+    assert some.lines == [row for row in every if (row["round"], row["group"]) in chosen]
     assert some.tokens == [2 + n for n in (*range(8), *range(4))]
     assert some.truncated == [n % 2 == 1 for n in (*range(8), *range(4))]
 
@@ -148,7 +148,7 @@ def test_advantages_of_tokens_are_those_of_the_rows_trained_on(two_rounds, ranks
         whole_round = [replace(one, attempts=one.attempts if rank == 0 else ()) for one in batch.rounds]
         parts.append(part_of(rank, replace(batch, rounds=whole_round, by_token=by_token), places))
     assert {row for part in parts for row in part.runs} == {0, 1, 2, 3, 7}  # (0, 2) is not to be traced
-    rows = complete(batch, places, parts).rows
+    rows = complete(batch, places, parts).lines
     assert {row["completion"]: row["advantages"] for row in rows if "advantages" in row} == {
         "b0": [(1, 0.0), (2, 0.25)],
         "b1": [(1, 1.0), (2, 1.25)],
@@ -161,13 +161,13 @@ def test_advantages_of_tokens_are_those_of_the_rows_trained_on(two_rounds, ranks
 
 def test_one_advantage_for_all_tokens_adds_nothing_to_a_row(two_rounds):
     assert advantages_by_token((), torch.zeros(6), LETTERS) is None
-    assert not any("advantages" in row for row in whole(two_rounds).rows)
+    assert not any("advantages" in row for row in whole(two_rounds).lines)
 
 
 def test_outcomes_are_the_rewards_own_or_follow_from_the_score():
     attempts = attempt("a", outcomes=("timeout", None)), attempt("b", outcomes=(None, None))
     scores = torch.tensor([[0.0, math.nan], [1.0, 0.3]])
-    first, second = whole(pairs([Round(attempts, scores, ("alive",))], names=("x", "y"))).rows
+    first, second = whole(pairs([Round(attempts, scores, ("alive",))], names=("x", "y"))).lines
     assert first["outcomes"] == {"x": "timeout", "y": "abstain"}
     assert second["outcomes"] == {"x": "ok", "y": "ok"}
     assert first["rewards"] == {"x": 0.0, "y": None}

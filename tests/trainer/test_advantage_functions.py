@@ -302,11 +302,11 @@ def test_what_it_is_told_of_a_batch(tmp_path, believes):
     assert about.lengths.sum() == trained._buffered_inputs[0]["num_items_in_batch"]
     assert about.entropies is None
     if believes:
-        assert len(about.rows) == groups == len(about.belief.mean)
-        assert list(about.rows) == rewards[..., 0].amax(dim=1).long().tolist()
+        assert len(about.row_indices) == groups == len(about.belief.mean)
+        assert list(about.row_indices) == rewards[..., 0].amax(dim=1).long().tolist()
         assert groups > 1
     else:
-        assert about.rows is about.belief is None
+        assert about.row_indices is about.belief is None
 
 
 def solved_or_not(completions, number, **kwargs):

@@ -1,5 +1,7 @@
 """The choice of the prompts that are sampled next, and the beliefs about each prompt.
 
+Here a row is a number: its index in the training set, or of a stream its place in the window.
+
 selection          the names that `prompt_selection` takes, and the checks of the data
 samplers           prompts in random order, by a column, or by expected learnability
 streaming_sampler  the same for streamed data, over a window of rows

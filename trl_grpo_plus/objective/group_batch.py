@@ -22,8 +22,8 @@ class GroupBatch:
         verdicts (`tuple[str, ...]`): one per group, from [`trl_grpo_plus.rollouts.groups.judge`].
         step (`int`, *optional*, defaults to `0`): optimizer steps done.
         seed (`str`, *optional*, defaults to `""`): the seed of [`generator`], different for each batch.
-        rows (`tuple[int, ...]`, *optional*): P row indices in the training set, in runs whose prompts are selected or
-            remembered.
+        row_indices (`tuple[int, ...]`, *optional*): the index of each group's row in the training set, in runs whose
+            prompts are selected or remembered.
         beliefs (`tuple[Belief, ...]`): the estimates of the P prompts' rewards, made before the prompts were sampled:
             one, or under normalize_then_sum one per reward with a weight.
         entropies (`Tensor`, *optional*): `(P, G, T)` nats, the policy's entropy before each token at the sampling
@@ -42,7 +42,7 @@ class GroupBatch:
     verdicts: tuple[str, ...] = ()
     step: int = 0
     seed: str = ""
-    rows: tuple[int, ...] | None = None
+    row_indices: tuple[int, ...] | None = None
     beliefs: tuple[Belief, ...] = ()
     entropies: Tensor | None = None
     columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)

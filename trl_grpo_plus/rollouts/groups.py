@@ -54,15 +54,16 @@ class Round:
     """The result of one call of the generator: this rank's attempts, and all ranks' rewards and verdicts.
 
     `rewards` is `(P * G, K)`: gathered, groups contiguous, one column a reward function, NaN where the function does
-    not apply. `dead` holds the verdicts whose groups leave the batch. `rows` holds the groups' rows in the training
-    set, if they are known. `marks` holds the steps of all ranks' P * G attempts, if steps are credited.
+    not apply. `dead` holds the verdicts whose groups leave the batch. `row_indices` holds the index of each group's
+    row in the training set (of a stream: in the window), if it is known. `marks` holds the steps of all ranks' P * G
+    attempts, if steps are credited.
     """
 
     attempts: tuple[Attempt, ...]
     rewards: Tensor
     verdicts: tuple[str, ...]
     dead: frozenset[str] = DEAD
-    rows: tuple[int, ...] = ()
+    row_indices: tuple[int, ...] = ()
     marks: tuple[StepMarks, ...] = ()
 
     def where(self, alive: bool) -> list[int]:

@@ -83,7 +83,7 @@ def resample(
         everyone = [index for index in drawn for _ in range(num_generations)]
         share = len(everyone) // world_size
         here = read(everyone[rank * share : (rank + 1) * share])
-        rounds.append(replace(sample(here), rows=tuple(drawn)))
+        rounds.append(replace(sample(here), row_indices=tuple(drawn)))
         missing -= len(rounds[-1].where(alive=True))
     return rounds
 

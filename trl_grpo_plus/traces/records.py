@@ -53,7 +53,7 @@ class SampledBatch:
         beliefs (`Sequence[dict]`, *optional*): for each group of all rounds, the belief about its prompt.
         tokens (`Sequence[int]`), truncated (`Sequence[bool]`), calls (`Sequence[int | None]`), *optional*:
             `(N,)`. `calls` counts the stretches that a tool or an environment wrote, `None` if there is neither.
-        rows (`Sequence[dict]`), *optional*:
+        lines (`Sequence[dict]`), *optional*:
             Lines of a trace, for any number of groups, but only for whole groups. See [`complete`].
     """
 
@@ -74,7 +74,7 @@ class SampledBatch:
     tokens: Sequence[int] = ()
     truncated: Sequence[bool] = ()
     calls: Sequence[int | None] = ()
-    rows: Sequence[Row] = ()
+    lines: Sequence[Row] = ()
 
     @property
     def rewards(self) -> Tensor:
@@ -176,7 +176,7 @@ def complete(
         calls=[count for r in rounds for part in parts for count in part.calls[r]],
     )
     runs = {row: of_row for part in parts for row, of_row in part.runs.items()}
-    return replace(sampled, rows=_lines(sampled, details, runs, batch))
+    return replace(sampled, lines=_lines(sampled, details, runs, batch))
 
 
 def _details(attempts: Iterable[Attempt], alike: bool) -> Iterator[Details]:

@@ -41,10 +41,12 @@ class Batch:
     Args:
         size (`int`): attempts in a group.
         inputs (`list[dict]`): the rows that TRL dealt, later replaced by the rows that are trained on.
-        indices (`list[int | None]`): indices of the dealt rows in the training set.
+        input_indices (`list[int | None]`): for each of the `inputs` that TRL dealt, its row's index in the training
+            set, `None` if it is not known.
         filters (`bool`): whether its groups may be dropped or replaced.
-        rows (`tuple[int]`): indices of all ranks' groups in the training set, in a run with beliefs.
-        streamed (`bool`): whether `rows` are places in a window on a stream.
+        row_indices (`tuple[int]`): for each group of all ranks, its row's index in the training set, or with
+            `streamed` in the window; empty if prompts are neither chosen nor remembered.
+        streamed (`bool`): whether `row_indices` count the rows of a window on a stream.
         generated ([`Generated`], *optional*): the last generation.
         further (`list[dict]`, *optional*): the rows of a further round, while TRL prepares them.
         statuses (`list[tuple]`): for each of this rank's last scored samples one of `scoring.STATUSES` per reward.
@@ -61,9 +63,9 @@ class Batch:
 
     size: int = 1
     inputs: Rows = field(default_factory=list)
-    indices: list[int | None] = field(default_factory=list)
+    input_indices: list[int | None] = field(default_factory=list)
     filters: bool = False
-    rows: tuple[int, ...] = ()
+    row_indices: tuple[int, ...] = ()
     streamed: bool = False
     generated: Generated | None = None
     further: Rows | None = None
@@ -120,8 +122,8 @@ class Batch:
 
     @property
     def live_groups(self) -> list[tuple[int, bool]]:
-        """The live groups' rows in the training set, and whether the verdict is alive."""
-        return [(one.rows[group], one.verdicts[group] not in one.dead) for one, group in self._live]
+        """The index of each live group's row, and whether the group's verdict is alive."""
+        return [(one.row_indices[group], one.verdicts[group] not in one.dead) for one, group in self._live]
 
     def group_batch(
         self,
@@ -143,7 +145,7 @@ class Batch:
             fields: other fields of the record.
         """
         live = self._live
-        rows = tuple(one.rows[group] for one, group in live if one.rows)
+        indices = tuple(one.row_indices[group] for one, group in live if one.row_indices)
 
         def of_live(gathered: Tensor) -> Tensor:
             """Return the rows of the live groups, by group."""
@@ -156,7 +158,7 @@ class Batch:
         return GroupBatch(
             mask=everyones,
             verdicts=tuple(one.verdicts[group] for one, group in live),
-            rows=None if self.streamed or len(rows) < len(live) else rows,
+            row_indices=None if self.streamed or len(indices) < len(live) else indices,
             entropies=entropies,
             lengths=lengths,
             marks=self.marks,

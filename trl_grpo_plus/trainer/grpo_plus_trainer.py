@@ -276,7 +276,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             first=self._sample(batch.inputs, prompts),
             sample=self._sample_further,
             inputs=batch.inputs,
-            indices=batch.indices,
+            indices=batch.input_indices,
             draw=draw,
             read=self._read,
             num_generations=self.num_generations,
@@ -356,7 +356,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         # Decisions need a few numbers in float64, which not every device has.
         rewards = rewards.cpu()
         verdicts = tuple(self._judge(rewards, marks, trainable))
-        return groups.Round(attempts, rewards, verdicts, self.args.dead, batch.rows, marks)
+        return groups.Round(attempts, rewards, verdicts, self.args.dead, batch.row_indices, marks)
 
     def _judge(self, rewards: Tensor, marks: Sequence[Any], trainable: Tensor | None = None) -> list[str]:
         """Return the verdict on each group. Without `trainable` only its rewards decide."""

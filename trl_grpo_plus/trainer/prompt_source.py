@@ -108,21 +108,21 @@ class PromptSource:
                     f"{count} distinct rows. Let its `take` return the number of rows that is requested."
                 )
             mine = share_of([row for row in drawn for _ in range(batch.size)], rank, world_size)
-            batch.inputs[:], batch.indices[:], batch.rows = read(mine), mine, tuple(drawn)
+            batch.inputs[:], batch.input_indices[:], batch.row_indices = read(mine), mine, tuple(drawn)
         elif self.window is not None:
-            batch.rows = tuple(range(count))
+            batch.row_indices = tuple(range(count))
         elif self.memory is not None:
-            indices = [-1 if index is None else index for index in batch.indices]
+            indices = [-1 if index is None else index for index in batch.input_indices]
             indices = self._accelerator.gather(torch.tensor(indices, device=self._accelerator.device)).tolist()
-            batch.rows = tuple(indices[:: batch.size])
-            if min(batch.rows) < 0:
+            batch.row_indices = tuple(indices[:: batch.size])
+            if min(batch.row_indices) < 0:
                 raise ConfigError(
                     f"{self._config.what_believes} remembers rows by their index in the training set, and this "
                     "batch's rows have no index: the dataloader is not the trainer's own. Use the trainer's "
                     "dataloader, or set the option back to its default."
                 )
         if self.memory is not None:
-            self.memory.look(batch.rows)
+            self.memory.look(batch.row_indices)
 
     def _look(self, window: StreamingSampler, batch: Batch, count: int) -> None:
         """Set the rows of a stream that a batch can use: rows read ahead, or the rows that TRL dealt. Collective."""
@@ -160,7 +160,7 @@ class PromptSource:
 
     def believed(self, batch: Batch) -> list[dict[str, Any]]:
         """Return the belief of each group's prompt, over all rounds, for the traces."""
-        rows = [row for one_round in batch.rounds for row in one_round.rows]
+        rows = [row for one_round in batch.rounds for row in one_round.row_indices]
         if self.memory is None or not rows:
             return []
         belief, of = self.memory.believed(rows), self.memory.promise_of
@@ -174,7 +174,7 @@ class PromptSource:
 
         Call it after the advantages are computed and before the policy moves.
         """
-        rows = [row for one_round in batch.rounds for row in one_round.rows]
+        rows = [row for one_round in batch.rounds for row in one_round.row_indices]
         self.rollouts += len(batch.sampled)
         rewards = batch.sampled.unflatten(0, (-1, batch.size))
         metrics: dict[str, float] = {}

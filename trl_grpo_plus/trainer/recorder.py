@@ -271,17 +271,17 @@ class Recorder:
             number = self._writer.number(split, step) if self._writer is not None else 0
             sampled = complete(sampled, places, parts, number)
             alarms = self._alarms(sampled)
-            if self._writer is not None and sampled.rows:
+            if self._writer is not None and sampled.lines:
                 with self._never_fatal("Thumbnails"):  # written before the lines that name them
                     for part in parts:
                         self._writer.keep(part.thumbnails)
                 with self._never_fatal("Traces"):
-                    self._writer.write(split, step, sampled.rows)
+                    self._writer.write(split, step, sampled.lines)
             if split != "train":
                 return {}
             self._announce(alarms)
-            if self._trackers is not None and sampled.rows and self._trackers.due(step):
-                groups = list(by_group(sampled.rows).values())
+            if self._trackers is not None and sampled.lines and self._trackers.due(step):
+                groups = list(by_group(sampled.lines).values())
                 self._trackers.log(step, groups, sampled.totals.view(-1, sampled.size))
             on = {alarm.name for alarm in alarms}
             names = self._watch.names if self._watch is not None else ()
@@ -289,12 +289,12 @@ class Recorder:
         return {}
 
     def _alarms(self, sampled: SampledBatch) -> list[Alarm]:
-        """Return the alarms that are on, and mark them on the rows of the groups that show them."""
+        """Return the alarms that are on, and mark them on the lines of the groups that show them."""
         if self._watch is not None and sampled.split == "train":
             with self._never_fatal("Alarms"):
                 alarms = self._watch.see(sampled)
-                for row in sampled.rows if alarms else ():
-                    row["alarms"] = [alarm.name for alarm in alarms if group_key(row) in alarm.groups]
+                for line in sampled.lines if alarms else ():
+                    line["alarms"] = [alarm.name for alarm in alarms if group_key(line) in alarm.groups]
                 return alarms
         return []
 

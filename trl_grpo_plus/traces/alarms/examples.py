@@ -13,7 +13,7 @@ _NAMED = 8  # maximum number of groups that an alarm names
 
 def showing(batch: SampledBatch, test: Callable[[Sequence[Row]], bool]) -> tuple[GroupKey, ...]:
     """Return the keys of the groups that pass the test, the highest reward first."""
-    groups = {key: max(map(reward_of, rows)) for key, rows in by_group(batch.rows).items() if test(rows)}
+    groups = {key: max(map(reward_of, rows)) for key, rows in by_group(batch.lines).items() if test(rows)}
     return tuple(sorted(groups, key=lambda key: -groups[key])[:_NAMED])
 
 

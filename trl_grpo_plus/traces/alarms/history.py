@@ -118,7 +118,7 @@ class History:
         self.total_range = _widen(self.total_range, totals)
         for name, column in columns.items():
             self.ranges[name] = _widen(self.ranges.get(name, []), column)
-        self.looks = look_at(list(by_group(batch.rows).values()), self.bar())
+        self.looks = look_at(list(by_group(batch.lines).values()), self.bar())
         record = _record(batch, totals, columns, self.looks)
         self.count += 1
         if len(self.first) < self.thresholds.min_batches:
