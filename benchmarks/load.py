@@ -50,7 +50,7 @@ from trl_grpo_plus.objective.group_batch import GroupBatch
 from trl_grpo_plus.registry import resolve
 from trl_grpo_plus.rollouts.exchange import carried, exchange
 from trl_grpo_plus.rollouts.groups import Round, judge_batch, totals
-from trl_grpo_plus.rollouts.resampling import groups_at_least, resample, settle
+from trl_grpo_plus.rollouts.resampling import FurtherPrompts, groups_at_least, resample, settle
 from trl_grpo_plus.scoring import Scoring, configure, shared
 from trl_grpo_plus.traces import SampledBatch
 from trl_grpo_plus.trainer.batch import Batch, Generated
@@ -136,13 +136,14 @@ class Load:
         self._batch = batch = Batch(self._size, [{} for _ in range(self._count)], [None] * self._count)
         with self._clocked("prompts are chosen"):
             self._prompts.begin(batch, self._read)
-        drawn_from = (batch.inputs, batch.input_indices, self._prompts.draw, self._read, self._size)
-        first = self._sample(batch.inputs)
-        batch.rounds = resample(first, self._sample, *drawn_from, self.args.max_resample_rounds, 0, 1)
+        first, partition = self._sample(batch.inputs), batch.partition(self._accelerator)
+        assert self._prompts.draw is not None
+        drawn_from = (batch.inputs, batch.input_indices, FurtherPrompts(self._prompts.draw, self._read), partition)
+        batch.rounds = resample(first, self._sample, *drawn_from, self.args.max_resample_rounds)
         with self._clocked("filter, plan and exchange"):
             plan = settle(batch.rounds, self.args.resample_fallback, self._step, groups_at_least(self.args, 1))
             batch.filtered = plan
-            batch.exchanged = attempts = exchange(batch.rounds, plan.order, self._size, 0, 1)
+            batch.exchanged = attempts = exchange(batch.rounds, plan.order, partition)
             Generated.of(attempts, *carried(attempts, "1.16.0")[:2])
         with self._clocked("advantages"):
             lengths = torch.tensor([attempt.num_tokens for attempt in attempts])[: sum(plan.live) * self._size]

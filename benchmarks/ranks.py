@@ -34,7 +34,7 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
 import torch
 
 from trl_grpo_plus.rollouts import exchange, resampling
-from trl_grpo_plus.rollouts.groups import Attempt, Plan, Round, plan_batch
+from trl_grpo_plus.rollouts.groups import Attempt, Partition, Plan, Round, plan_batch
 from trl_grpo_plus.traces import SampledBatch, part_of, pick
 
 
@@ -116,7 +116,8 @@ class Simulated:
 
     def exchange(self, rank: int, plan: Plan) -> list[Attempt]:
         """The rank's rows."""
-        return exchange.exchange(self.rounds(rank), plan.order, self.shape.size, rank, self.shape.ranks)
+        partition = Partition(self.shape.size, rank, self.shape.ranks)
+        return exchange.exchange(self.rounds(rank), plan.order, partition)
 
 
 class _Stopped(Exception):

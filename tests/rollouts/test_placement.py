@@ -12,7 +12,7 @@ from hypothesis_strategies import tried
 
 from trl_grpo_plus.rollouts import exchange as hand_over
 from trl_grpo_plus.rollouts.exchange import at_home, exchange
-from trl_grpo_plus.rollouts.groups import Attempt, Plan, Round, plan_batch
+from trl_grpo_plus.rollouts.groups import Attempt, Partition, Plan, Round, plan_batch
 from trl_grpo_plus.rollouts.resampling import settle
 from trl_grpo_plus.rollouts.verdicts import VERDICTS
 
@@ -178,7 +178,8 @@ def test_each_rank_trains_on_its_rows_of_the_plan(monkeypatch, size, ranks):
     held = [len(of_one) * size // ranks for of_one in verdicts]
     assert plan == at_home(planned, held, size, ranks)
     assert plan != planned or (size, ranks) != (2, 8)
-    rows, sent = everyone(monkeypatch, lambda rank: exchange(of(rank), plan.order, size, rank, ranks), ranks)
+    own = [Partition(size, rank, ranks) for rank in range(ranks)]
+    rows, sent = everyone(monkeypatch, lambda rank: exchange(of(rank), plan.order, own[rank]), ranks)
     assert {len(of_rank) for of_rank in rows} == {len(plan.order) * size // ranks}
     expected = [(f"{r} {group}", f"{r} {group * size + k}") for r, group in plan.order for k in range(size)]
     assert [(attempt.prompt, attempt.completion) for of_rank in rows for attempt in of_rank] == expected
@@ -202,7 +203,7 @@ def test_a_rank_reads_nothing_that_is_for_another(monkeypatch):
     rows, sent = everyone(
         monkeypatch,
         lambda rank: exchange(
-            [Round(attempts_of(rank, 0, 8, 2, 8), torch.zeros(16, 1), ("alive",) * 8)], order, 2, rank, 8
+            [Round(attempts_of(rank, 0, 8, 2, 8), torch.zeros(16, 1), ("alive",) * 8)], order, Partition(2, rank, 8)
         ),
         8,
     )

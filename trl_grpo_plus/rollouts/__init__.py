@@ -1,6 +1,6 @@
 """Groups of attempts: their verdicts, more rounds where groups are dead, and the exchange between ranks.
 
-groups      [`~groups.Attempt`], [`~groups.Round`], the verdict on each group, the plan of a batch
+groups      [`~groups.Attempt`], [`~groups.Round`], the verdict on each group, the plan and the partition of a batch
 verdicts    the names of the verdicts, and which of them are dead
 generation  TRL's generated output, row by row
 resampling  further rounds for dead groups

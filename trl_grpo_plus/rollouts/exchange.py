@@ -13,7 +13,7 @@ from packaging.version import Version
 from ..utils.distributed import gather_made
 from ..utils.validation import ConfigError
 from .generation import images_of
-from .groups import Attempt, Plan, Round
+from .groups import Attempt, Partition, Plan, Round
 
 
 Ranks = tuple[int, ...]  # of the rows of one group, in order
@@ -82,9 +82,7 @@ def _fill(part: range, homes: Sequence[Ranks], places: Sequence[Ranks]) -> list[
     return [at[i] for i in part]
 
 
-def exchange(
-    rounds: Sequence[Round], order: Sequence[tuple[int, int]], num_generations: int, rank: int, world_size: int
-) -> list[Attempt]:
+def exchange(rounds: Sequence[Round], order: Sequence[tuple[int, int]], partition: Partition) -> list[Attempt]:
     """Return this rank's rows of the batch whose groups are `order`.
 
     Every rank must call this function for the same rounds and `order` (collective if any row changes rank). A row
@@ -94,14 +92,14 @@ def exchange(
         rounds (`Sequence[Round]`): the sampled rounds. Row `i` of a round with n rows on each rank is on rank
             `i // n`.
         order (`Sequence[tuple[int, int]]`): `(round, group)` of each group, equal on all ranks.
-        num_generations (`int`): attempts in a group.
-        rank, world_size (`int`): of this process.
+        partition ([`~trl_grpo_plus.rollouts.groups.Partition`]): of the rows of the batch.
 
     Raises:
         ConfigError: a row that must move cannot be sent; raised on all ranks.
     """
-    rows = [(r, group * num_generations + k) for r, group in order for k in range(num_generations)]
-    share = len(rows) // world_size
+    size, rank = partition.num_generations, partition.rank
+    rows = [(r, group * size + k) for r, group in order for k in range(size)]
+    share = len(rows) // partition.world_size
     owners = [row // len(rounds[r].attempts) for r, row in rows]
 
     def attempt_at(position: int) -> Attempt:

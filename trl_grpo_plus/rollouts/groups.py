@@ -223,6 +223,26 @@ def _verdict(low: float, high: float, tolerance: float, solved: float, failed: f
 
 
 @dataclass(frozen=True)
+class Partition:
+    """The partition of a batch's rows: groups of `num_generations` rows, and an equal share for each rank.
+
+    Args:
+        num_generations (`int`): attempts in a group.
+        rank (`int`), world_size (`int`): of this process.
+    """
+
+    num_generations: int
+    rank: int
+    world_size: int
+
+    def for_own_rows(self, of_groups: Sequence[Any]) -> list[Any]:
+        """Return for each of this rank's rows the entry of its group; `of_groups` are those of all ranks' groups."""
+        of_rows = [entry for entry in of_groups for _ in range(self.num_generations)]
+        share = len(of_rows) // self.world_size
+        return of_rows[self.rank * share : (self.rank + 1) * share]
+
+
+@dataclass(frozen=True)
 class Plan:
     """The groups of the batch that is trained on, in order, each as `(round, group)`.
 

@@ -6,7 +6,7 @@ rounds. Rank 0 draws the fresh prompts of all ranks.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,14 +15,25 @@ from accelerate.logging import get_logger
 from accelerate.utils import gather, gather_object
 
 from .exchange import at_home
-from .groups import Plan, Round, Rows, plan_batch, shares
+from .groups import Partition, Plan, Round, Rows, plan_batch, shares
 
 
 logger = get_logger(__name__)
 
-# `(count, accepts, multiple_of, patience)` -> indices of rows for which `accepts` is true: `count`, or a multiple of
-# `multiple_of` below it. A draw gives up once `accepts` has refused more than `patience` rows.
-Draw = Callable[[int, Callable[[int], bool], int, int | None], list[int]]
+
+@dataclass(frozen=True)
+class FurtherPrompts:
+    """The source of the prompts that replace those of dead groups.
+
+    Args:
+        draw (`Callable`): `(count, accepts, multiple_of, patience)` -> indices of rows of the dataset for which
+            `accepts` is true: `count`, or a multiple of `multiple_of` below it. It gives up once `accepts` has refused
+            more than `patience` rows. A [`~trl_grpo_plus.curriculum.draw.Draw`] in a run; collective.
+        read (`Callable`): maps indices to rows that share no object; two rows of the same index share none either.
+    """
+
+    draw: Callable[[int, Callable[[int], bool], int, int | None], list[int]]
+    read: Callable[[list[int]], Rows]
 
 
 class StopAfterSampling(Exception):
@@ -41,12 +52,9 @@ def resample(
     sample: Callable[[Rows], Round],
     inputs: Rows,
     indices: Sequence[int | None],
-    draw: Draw | None,
-    read: Callable[[list[int]], Rows],
-    num_generations: int,
+    further: FurtherPrompts | None,
+    partition: Partition,
     max_rounds: int,
-    rank: int,
-    world_size: int,
 ) -> list[Round]:
     """Return the batch as first sampled, and the rounds that replace its dead groups.
 
@@ -58,20 +66,17 @@ def resample(
         sample (`Callable`): generates and scores one completion for each of this rank's further rows; collective.
         inputs (`list[dict]`): this rank's rows of the batch.
         indices (`Sequence[int | None]`): of these rows in the dataset; `None` for an unknown index.
-        draw ([`~trl_grpo_plus.curriculum.draw.Draw`], *optional*): draws fresh prompts, as indices into the dataset.
-            `None`: nothing is resampled.
-        read (`Callable`): maps indices to rows that share no object; two rows of the same index share none either.
-        num_generations (`int`): attempts in a group.
+        further ([`FurtherPrompts`], *optional*): the source of fresh prompts. `None`: nothing is resampled.
+        partition ([`~trl_grpo_plus.rollouts.groups.Partition`]): of each round's rows.
         max_rounds (`int`): of resampling, beyond the first.
-        rank, world_size (`int`): of this process.
     """
     rounds = [first]
     missing = len(rounds[0].where(alive=False))
-    if draw is None or not missing:
+    if further is None or not missing:
         return rounds
-    fresh = _Fresh(draw, read, _dealt(inputs, indices))
+    fresh = _Fresh(further, _dealt(inputs, indices))
     # A round must hold whole groups, and the same number of rows on each rank.
-    unit = world_size // math.gcd(num_generations, world_size)
+    unit = partition.world_size // math.gcd(partition.num_generations, partition.world_size)
     while missing > 0 and len(rounds) <= max_rounds:
         drawn = fresh.draw(-(-missing // unit) * unit, unit)
         if not drawn:
@@ -80,9 +85,7 @@ def resample(
                 "that are missing are left to resample_fallback."
             )
             break
-        everyone = [index for index in drawn for _ in range(num_generations)]
-        share = len(everyone) // world_size
-        here = read(everyone[rank * share : (rank + 1) * share])
+        here = further.read(partition.for_own_rows(drawn))
         rounds.append(replace(sample(here), row_indices=tuple(drawn)))
         missing -= len(rounds[-1].where(alive=True))
     return rounds
@@ -101,13 +104,12 @@ class _Fresh:
     """Rows of the dataset that were not dealt in this step.
 
     Args:
-        draw (`Callable`): as for [`resample`].
-        read (`Callable`): as for [`resample`].
+        further ([`FurtherPrompts`]): the source.
         dealt (`list`): for each row that the step began with, its index, or the row itself if the index is not known.
     """
 
-    def __init__(self, draw: Draw, read: Callable[[list[int]], Rows], dealt: list[int | dict[str, Any]]):
-        self._draw, self._read = draw, read
+    def __init__(self, further: FurtherPrompts, dealt: list[int | dict[str, Any]]):
+        self._further = further
         self._dealt_indices = {row for row in dealt if isinstance(row, int)}
         self._unplaced = [row for row in dealt if not isinstance(row, int)]
 
@@ -115,14 +117,14 @@ class _Fresh:
         """Return indices of the next `count` rows, or of fewer: a multiple of `unit`."""
         # More rows than were dealt are refused only if many rows equal a row whose index is not known.
         patience = 1000 + 2 * (len(self._dealt_indices) + len(self._unplaced))
-        drawn = self._draw(count, self._is_fresh, unit, patience)
+        drawn = self._further.draw(count, self._is_fresh, unit, patience)
         self._dealt_indices.update(drawn)
         return drawn
 
     def _is_fresh(self, index: int) -> bool:
         if index in self._dealt_indices:
             return False
-        row = self._read([index])[0] if self._unplaced else {}
+        row = self._further.read([index])[0] if self._unplaced else {}
         return not any(_plain(row) == _plain(other) for other in self._unplaced)
 
 

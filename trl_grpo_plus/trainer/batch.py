@@ -19,7 +19,7 @@ from ..objective.group_batch import GroupBatch
 from ..objective.padding import first_tokens
 from ..objective.scales import batch_std
 from ..rollouts.generation import Generated
-from ..rollouts.groups import Attempt, Plan, Round, Rows, totals
+from ..rollouts.groups import Attempt, Partition, Plan, Round, Rows, totals
 from ..rollouts.groups import monitors as monitors_of
 from ..rollouts.steps import StepMarks, marked
 from ..scoring import NO_VERDICT, STATUSES, RewardError, Scoring, Step, reports_outcomes
@@ -165,6 +165,10 @@ class Batch:
             **fields,
         )
 
+    def partition(self, accelerator: Any) -> Partition:
+        """Return the partition of its rows."""
+        return Partition(self.size, accelerator.process_index, accelerator.num_processes)
+
     def columns(self, names: Sequence[str], accelerator: Any) -> dict[str, list[Any]]:
         """Return the values of these columns of the dataset, one per group that is trained on. Collective."""
         if not names:
@@ -192,8 +196,7 @@ class Batch:
 
         The name is the group's place on the page (without the batch of the step) and the first words of its prompt.
         """
-        of_rows = [place for place in self.plan.order for _ in range(self.size)]
-        own = share_of(of_rows, accelerator.process_index, accelerator.num_processes)
+        own = self.partition(accelerator).for_own_rows(self.plan.order)
         names: dict[tuple[int, int], str] = {}
         for (r, group), attempt in zip(own, self.trained, strict=True):
             if (r, group) not in names:
@@ -406,12 +409,6 @@ def of_all(rows: Tensor, accelerator: Any) -> Tensor:
 def own_rows(gathered: Tensor, accelerator: Any) -> Tensor:
     """Return this rank's rows of a gathered tensor."""
     return gathered.chunk(accelerator.num_processes)[accelerator.process_index]
-
-
-def share_of(rows: Sequence[Any], rank: int, world_size: int) -> list[Any]:
-    """Return a rank's equal share of all rows."""
-    share = len(rows) // world_size
-    return list(rows[rank * share : (rank + 1) * share])
 
 
 def _column_of(row: dict[str, Any], name: str) -> Any:

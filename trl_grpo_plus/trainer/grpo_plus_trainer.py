@@ -270,29 +270,26 @@ class GRPOPlusTrainer(GRPOTrainer):
             return batch.generated
         if batch.further is not None:
             raise resampling.StopAfterSampling(self._sample(batch.further, prompts))
-        rank, world_size = self.accelerator.process_index, self.accelerator.num_processes
+        partition = batch.partition(self.accelerator)
         draw = self._prompts.draw if self.args.zero_variance_groups == "resample" else None
         batch.rounds = resampling.resample(
             first=self._sample(batch.inputs, prompts),
             sample=self._sample_further,
             inputs=batch.inputs,
             indices=batch.input_indices,
-            draw=draw,
-            read=self._read,
-            num_generations=self.num_generations,
+            further=None if draw is None else resampling.FurtherPrompts(draw, self._read),
+            partition=partition,
             max_rounds=self.args.max_resample_rounds,
-            rank=rank,
-            world_size=world_size,
         )
         fallback = "drop" if draw is None else self.args.resample_fallback
-        unit = resampling.groups_at_least(self.args, world_size)
+        unit = resampling.groups_at_least(self.args, partition.world_size)
         try:
             plan = resampling.settle(batch.rounds, fallback, logged_step(self.state.global_step), unit)
         except RuntimeError:  # on all ranks; write the traces first, so that the cause can be inspected
             self._record(groups.Plan((), ()), torch.empty(0, device=self.accelerator.device))
             self._settle_record()
             raise
-        attempts = exchange(batch.rounds, plan.order, self.num_generations, rank, world_size)
+        attempts = exchange(batch.rounds, plan.order, partition)
         batch.filtered, batch.exchanged = plan, attempts
         batch.inputs[:] = [attempt.inputs for attempt in attempts]
         prompts[:] = [attempt.prompt for attempt in attempts]

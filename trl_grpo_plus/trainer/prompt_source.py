@@ -19,7 +19,7 @@ from ..curriculum.streaming_sampler import StreamingSampler
 from ..rollouts.groups import totals
 from ..utils.distributed import raise_on_all_ranks
 from ..utils.validation import ConfigError
-from .batch import Batch, share_of
+from .batch import Batch
 
 
 if TYPE_CHECKING:
@@ -95,8 +95,7 @@ class PromptSource:
         With prompt selection, `read` reads the rows that replace the batch's own. With beliefs, the batch learns which
         rows it holds.
         """
-        rank, world_size = self._accelerator.process_index, self._accelerator.num_processes
-        count = len(batch.inputs) * world_size // batch.size
+        count = len(batch.inputs) * self._accelerator.num_processes // batch.size
         if self.window is not None:
             self._look(self.window, batch, count)
         if self._config.chooses_prompts:
@@ -107,7 +106,7 @@ class PromptSource:
                     f"prompt_selection={self._config.prompt_selection!r} dealt the rows {drawn}: a batch needs "
                     f"{count} distinct rows. Let its `take` return the number of rows that is requested."
                 )
-            mine = share_of([row for row in drawn for _ in range(batch.size)], rank, world_size)
+            mine = batch.partition(self._accelerator).for_own_rows(drawn)
             batch.inputs[:], batch.input_indices[:], batch.row_indices = read(mine), mine, tuple(drawn)
         elif self.window is not None:
             batch.row_indices = tuple(range(count))
