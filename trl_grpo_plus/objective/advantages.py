@@ -8,24 +8,18 @@
 | leave_one_out | mean of the other attempts (RLOO) |
 | median | median of the group |
 | length_weighted | sum(len_j r_j) / sum(len_j) (OPO: the variance-optimal baseline of a token-summed loss) |
-| belief | (sum of the other attempts + k m) / (their number + k): before sampling, the prompt's reward was estimated
-  as m from k effective attempts (8 at most); unbiased for any m, and defined for a group of one |
+| belief | (sum of the other attempts + k m) / (their number + k) |
 
-| scale | divisor |
-|---|---|
-| group | std of the group |
-| batch | std of all rewards of the batch |
-| none | 1 (Dr. GRPO) |
-| mad | 1.4826 x median |r - median|; where that is 0, 1.2533 x mean |r - median|: both estimate a normal's std |
-| mean | mean of the group; the advantage is 0 where it is <= 0 (MaxRL; takes no floor and no eps) |
-| running | a moving average of the std, kept by the caller |
-| prior | the predicted std of one reward, from the belief before sampling |
+Under belief, m is the reward that the prompt was believed to earn before it was sampled. k is the number of attempts
+that this belief rests on, at most 8. The baseline is unbiased for any m, and defined for a group of one.
+
+[`trl_grpo_plus.objective.scales`] has the table of scales.
 
 A group whose rewards differ by no more than the tolerance has advantage exactly 0. (Under the baseline belief the
 caller says which groups teach.) An unscored attempt (NaN) has advantage exactly 0. Neither changes the advantages of
-others. With a KL in the reward ([`compute_with_kl`]) both have the advantage of the KL. Every group has one scale.
-Under group, mad and mean, |A| <= G for rewards in [0, 1] and any eps. All values are computed in float64 and cast to
-the rewards' dtype.
+others. With a KL in the reward ([`compute_with_kl`]) both have the advantage of the KL. All attempts of a group are
+divided by the same number. Under group, mad and mean, |A| <= G for rewards in [0, 1] and any eps. All values are
+computed in float64 and cast to the rewards' dtype.
 
 The worked example of DeepSeekMath: rewards (1, 1, 1, 0) with the population std (ddof 0) and eps 0 give +0.577 three
 times and -1.732.

@@ -9,6 +9,8 @@
 | mean | mean; the advantage is 0 where it is <= 0 (MaxRL; takes no floor and no eps) | the group |
 | running | a moving average of the std, kept by the caller | the run |
 | prior | the predicted std of one reward, from the belief before sampling | the prompt |
+
+Under mad, 1.4826 and 1.2533 make both values estimate the std of a normal distribution.
 """
 
 from collections.abc import Callable
