@@ -117,7 +117,7 @@ def _choice(
 
 
 def _by_level(order: str) -> Arm:
-    return _belief(2, prompt_selection={"name": "by_column", "column": "key", "order": order})
+    return _belief(2, prompt_selection={"name": "by_column", "args": {"column": "key", "order": order}})
 
 
 ARMS: dict[str, Arm] = {

@@ -202,6 +202,10 @@ IMPOSSIBLE = [
     ({**KL, "kl_reward_form": "reward_to_go"}, ["kl_reward_form='reward_to_go'", "kl_placement='reward'"]),
     ({**KL, "kl_target": 0.1, "kl_estimator": "abs"}, ["kl_target", "'k1', 'k2' or 'k3'", "'abs'"]),
     ({"advantage_estimator": {"nam": "pkpo"}}, ["{'nam': 'pkpo'}", "with arguments it is", '"args": {"k": 4}']),
+    (
+        {"advantage_estimator": {"name": "pkpo", "k": 4}},
+        ["with arguments it is", '{"name": "pkpo", "args": {"k": 4}}.'],
+    ),
     ({"advantage_estimator": {"name": "grpo", "args": {"k": 2}}}, ["'grpo' takes no arguments", "advantage_baseline"]),
     ({"advantage_estimator": "pkpo"}, ["'pkpo': it needs k", '"args": {"k": ...}']),
     ({"advantage_estimator": {"name": "pkpo", "args": {"k": 9}}}, ["'pkpo': k=9 must be", "<= 8, num_generations"]),
@@ -485,14 +489,14 @@ def test_every_option_comes_from_yaml(from_yaml):
     assert {name: getattr(config, name) for name in APART} == APART
 
 
-BY_COLUMN = {"name": "by_column", "column": "level", "order": "easy_first"}
+BY_COLUMN = {"name": "by_column", "args": {"column": "level", "order": "easy_first"}}
 
 
 def test_a_stream_with_arguments_comes_from_either(from_yaml, cli):
     from_line = HfArgumentParser(GRPOPlusConfig).parse_args_into_dataclasses(
         [*cli, "--prompt_selection", json.dumps(BY_COLUMN)]
     )[0]
-    from_file = from_yaml("prompt_selection: {name: by_column, column: level, order: easy_first}")
+    from_file = from_yaml("prompt_selection: {name: by_column, args: {column: level, order: easy_first}}")
     assert from_line.prompt_selection == from_file.prompt_selection == BY_COLUMN
 
 

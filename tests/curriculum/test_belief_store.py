@@ -143,7 +143,7 @@ def test_what_there_is_to_learn_is_sampled_more(tmp_path):
 
 @pytest.mark.parametrize(("order", "first"), [("easy_first", [0, 1, 2, 3]), ("hard_first", [26, 27, 28, 29])])
 def test_prompts_by_a_column(tmp_path, order, first):
-    by_column = {"name": "by_column", "column": "number", "order": order}
+    by_column = {"name": "by_column", "args": {"column": "number", "order": order}}
     trained = tiny_models.trained(tmp_path, **{**PAIRS, "max_steps": 1}, prompt_selection=by_column)
     assert sorted({int(prompt[:2]) for prompt in often_tried(trained).index}) == first
     assert trained.args.prompt_selection == by_column
@@ -199,15 +199,14 @@ def test_a_class_of_one_s_own_takes_arguments(tmp_path):
     )
     path = f"{tmp_path / 'own.py'}:Backwards"
     options = {**PAIRS, "max_steps": 1}
-    trained = tiny_models.trained(tmp_path, **options, prompt_selection={"name": path, "skip": 10})
+    trained = tiny_models.trained(tmp_path, **options, prompt_selection={"name": path, "args": {"skip": 10}})
     assert sorted(int(prompt[:2]) for prompt in often_tried(trained).index) == [16, 17, 18, 19]
     for arguments, words in (
         ({"skp": 1}, "there is no argument 'skp'; it takes skip. Did you mean skip"),
         ({"skip": "many"}, "skip='many' must be int"),
     ):
-        config = GRPOPlusConfig(
-            str(tmp_path), use_cpu=True, bf16=False, report_to="none", prompt_selection={"name": path, **arguments}
-        )
+        own = {"name": path, "args": arguments}
+        config = GRPOPlusConfig(str(tmp_path), use_cpu=True, bf16=False, report_to="none", prompt_selection=own)
         with pytest.raises(ValueError, match=words):
             selection.check_class(config)
 
@@ -238,18 +237,27 @@ def test_several_rewards_by_themselves(tmp_path):
         ({**BELIEF, "selection_pool": 4}, "selection_pool=4 has no effect with prompt_selection='shuffle'"),
         ({**BELIEF, "belief_key": 3}, "belief_key=3 must be the name of a column"),
         ({"prompt_selection": "beleif"}, "prompt_selection='beleif' is none of .*Did you mean belief"),
-        ({"prompt_selection": {"name": "by_column"}}, 'it needs column, order: {"name": "by_column", "column": ...'),
-        ({"prompt_selection": {"column": "level"}}, "is none of 'shuffle'"),
+        ({"prompt_selection": {"name": "by_column"}}, 'it needs column, order: {"name": ..., "args": {"column": ...'),
         (
-            {"prompt_selection": {"name": "belief", "pool": 3}},
+            {"prompt_selection": {"column": "level"}},
+            'with arguments it is {"name": "by_column"',
+        ),
+        (
+            {"prompt_selection": {"name": "mixture", "column": "level", "weights": {"a": 1}}},
+            re.escape('with arguments it is {"name": "mixture", "args": {"column": "level", "weights": {"a": 1}}}.'),
+        ),
+        ({"prompt_selection": {"name": "belief", "args": [3]}}, r"'args': \[3\]}: with arguments it is"),
+        ({"prompt_selection": {"name": print}}, "is none of 'shuffle'"),
+        (
+            {"prompt_selection": {"name": "belief", "args": {"pool": 3}}},
             "prompt_selection='belief': there is no argument 'pool'; it takes none",
         ),
         (
-            {"prompt_selection": {"name": "mixture", "column": "level", "weights": [1, 2]}},
+            {"prompt_selection": {"name": "mixture", "args": {"column": "level", "weights": [1, 2]}}},
             r"prompt_selection='mixture': weights=\[1, 2\] must be dict",
         ),
         (
-            {"prompt_selection": {"name": "by_column", "column": "number", "order": "easy"}},
+            {"prompt_selection": {"name": "by_column", "args": {"column": "number", "order": "easy"}}},
             "order='easy' must be one of 'easy_first'",
         ),
         (
@@ -268,7 +276,7 @@ def test_what_cannot_work_is_refused(tmp_path, options, words):
     [
         ({**BELIEF, "belief_key": "nummer"}, "belief_key='nummer' is no column .*'number'. Did you mean number"),
         (
-            {"prompt_selection": {"name": "by_column", "column": "level", "order": "easy_first"}},
+            {"prompt_selection": {"name": "by_column", "args": {"column": "level", "order": "easy_first"}}},
             "the training set has no column 'level'. It has 'prompt', 'number'",
         ),
         (
@@ -356,7 +364,7 @@ def test_rows_of_one_key_share_beliefs_whatever_the_dataset_s_format(tmp_path, f
 @pytest.mark.parametrize("form", [None, "torch", "numpy", "pandas", "transform"])
 def test_prompts_by_a_column_whatever_the_dataset_s_format(form):
     data = in_format(form, tiny_models.prompts(6).map(lambda row: {"level": row["number"] % 3}))
-    by_column = {"name": "by_column", "column": "level", "order": "hard_first"}
+    by_column = {"name": "by_column", "args": {"column": "level", "order": "hard_first"}}
     args = SimpleNamespace(prompt_selection=by_column, seed=0)
     stream = selection.SAMPLERS["by_column"].make(data, args, column="level", order="hard_first")
     assert [row % 3 for row in stream.take(6, lambda row: True)] == [2, 2, 1, 1, 0, 0]
@@ -373,7 +381,7 @@ def test_what_is_no_key_is_refused_in_whatever_row_it_stands(tmp_path, value):
 
 def test_levels_without_an_order_are_refused_by_their_column(tmp_path):
     data = Dataset.from_dict({"prompt": ["1=", "2="], "level": [1, None]}).with_format("torch")
-    by_column = {"name": "by_column", "column": "level", "order": "easy_first"}
+    by_column = {"name": "by_column", "args": {"column": "level", "order": "easy_first"}}
     with pytest.raises(ValueError, match="prompt_selection: column='level': the level of row 1 is None: it must be"):
         selection.check_column(data, SimpleNamespace(prompt_selection=by_column, seed=0))
 

@@ -234,7 +234,9 @@ def test_rests_go_on_by_id(tmp_path):
     assert other.state_dict()["passes"]["num_prompts"] == 6
 
 
-@pytest.mark.parametrize("selection", ["belief", {"name": "by_column", "column": "kind", "order": "easy_first"}])
+@pytest.mark.parametrize(
+    "selection", ["belief", {"name": "by_column", "args": {"column": "kind", "order": "easy_first"}}]
+)
 def test_a_run_goes_on_with_more_rows_in_another_order(tmp_path, selection, caplog):
     options = {**CHOICE, "prompt_selection": selection, "belief_id": "id", "per_device_train_batch_size": 8}
     options |= {"save_strategy": "steps", "save_steps": 3}

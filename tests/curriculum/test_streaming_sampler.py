@@ -298,7 +298,7 @@ def test_says_so_where_nothing_tells_rows_apart(tmp_path, caplog, more):
     ("options", "words"),
     [
         (
-            {"prompt_selection": {"name": "by_column", "column": "kind", "order": "easy_first"}},
+            {"prompt_selection": {"name": "by_column", "args": {"column": "kind", "order": "easy_first"}}},
             "needs a map-style dataset .*set prompt_selection='belief', which reads a stream ahead, or 'shuffle'",
         ),
         ({"prompt_selection": "tiny_models:qwen2"}, "map-style dataset to choose from"),

@@ -222,7 +222,7 @@ def test_what_is_bad_together_is_a_warning(here, place, capsys, monkeypatch, key
         {"num_generations": 2, "scale_rewards": "batch"},
         {"num_generations": 2, **BELIEF},
         {"prompt_selection": "belief", **BELIEF},
-        {"prompt_selection": {"name": "by_column", "column": "answer", "order": "hard_first"}},
+        {"prompt_selection": {"name": "by_column", "args": {"column": "answer", "order": "hard_first"}}},
     ],
 )
 def test_what_goes_together_is_not_warned_of(here, place, capsys, keys):

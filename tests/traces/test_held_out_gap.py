@@ -251,7 +251,7 @@ def test_a_window_of_fewer_evaluations_is_refused():
         ({"zero_variance_groups": "drop"}, True),
         ({"zero_variance_groups": "resample"}, True),
         ({"prompt_selection": "belief"}, False),
-        ({"prompt_selection": {"name": "mixture", "column": "kind", "weights": {"a": 1.0}}}, False),
+        ({"prompt_selection": {"name": "mixture", "args": {"column": "kind", "weights": {"a": 1.0}}}}, False),
         ({"shuffle_dataset": False}, False),
     ],
 )

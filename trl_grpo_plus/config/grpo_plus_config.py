@@ -140,12 +140,13 @@ class GRPOPlusConfig(GRPOConfig):
             - `"belief"`: of a shuffled pool those from which most is expected to be learnt, as far as beliefs were
               right so far; see [`~trl_grpo_plus.curriculum.samplers.LearnabilitySampler`], of a stream
               [`trl_grpo_plus.curriculum.streaming_sampler`].
-            - `{"name": "by_column", "column": ..., "order": "easy_first" | "hard_first" | "interleaved"}`.
-            - `{"name": "mixture", "column": ..., "weights": {value: weight, ...}}`: the values of a column in
-              proportion to weights; see [`~trl_grpo_plus.curriculum.samplers.MixtureSampler`].
+            - `{"name": "by_column", "args": {"column": ..., "order": ...}}`: by the values of a column. The order is
+              "easy_first", "hard_first" or "interleaved"; see [`~trl_grpo_plus.curriculum.samplers.ColumnSampler`].
+            - `{"name": "mixture", "args": {"column": ..., "weights": {value: weight, ...}}}`: the values of a column
+              in proportion to weights; see [`~trl_grpo_plus.curriculum.samplers.MixtureSampler`].
             - the path of a class of your own (`"package.module.Class"` or `"file.py:Class"`), a
               [`~trl_grpo_plus.curriculum.samplers.PromptSampler`], made with the training set and the seed. With
-              arguments: `{"name": path, **arguments}`.
+              arguments: `{"name": path, "args": {...}}`.
         selection_pool (`int`, *optional*, defaults to `8`):
             Candidate rows for each row that `prompt_selection="belief"` samples.
         belief_key (`str`, *optional*):

@@ -1,6 +1,7 @@
 """The samplers that `prompt_selection` names, and the checks of the training set for them.
 
-`prompt_selection` is the name of a sampler, the path of a class, or either with arguments, `{"name": ..., **args}`.
+`prompt_selection` is the name of a sampler, the path of a class, or either with arguments, `{"name": ..., "args":
+{...}}`.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,7 +11,7 @@ from typing import Any
 from ..utils import dataset_rows
 from ..utils.dataset_rows import Codes
 from ..utils.import_path import is_path, load
-from ..utils.signatures import check_arguments
+from ..utils.signatures import check_arguments, name_and_args
 from ..utils.validation import ConfigError, did_you_mean, error_prefix
 from .custom_sampler import CustomSampler
 from .samplers import ColumnSampler, LearnabilitySampler, MixtureSampler, Order, PromptSampler, ShuffleSampler
@@ -119,9 +120,8 @@ def _own(path: str, train_set: Any, seed: int, arguments: Mapping[str, Any]) -> 
 
 def _read(selection: Any) -> tuple[Any, dict[str, Any]]:
     """Split a `prompt_selection` into the name or path and the arguments."""
-    if isinstance(selection, Mapping):
-        return selection.get("name"), {key: value for key, value in selection.items() if key != "name"}
-    return selection, {}
+    example = '{"name": "by_column", "args": {"column": "level", "order": "easy_first"}}'
+    return name_and_args("prompt_selection", selection, example)
 
 
 def check_selection(selection: Any) -> None:
@@ -130,7 +130,7 @@ def check_selection(selection: Any) -> None:
     if not isinstance(name, str) or not (name in SAMPLERS or is_path(name)):
         raise ConfigError(
             f"prompt_selection={selection!r} is none of {', '.join(map(repr, SAMPLERS))} and no path of a class, by "
-            f'itself or as {{"name": ..., **arguments}}.{did_you_mean(str(name), SAMPLERS)}'
+            f'itself or as {{"name": ..., "args": {{...}}}}.{did_you_mean(str(name), SAMPLERS)}'
         )
     if name in SAMPLERS:
         _check_arguments(name, SAMPLERS[name].make, arguments)
@@ -138,8 +138,7 @@ def check_selection(selection: Any) -> None:
 
 def _check_arguments(name: str, function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
     with error_prefix(f"prompt_selection={name!r}"):
-        form = f'{{"name": "{name}", {{}}}}'
-        check_arguments(function, arguments, 2, form, "(train_set, seed, **arguments)")
+        check_arguments(function, arguments, 2, "(train_set, seed, **args)")
 
 
 def check_class(args: Any) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..rollouts.groups import totals
 from ..utils.distributed import agreed
 from ..utils.import_path import check_picklable, is_path, load, same_source, target_of
-from ..utils.signatures import check_arguments
+from ..utils.signatures import check_arguments, name_and_args
 from ..utils.validation import ConfigError, did_you_mean, error_prefix
 from .group_batch import GroupBatch
 from .options import AdvantageOptions
@@ -22,7 +22,6 @@ from .variants import VARIANTS, Variant
 
 
 GRPO = "grpo"  # a baseline and a scale, set by other options
-KEYS = ("name", "args")
 
 _REGISTERED: dict[str, Variant] = {}
 
@@ -160,7 +159,7 @@ def estimator_of(config: AdvantageOptions) -> AdvantageEstimator | None:
         variant = _variant(name)
         leading = ("rewards",) if variant.of_totals else ("rewards", "weights", "batch")
         takes = f"({', '.join(leading)}, **args)"
-        check_arguments(variant.function, args, len(leading), '{"name": ..., "args": {{}}}', takes)
+        check_arguments(variant.function, args, len(leading), takes)
         if variant.check is not None:
             variant.check(args, config)
         reason = whole_only(config)
@@ -220,13 +219,7 @@ def by_path(value: Any) -> Any:
 
 def _read(value: Any) -> tuple[Any, dict[str, Any]]:
     """Split an `advantage_estimator` into the name or function, and the arguments."""
-    name, args = value, {}
-    if isinstance(value, Mapping):
-        if "name" not in value or set(value) - set(KEYS) or not isinstance(value.get("args") or {}, Mapping):
-            raise ConfigError(
-                f'advantage_estimator={dict(value)!r}: with arguments it is {{"name": "pkpo", "args": {{"k": 4}}}}.'
-            )
-        name, args = value["name"], dict(value.get("args") or {})
+    name, args = name_and_args("advantage_estimator", value, '{"name": "pkpo", "args": {"k": 4}}')
     if not callable(name) and (not isinstance(name, str) or not name):
         raise ConfigError(
             f"advantage_estimator={value!r} is not one of {', '.join(map(repr, [GRPO, *VARIANTS]))}, and no path of a "

@@ -6,6 +6,7 @@ package a function may lack `**kwargs`. A function with `**kwargs` gets all valu
 
 import functools
 import inspect
+import json
 from collections.abc import Callable, Mapping
 from inspect import Parameter
 from typing import Any
@@ -50,16 +51,40 @@ def call(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
     return function(*(values.get(name, parameters[name].default) for name in in_front), **by_name)
 
 
-def check_arguments(
-    function: Callable[..., Any], args: Mapping[str, Any], leading: int, form: str, takes: str
-) -> None:
+NAMED = ("name", "args")  # the keys of an option's value with arguments
+
+
+def name_and_args(option: str, value: Any, example: str) -> tuple[Any, dict[str, Any]]:
+    """Split an option's value, a name (a path, a function) or `{"name": ..., "args": {...}}`, into the two.
+
+    Args:
+        option (`str`): the option, for the message.
+        value (`Any`): its value. One that is no dict is a name without arguments.
+        example (`str`): a value with arguments, for the message.
+
+    Raises:
+        ConfigError: a dict without a name, with other keys, or with `args` that are no dict.
+    """
+    if not isinstance(value, Mapping):
+        return value, {}
+    args = value.get("args")
+    args = {} if args is None else args  # YAML may have `args:` with nothing after it
+    others = {key: item for key, item in value.items() if key not in NAMED}
+    if "name" in value and not others and isinstance(args, Mapping):
+        return value["name"], dict(args)
+    if "name" in value and isinstance(args, Mapping):  # arguments beside the name
+        meant = {"name": value["name"], "args": {**args, **others}}
+        example = json.dumps(meant, ensure_ascii=False, skipkeys=True, default=lambda item: "...")
+    raise ConfigError(f"{option}={dict(value)!r}: with arguments it is {example}.")
+
+
+def check_arguments(function: Callable[..., Any], args: Mapping[str, Any], leading: int, takes: str) -> None:
     """Check arguments that a user wrote against a function's signature, before it is called.
 
     Args:
         function (`Callable`): the function to be called.
         args (`Mapping[str, Any]`): the user's arguments, by name.
         leading (`int`): number of leading parameters that are not the user's.
-        form (`str`): the form in which the user writes arguments, with `{}` in their place.
         takes (`str`): the parameters that the function must take, for the message.
 
     Raises:
@@ -78,7 +103,7 @@ def check_arguments(
     missing = [n for n, p in named.items() if p.default is p.empty and n not in args]
     if missing:
         shown = ", ".join(f'"{n}": ...' for n in missing)
-        raise ConfigError(f"it needs {', '.join(missing)}: {form.replace('{}', shown)}.")
+        raise ConfigError(f'it needs {", ".join(missing)}: {{"name": ..., "args": {{{shown}}}}}.')
     for name, value in args.items():
         if name in named and not fits(value, named[name].annotation):
             raise ConfigError(f"{name}={value!r} must be {spelled(named[name].annotation)}.")
