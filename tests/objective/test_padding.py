@@ -1,5 +1,6 @@
 """What filler is weighed by: the loss of a batch that holds some is that of its live rows alone."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -73,3 +74,54 @@ def test_what_a_micro_batch_says_of_itself():
     first, second = ({name: half[name] for name in weighed} for half in halves)
     assert first == pytest.approx({"filler_weight": 1.6, "live_rows": 3, "live_tokens": 9, "entropy_weight": 24 / 14})
     assert second == pytest.approx({"filler_weight": 1.6, "live_rows": 2, "live_tokens": 5, "entropy_weight": 0.0})
+
+
+BONUS = torch.tensor(3.0, requires_grad=True)
+PRODUCTS = {
+    "from the left": lambda coefficient: coefficient * BONUS,
+    "from the right": lambda coefficient: BONUS * coefficient,
+    "negated": lambda coefficient: -(-coefficient * BONUS),
+    "negated, from the right": lambda coefficient: 0.0 - BONUS * -coefficient,
+    "divided": lambda coefficient: coefficient / 2 * (2 * BONUS),
+    "with a number": lambda coefficient: (2.0 * coefficient) * (BONUS / 2),
+    "in place": lambda coefficient: in_place(BONUS.clone(), coefficient),
+}
+
+
+def in_place(bonus, coefficient):
+    bonus *= coefficient
+    return bonus
+
+
+@pytest.mark.parametrize("product", PRODUCTS.values(), ids=PRODUCTS)
+def test_a_scaled_coefficient_has_its_weight_in_each_form_of_the_product(product):
+    made = product(padding.ScaledCoefficient(0.5, 4.0))
+    (slope,) = torch.autograd.grad(made, BONUS)
+    assert (made.item(), slope.item()) == (6.0, 2.0)
+
+
+REFUSED = {
+    "a sum": lambda coefficient: BONUS + coefficient,
+    "a difference": lambda coefficient: coefficient - BONUS,
+    "a quotient": lambda coefficient: BONUS / coefficient,
+    "a number's quotient": lambda coefficient: 1.0 / coefficient,
+    "a power": lambda coefficient: coefficient**2,
+    "an exponent": lambda coefficient: BONUS**coefficient,
+    "an absolute value": abs,
+    "torch.mul": lambda coefficient: torch.mul(BONUS, coefficient),
+    "torch.lerp": lambda coefficient: torch.lerp(BONUS, BONUS, coefficient),
+}
+
+
+@pytest.mark.parametrize("operation", REFUSED.values(), ids=REFUSED)
+def test_what_would_lose_the_weight_of_a_coefficient_is_refused(operation):
+    with pytest.raises(TypeError):
+        operation(padding.ScaledCoefficient(0.5, 4.0))
+
+
+def test_a_scaled_coefficient_is_its_value_to_a_controller_and_a_log():
+    coefficient = padding.ScaledCoefficient(0.5, 4.0)
+    for made in (coefficient + 0.25, 1.25 - coefficient, min(coefficient + 0.25, 9.0), sum([coefficient]) + 0.25):
+        assert (type(made), made) == (float, 0.75)
+    assert coefficient == 0.5 < 0.75
+    assert json.dumps(coefficient) == str(coefficient) == "0.5"

@@ -85,7 +85,17 @@ def entropy_weights(live_tokens: Tensor) -> Tensor:
 
 
 class ScaledCoefficient(float):
-    """A float that multiplies as `weight * value`, but compares and prints as `value`."""
+    """Stands in for the coefficient of a bonus in TRL's `_compute_loss`: a product with it is `weight` times as large.
+
+    The product is the same from either side, and so is that of `-coefficient` and of `coefficient / number`. TRL's
+    controller adds to the coefficient, compares it and logs it: these see `value` and give plain floats. Any other
+    arithmetic raises a TypeError. So if TRL changes the line, training stops instead of going wrong. One form cannot
+    be told apart: a number that a function of torch takes by keyword, as `alpha` of `torch.sub`, is `value`.
+
+    Args:
+        value (`float`): the coefficient.
+        weight (`float`): the factor of its products.
+    """
 
     weight: float
 
@@ -97,3 +107,22 @@ class ScaledCoefficient(float):
 
     def __mul__(self, other: Any) -> Any:
         return float(self) * self.weight * other
+
+    __rmul__ = __mul__  # also of a tensor, to which `__torch_function__` gives no answer
+
+    def __truediv__(self, other: Any) -> Any:
+        return float(self) * self.weight / other
+
+    def __neg__(self) -> "ScaledCoefficient":
+        return ScaledCoefficient(-float(self), self.weight)
+
+    def _refuse(self, *others: Any) -> Any:
+        raise TypeError(f"a {type(self).__name__} can only be multiplied, and divided by a number.")
+
+    __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = _refuse
+    __pos__ = __abs__ = _refuse
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Leave no operation to the tensor, which would take the coefficient for a plain number."""
+        return NotImplemented
