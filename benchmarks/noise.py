@@ -94,7 +94,7 @@ def run(arm: str, noisy: float, steps: int, seed: int) -> tuple[float, float, fl
     chance = torch.Generator().manual_seed(seed + 99)
     shares, skills = [], []
     for _ in range(steps):
-        rows = torch.tensor(stream.take(PROMPTS, lambda row: True, 1, None, memory.promise))
+        rows = torch.tensor(stream.take(PROMPTS, lambda row: True, 1, None, memory.candidate_beliefs))
         believed = memory.credited(rows.tolist())[0]
         logits = base[rows] + features[rows] @ weights
         right = torch.rand(PROMPTS, GROUP, generator=chance) < logits.sigmoid().detach()[:, None]

@@ -311,7 +311,7 @@ def test_rewards_of_one_name_have_beliefs_of_their_own(tmp_path, names):
         memory.observe([0, 1], torch.tensor([[1.0, 0.0]] * 4).view(2, 2, 2))
     first, second = (belief.mean.tolist() for belief in memory.credited([0, 1]))
     assert min(first) > 0.8 > 0.2 > max(second)
-    assert memory.promise([0])[0].mean.item() == pytest.approx(1.0, abs=0.1)
+    assert memory.candidate_beliefs([0])[0].mean.item() == pytest.approx(1.0, abs=0.1)
 
 
 def test_the_head_tells_prompts_whose_attempts_differ_from_those_stuck_in_between(tmp_path):
@@ -328,7 +328,7 @@ def test_the_head_tells_prompts_whose_attempts_differ_from_those_stuck_in_betwee
     for rows in torch.arange(600).split(15):
         rewards = earns[kinds[rows]].gather(1, torch.randint(2, (15, 2), generator=generator))
         memory.observe(rows.tolist(), rewards.unsqueeze(-1))
-    belief, _ = memory.promise(list(range(600, 630)))
+    belief, _ = memory.candidate_beliefs(list(range(600, 630)))
     stuck, alive, solved = (belief.variance[kinds[600:630] == kind] for kind in range(3))
     assert alive.min() > 2 * max(stuck.max(), solved.max())
     assert belief.count.tolist() == [4.0] * 30
@@ -392,7 +392,7 @@ def test_levels_without_an_order_are_refused_by_their_column(tmp_path):
 def test_its_variance_is_that_of_a_weighted_sum_of_independent_rewards(tmp_path, weights, variance):
     memory = remembering(tmp_path, ["first", "second"], weights, multi_objective_aggregation="normalize_then_sum")
     # Nothing is known: of each reward it is 1/4.
-    assert memory.promise([0, 3])[0].variance.tolist() == [pytest.approx(variance)] * 2
+    assert memory.candidate_beliefs([0, 3])[0].variance.tolist() == [pytest.approx(variance)] * 2
 
 
 def test_where_prompts_are_not_chosen_beliefs_are_about_what_advantages_are_made_of(tmp_path):
@@ -402,8 +402,8 @@ def test_where_prompts_are_not_chosen_beliefs_are_about_what_advantages_are_made
     for _ in range(9):
         memory.observe([0], torch.tensor([[0.2, 0.6]] * 2).unsqueeze(0))
     assert set(memory.state_dict()["beliefs"]) == {"total"}
-    assert memory.promise_of == "total"
-    assert memory.promise([0])[0].mean.item() == pytest.approx(0.8, abs=0.02)
+    assert memory.believed_quantity == "total"
+    assert memory.candidate_beliefs([0])[0].mean.item() == pytest.approx(0.8, abs=0.02)
     choosing = remembering(tmp_path, ["first", "second"], [1.0, 1.0], filter_metric="second")
     assert set(choosing.state_dict()["beliefs"]) == {"total", "second, else total"}
 
@@ -514,8 +514,9 @@ def test_what_is_promised_is_the_total_where_each_reward_is_remembered_by_itself
     options = {**BELIEF, "multi_objective_aggregation": "normalize_then_sum", "report_to": "none"}
     config = GRPOPlusConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, **options)
     memory = BeliefStore(config, tiny_models.prompts(4), ["first", "second"], weights)
-    assert memory.promise_of == "total"
-    assert memory.promise([0, 3])[0].mean.tolist() == [expected] * 2  # nothing known: half of what each can give
+    assert memory.believed_quantity == "total"
+    # Nothing is known: half of what each can give.
+    assert memory.candidate_beliefs([0, 3])[0].mean.tolist() == [expected] * 2
 
 
 NAN = float("nan")
@@ -534,11 +535,11 @@ def test_of_a_group_to_which_the_metric_does_not_apply_the_total_is_remembered(t
         rewards[:5, :, 0], rewards[5:10, :, 0] = 1.0, 0.0
         rewards[10:15, :, 1], rewards[15:, :, 1] = 1.0, 0.0
         memory.observe(rows, rewards)
-    belief, skill = memory.promise([0, 5, 10, 15])
+    belief, skill = memory.candidate_beliefs([0, 5, 10, 15])
     assert belief.count.min() > 10  # effective attempts
     assert belief.mean.round(decimals=1).tolist() == [1, 0, 1, 0]
     assert skill > 0.5
-    assert memory.promise_of == "first"  # in traces
+    assert memory.believed_quantity == "first"  # in traces
     assert memory.metrics()["beliefs/never_tried"] == pytest.approx(10 / 30)
     if aggregation == "normalize_then_sum":  # what advantages are made of is still each reward alone
         first, second = memory.credited([0, 10])
@@ -550,4 +551,4 @@ def test_where_the_metric_applies_to_some_attempts_it_counts(tmp_path):
     memory = remembering(tmp_path, ["first", "second"], [1.0, 1.0], filter_metric="first")
     for _ in range(12):
         memory.observe([0], torch.tensor([[[0.0, 1.0], [NAN, 1.0]]]))
-    assert memory.promise([0])[0].mean.item() == pytest.approx(0.0, abs=0.1)
+    assert memory.candidate_beliefs([0])[0].mean.item() == pytest.approx(0.0, abs=0.1)

@@ -170,7 +170,10 @@ def test_a_row_that_was_not_read_is_believed_as_without_a_head(tmp_path):
     memory, without, asked = head_that_knows(tmp_path, belief_head="prompt")
     memory._cache.affordable = 0.0
     read = sum(map(len, asked))
-    ((belief, skill), (plain, plain_skill)) = memory.promise([1, 500, 399, 501]), without.promise([1, 500, 399, 501])
+    ((belief, skill), (plain, plain_skill)) = (
+        memory.candidate_beliefs([1, 500, 399, 501]),
+        without.candidate_beliefs([1, 500, 399, 501]),
+    )
     for column in ("mean", "variance", "count"):
         values, others = getattr(belief, column), getattr(plain, column)
         assert torch.equal(values[[1, 3]], others[[1, 3]])
@@ -182,7 +185,7 @@ def test_a_row_that_was_not_read_is_believed_as_without_a_head(tmp_path):
 def test_candidates_get_half_and_what_is_sampled_the_rest(tmp_path):
     memory, _, asked = head_that_knows(tmp_path, belief_head="prompt")
     memory._cache.affordable = 6.0
-    memory.promise([500, 501, 502, 503, 504])
+    memory.candidate_beliefs([500, 501, 502, 503, 504])
     memory.believed([505, 506])  # which is for the traces: they change nothing
     memory.look([503, 504, 502])
     memory.credited([507, 508])

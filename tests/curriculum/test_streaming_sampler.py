@@ -201,7 +201,7 @@ def test_a_head_reads_the_rows_that_are_shown(tmp_path):
     for window in (rows, rows[::-1]):  # after the first one the run was broken off
         memory.show(window)
         memory.credited([0, 2])
-        memory.promise([2, 3])
+        memory.candidate_beliefs([2, 3])
     assert read == [[0, 2], [3]] * 2
 
 

@@ -36,10 +36,11 @@ class Ridge:
     Each feature is centred and scaled, so that the feature vectors have a mean squared length of 1. Centre and scale
     come from the remembered prompts, in closed form at each batch. Therefore a penalty means the same whatever the
     model's width and the norm of its states. In a language model a few dimensions are hundreds of times larger than
-    the others; with the scaling they do not drown the others. A direction that holds a share s of the variance is
-    trusted by n s / (n s + penalty) once n prompts are remembered. The mean reward is not penalised, so a ridge that
-    finds nothing predicts the mean reward. A second regression predicts the variance of a prompt's rewards, because
-    the mean does not determine the variance of rewards that lie between the ends of their range.
+    the others; with the scaling they do not drown the others. Along a direction with the share s of the variance, the
+    penalty shrinks the slope by the factor n s / (n s + penalty), where n prompts are remembered. The mean reward is
+    not penalised, so a ridge that finds nothing predicts the mean reward. A second regression predicts the variance of
+    a prompt's rewards, because the mean does not determine the variance of rewards that lie between the ends of their
+    range.
 
     The best penalty depends on how well the states tell prompts apart: 0.3 where most of a reward is chance, 0.003 to
     0.00003 in real training on sums, with states of 64, 128 and 256 dimensions. So several penalties are kept side by
@@ -96,10 +97,13 @@ class Ridge:
     def skill(self) -> float:
         """Share of the variance between prompts that predictions made a batch ahead explain, in [0, 1].
 
-        The skill covers the last [`WINDOW`] batches. It is a quotient. The numerator is the squared error that the
-        ridge saves against predicting the mean alone, less the standard error of this gain. The denominator is the
-        squared error of the mean alone, less the noise of the mean rewards. The skill is pulled to 0 while few
-        prompts were predicted. With a skill of 0 the ridge predicts nothing, and callers must ignore its predictions.
+        Over the prompts of the last [`WINDOW`] batches,
+
+            gain  = squared error of predicting the mean of all prompts - squared error of the ridge
+            skill = (gain - its standard error) / (squared error of the mean - sampling noise of the mean rewards)
+
+        The skill is pulled to 0 while few prompts were predicted. With a skill of 0 the ridge predicts nothing, and
+        callers must ignore its predictions.
         """
         if not self._window:
             return 0.0
@@ -113,9 +117,9 @@ class Ridge:
     def predict(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return the expected mean and the expected variance of the rewards of each prompt's attempts, both `(P,)`.
 
-        `features` is `(P, width)`. The mean keeps a distance of [`MARGIN`] from the ends of the range. The mean is
-        the middle of the range before the first batch, and the mean of all prompts for a row that is not finite. The
-        variance is at most the largest that this mean allows.
+        `features` is `(P, width)`. The mean keeps a distance of [`MARGIN`] from the ends of the range. Before
+        the first batch it is the middle of the range. For a row with a feature that is not finite it is the mean of
+        all prompts. The variance is at most the largest that this mean allows.
         """
         self._check_width(features)
         low, high = self._range.low, self._range.high

@@ -1,4 +1,4 @@
-"""The memory that a run keeps of its prompts: beliefs about each quantity that it centres by or chooses by.
+"""The memory that a run keeps of its prompts: beliefs about each quantity that advantages or the choice depend on.
 
 Advantages are centred by the total reward, or under normalize_then_sum by each reward with a weight. Prompts are
 chosen by the reward that `filter_metric` names, and by the total of a group to which this reward does not apply, as in
@@ -46,10 +46,10 @@ class BeliefStore:
         states (`Callable`, *optional*): reads the prompt states for the head. `None`: there is no head. Collective.
 
     Attributes:
-        promise_of (`str`): the quantity that [`promise`] is about: a reward's name, or "total".
-        moved (`Callable`, *optional*): after [`load_state_dict`] with another training set: rows of the set that the
-            checkpoint is about, among those that it holds -> the same rows now, -1 for a row that is gone. `None`: the
-            training set is the same.
+        believed_quantity (`str`): the quantity that [`believed`] is about: a reward's name, or "total".
+        moved (`Callable`, *optional*): set by [`load_state_dict`] if the training set has changed. It maps rows of the
+            checkpoint's training set to the same rows of this one, -1 for a row that is gone. It knows only the rows
+            that the checkpoint holds.
 
     Raises:
         ConfigError: rows cannot be told apart, or there is no column `belief_key` or `belief_id`.
@@ -74,7 +74,7 @@ class BeliefStore:
         # A separate quantity: the reward's own belief, if the reward is credited, knows nothing about totals.
         self._fallback = f"{config.filter_metric}, else {TOTAL}"
         self._chosen_by = [self._fallback] if named else self._credited
-        self.promise_of = config.filter_metric if named else TOTAL
+        self.believed_quantity = config.filter_metric if named else TOTAL
         self._names = names
         streamed = not hasattr(train_set, "__len__")
         keys: Codes | tuple[()] | None = None
@@ -125,15 +125,15 @@ class BeliefStore:
         places = self._places(rows)
         return [self._of(name, places) for name in self._credited]
 
-    def promise(self, rows: list[int]) -> tuple[Belief, float]:
+    def candidate_beliefs(self, rows: list[int]) -> tuple[Belief, float]:
         """Return [`believed`] of the candidate rows, and the skill of this belief.
 
         Collective with a head. The head first reads some of the candidates, for half of its budget. The other half is
         kept for the rows that are sampled, because the head learns from those.
 
-        The skill is the larger of the head's skill and the beliefs' skill. A head that has read few rows predicts
-        these rows well, while the beliefs about most rows are poor. A large skill does no harm to rows about which
-        nothing is known: they are drawn at random among themselves whatever the skill is.
+        The skill is the larger of the head's skill and the beliefs' skill: a head that has read few rows may predict
+        these rows well, while the beliefs about most rows are poor. Too large a skill does no harm to rows about which
+        nothing is known. Their beliefs are equal, so that noise decides among them.
         """
         if self._cache is not None:
             self._cache.look(self._places(rows), share=1 / 2)
@@ -301,7 +301,9 @@ class BeliefStore:
         if name not in (TOTAL, self._fallback):
             return rewards[..., self._names.index(name)]
         summed = totals(rewards, self._weights)
-        return summed if name == TOTAL else metric_or_total(rewards[..., self._names.index(self.promise_of)], summed)
+        if name == TOTAL:
+            return summed
+        return metric_or_total(rewards[..., self._names.index(self.believed_quantity)], summed)
 
 
 def _told_apart(names: Sequence[str]) -> list[str]:

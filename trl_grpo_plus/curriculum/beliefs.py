@@ -7,15 +7,17 @@
 
 m0 and v0 are the mean and variance of the prior that prompts share ([`SharedPrior`]). m0 is the running mean of all
 rows or of the row's key, or a head's prediction. v0 is the variance that goes with m0. If rewards are only `low` or
-`high`, this is a Beta posterior with a + b = n. A group weighs (strength / n)^2 in the prior, so that a choice of
-prompts does not pull the prior to the prompts that are chosen often.
+`high`, this is a Beta posterior with a + b = n.
 
-Several half-lives are kept side by side. H is the half-life whose beliefs were nearest to the group means that came
-next.
+A prompt with many attempts of its own adds little to the shared mean: its group has the weight (strength / n)^2.
+Otherwise the prompts that are chosen often would decide the mean.
 
-Sources: MoPPS (arXiv 2507.04632) decays counts because the policy moves, towards its prior once a step. SPO (arXiv
-2509.13232) makes a baseline of decayed counts that holds no attempt of its own step, and decays by the policy's drift.
-Half-lives side by side and `skill` are this project's.
+Several half-lives are kept side by side. The one in use, H, is the one whose beliefs best predicted the group means
+that came next.
+
+Sources: MoPPS (arXiv 2507.04632) decays counts towards its prior once a step, because the policy moves. SPO (arXiv
+2509.13232) makes a baseline of decayed counts, without the attempts of the present step. It decays them by the
+policy's drift. Half-lives side by side and `skill` are this project's own.
 """
 
 from collections.abc import Hashable, Sequence
@@ -62,18 +64,18 @@ class Belief:
 class Beliefs:
     """Beliefs about the rows of a dataset. One generation batch is one step.
 
-    A row takes 65 bytes (6.5 MB at 100,000 rows), and 1 to 4 bytes more with keys. The state holds the visited rows
-    alone. All is vectorised, and the cost of a step depends on its batch alone.
+    A row takes 65 bytes (6.5 MB at 100,000 rows), and 1 to 4 bytes more with keys. The state holds only the visited
+    rows. The cost of a step depends only on the size of its batch.
 
     Args:
-        num_rows (`int`, *optional*): of the dataset; [`grow`] adds rows. `None`: rows do not come back, like the rows
-            of a stream. Then no row is remembered by itself; only the shared prior is.
+        num_rows (`int`, *optional*): of the dataset; [`grow`] adds rows. `None`: rows do not come back, as on a
+            stream. Then the shared prior is remembered, and no single row.
         low, high (`float`, *optional*, defaults to `0.0`, `1.0`): the range of rewards. It widens if rewards usually
-            lie outside ([`trl_grpo_plus.curriculum.reward_range`]); a rare reward outside the range counts as the end
-            that it lies beyond.
+            lie outside ([`trl_grpo_plus.curriculum.reward_range`]). A rare reward outside is clamped to the range.
         keys (`Sequence[Hashable]` or [`~trl_grpo_plus.utils.dataset_rows.Codes`], *optional*): one a row, such as its
-            level or source. Rows with the same key share a prior, which is pulled to the prior of all rows if the key
-            was seen little. `None`: all rows share one prior. An empty sequence: [`show`] or [`grow`] gives the keys.
+            level or source. Rows with the same key share a prior. The fewer groups a key has, the nearer its prior is
+            to that of all rows. `None`: all rows share one prior. An empty sequence: the keys come with [`show`] or
+            [`grow`].
         strength (`float`, *optional*, defaults to `2.0`): the prior counts as this number of attempts.
         half_lives (`Sequence[float]`, *optional*, defaults to `(8, 16, 32, 64, 128)`): in steps. The middle half-life
             is used until about 32 groups of rows seen before show which is best.
@@ -238,8 +240,9 @@ class Beliefs:
         - `outside`: the share of the last batch's rewards that lay outside the range.
         - `half_life`: [`half_life`]. This metric and the shares below are left out for rows that do not come back.
         - `never_tried`: the share of rows that were never tried.
-        - `solved`, `hopeless`: the shares of rows whose mean at the last visit was within 5 % of the range of its
-          upper (lower) end, with at least 3 attempts remembered (longest half-life).
+        - `solved`, `hopeless`: the shares of rows whose mean reward, at the last visit, was next to the upper (lower)
+          end of the range: at most 5 % of its width away. Rows with fewer than 3 remembered attempts (at the longest
+          half-life) do not count.
         """
         measured = {}
         if self._batch:
@@ -329,7 +332,7 @@ class Beliefs:
         self, rows: Tensor, rewards: Tensor, scored: Tensor, mean: Tensor, within: Tensor, of_prior: Tensor
     ) -> None:
         """Update the shared prior; `of_prior` is the share of the prior in the belief."""
-        # Rows that are chosen often are no fair sample and need no prior: the least-squares weight.
+        # The least-squares weight. Rows that are chosen often are no fair sample, and need no prior themselves.
         weight = of_prior.square()
         low, high = self._range.low, self._range.high
         count = scored.sum(dim=1)

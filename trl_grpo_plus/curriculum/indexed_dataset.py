@@ -1,7 +1,7 @@
 """Dataset rows that carry their index in the training set, which identifies a row on every rank.
 
-The content of a row does not identify it: two processes write the same set in different orders, and write an object
-by its address.
+The content of a row cannot identify it, because two processes may print the same content in different ways: a set in
+another order, an object with another address.
 """
 
 from collections.abc import Sequence

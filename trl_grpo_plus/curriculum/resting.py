@@ -8,10 +8,10 @@ A row whose rewards are noise (a flaky checker, a question that can be guessed, 
 always has the highest expected learnability. So a row is retired if it was alive more often than rows usually are
 before they are learnt:
 
-    limit  = 1 + the 80 % quantile of the alive visits that the last 256 or so rows had when each was first found
-             settled (solved or tied); 3 until 32 of them are known
+    needed = the alive visits, if any, that a row had when it was first found settled (solved or tied)
+    limit  = 1 + the 80 % quantile of `needed` over about the last 256 rows that were settled; 3 until there are 32
     excess = alive visits of the row - limit
-    rest   = 8 x 2 ** (excess - 1) steps, at most two epochs, whatever the visit found; none where excess <= 0
+    rest   = 8 x 2 ** (excess - 1) steps, at most two epochs, whatever the visit found; none if excess <= 0
 
 If no row is ever settled, every row reaches the limit and rows come in turn: the choice becomes shuffling again.
 `benchmarks/noise.py` measures the share of the sampling that noisy rows take.

@@ -3,14 +3,14 @@
 A range starts with the ends that are set. An end moves outwards to the rewards of recent batches, and back inwards
 when rewards no longer reach that far:
 
-    usual            = the lowest (highest) reward of a batch's groups, without the hundredth of the groups, at least
-                       one, that lies furthest out
-    end of a batch   = the batch's furthest reward that lies beyond the usual reward by at most half the range's width
+    usual            = the lowest (highest) reward of a batch, after the 1 % of its groups (at least one) that lie
+                       furthest out are left out
+    end of a batch   = the batch's furthest reward that is at most half the range's width beyond the usual reward
     end of the range = the end that was set, or the second furthest end of the last 20 batches if that is further out
 
 So if a checker fails once with -100, in one group or in a whole batch, no end stays moved after the next batch. (The
-failure can move an end in a run's first batch, because no other batch is known then.) A reward outside the range
-counts as the end that it lies beyond.
+failure can move an end in a run's first batch, because no other batch is known then.) A reward outside the range is
+clamped to it.
 """
 
 import math

@@ -47,9 +47,9 @@ class PromptSampler(Protocol):
     ) -> list[int]:
         """Return distinct indices for which `accepts` is true.
 
-        There are `count` indices. If too few indices are accepted, or more than `patience` are refused, there are
-        fewer than `count`: a multiple of `multiple_of`. `accepts` is called at most once for an index. An index that
-        is accepted may still not be dealt. `believe` is called once or never.
+        These are `count` indices. They are fewer, a multiple of `multiple_of`, if too few indices are accepted or more
+        than `patience` are refused. `accepts` is called at most once for an index. An index that is accepted may still
+        not be dealt. `believe` is called once or never.
         """
 
     def observe(self, rows: Sequence[int], rewards: Tensor, verdicts: Sequence[str]) -> None:

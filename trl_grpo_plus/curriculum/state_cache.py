@@ -4,9 +4,9 @@ A state that is some steps old still tells prompts apart, so it is used until a 
 batch sampled set the budget of prompts that the next batch may read (`belief_head_share`). A row that was not read has
 no state.
 
-The default budget is a tenth of the tokens that a batch samples. With this budget, one run of a real model took 1.12
-times the processor time, beside other work. Several processes read equal shares, so a budget below one prompt for each
-process costs more.
+The default budget is a tenth of the tokens that a batch samples. With it, one run of a real model took 1.12 times the
+processor time (other work ran on the machine). Each process reads at least one prompt if any is due, so a budget of
+fewer prompts than processes is exceeded.
 """
 
 import math

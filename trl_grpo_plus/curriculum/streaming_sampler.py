@@ -1,4 +1,4 @@
-"""Streamed data, read ahead: a sampler deals the rows of a window with the highest expected learnability.
+"""Streamed data: a window of rows is read ahead, and a sampler deals those with the highest expected learnability.
 
 The rows of a stream have no number by which they could come back. Without `belief_id` no row is remembered by itself,
 and the belief about a row is the prior that prompts share ([`trl_grpo_plus.curriculum.beliefs`],
@@ -40,8 +40,8 @@ class StreamingSampler:
         shuffle (`bool`): whether the stream is shuffled in a buffer, as TRL does with `shuffle_dataset`.
 
     Attributes:
-        rows (`list[dict]`): the window of the present batch. The trainer sets the rows that TRL dealt in its place
-            if prompts are not chosen.
+        rows (`list[dict]`): the window of the present batch. If prompts are not chosen, the trainer puts the rows that
+            TRL dealt here.
     """
 
     def __init__(self, train_set: Any, seed: int, shuffle: bool):

@@ -164,18 +164,18 @@ def compute_with_kl(
 ) -> Tensor:
     """Compute the advantages of reward - beta * KL: the KL in the reward, subtracted before the baseline.
 
-    The KL needs no reward. Where [`compute`] gives 0 (a tied group, an attempt that nobody scored, a group mean <= 0
-    under the scale mean) the advantage is that of -beta * KL alone, centred over all attempts of the group. A group
-    whose rewards have no scale of their own (group, mad, mean) is divided by 1, and so is, under batch, a batch whose
-    rewards are all alike.
+    The KL counts even if the rewards teach nothing. Where [`compute`] gives 0 (a tied group, an attempt that nobody
+    scored, a group mean <= 0 under the scale mean) the advantage is that of -beta * KL alone, centred over all
+    attempts of the group. Under the scales group, mad and mean, a group whose rewards teach nothing is divided by 1.
+    Under batch, all groups are divided by 1 if all rewards of the batch are alike.
 
     Args:
         rewards (`Tensor`): `(P, G)`, NaN for an attempt that nobody scored.
         kl_to_go (`Tensor`): `(P, G, T)`, [`trl_grpo_plus.objective.kl.kl_to_go`] of each completion, in nats.
         beta (`float`): coefficient of the KL.
         per_token (`bool`): at each token the KL from there on; otherwise the whole completion's.
-        normalization ([`Normalization`], *optional*): scales are those of reward - beta * KL, the tolerance is about
-            the rewards.
+        normalization ([`Normalization`], *optional*): baseline and scale. The scale is computed from reward - beta *
+            KL; the tolerance is for the rewards.
         batch ([`~trl_grpo_plus.objective.group_batch.GroupBatch`], *optional*): as [`compute`]. Beliefs are about the
             rewards: under the baseline belief an attempt is expected to pay the mean KL of the group's others.
 

@@ -26,7 +26,7 @@ BELIEF_FLOOR = 0.02**0.5
 
 
 class Credit:
-    """The computation of one run's advantages, which keeps the running std between batches.
+    """Computes the advantages of one run's batches, and keeps the running std between them.
 
     Args:
         config ([`GRPOPlusConfig`]): configuration of the run.

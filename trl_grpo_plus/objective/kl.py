@@ -17,15 +17,18 @@ As values, k1 and k3 are unbiased for KL(pi || pi_ref), and k2 nearly so. But th
 | w k3 (TRL's default, DeepSeek-V3.2 section 3.1) | w l g | reverse KL | reverse KL |
 | w abs | w (sign(l) + abs(l)) g | that of E abs(l) | that of E abs(l) |
 
-"Reverse KL" is grad KL(pi || pi_ref), "forward" grad KL(pi_ref || pi). What is detached follows from the estimator:
-w k2 with w attached, sg(w) k3 and sg(w) k1 have wrong, forward and zero gradients, and are never built.
+"Reverse KL" is grad KL(pi || pi_ref), "forward" grad KL(pi_ref || pi). The estimator decides what is detached. Three
+other products are never built: w k2 with w attached has a wrong gradient, sg(w) k3 the forward KL's, sg(w) k1 none.
 
-Each of these terms is about one token. Summed over a sequence, they leave out that an early token changes the KL of
-later tokens. Only [`sequence_kl`] and [`kl_to_go`], k1 subtracted from the reward, have the gradient of the whole
-sequence's KL in expectation. This holds on-policy, and in a loss that sums tokens (`dr_grpo`; `dapo` divides by the
-batch's number of tokens; `grpo` divides each completion by its own length, which is another gradient). It holds up to
-a factor, because an advantage is divided by its scale: `scale_rewards="group"` divides beta by each group's std,
-`"none"` by nothing. The baseline mean adds the factor (G - 1) / G, leave_one_out does not.
+Each of these terms is about one token. Their sum over a sequence leaves out that an early token changes the KL of
+later tokens. Only k1 subtracted from the reward ([`sequence_kl`], [`kl_to_go`]) has, in expectation, the gradient of
+the whole sequence's KL. This holds
+
+- on-policy;
+- in a loss that sums tokens: `dr_grpo`; `dapo` divides by the batch's number of tokens. `grpo` divides each completion
+  by its own length, which is another gradient;
+- up to a factor, because an advantage is divided by its scale: `scale_rewards="group"` divides beta by each group's
+  std, `"none"` by nothing. The baseline mean adds the factor (G - 1) / G, leave_one_out does not.
 
 Sources: arXiv 2506.09477, 2510.01555, 2512.21852, 2512.02556; joschu.net/blog/kl-approx.html for the values.
 """
@@ -58,7 +61,8 @@ def _attached(weight: Tensor, value: Tensor, log_ratio: Tensor) -> Tensor:
 
 
 def _as_k2(weight: Tensor, value: Tensor, log_ratio: Tensor) -> Tensor:
-    # grad (w k3) = w l g = sg(w) grad k2. As w k3, the halves of the product rule do not cancel where exp is cut.
+    # grad (w k3) = w l g = sg(w) grad k2. Written as w k3, the halves of the product rule would not cancel where exp
+    # is cut.
     k2 = log_ratio.square() / 2
     return weight.detach() * (value.detach() + k2 - k2.detach())
 

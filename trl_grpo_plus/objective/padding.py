@@ -1,8 +1,8 @@
-"""Filler: rows that make a batch divide evenly over ranks and micro-batches, kept out of the loss here.
+"""Filler: rows that make a batch divide evenly over ranks and micro-batches. This module keeps them out of the loss.
 
-Filler is masked. TRL divides some losses by its own count of rows, filler included. Those micro-batches get a weight,
-so that the loss equals that of the live rows alone. This works because a loss is linear in its advantages, up to
-their sign, and in beta.
+Filler is masked. TRL divides some losses by its own count of rows, which includes filler. The micro-batches of these
+losses get a weight, so that the loss equals that of the live rows alone. This works because a loss is linear in its
+advantages (apart from their sign) and in beta.
 
 | loss types | divide by | weight of a micro-batch |
 |---|---|---|

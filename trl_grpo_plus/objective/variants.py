@@ -121,8 +121,8 @@ def pairwise(rewards: Tensor, temperature: float | None = None) -> Tensor:
     Without a temperature w is 1, and A is that of RLOO: r_i less the mean of the others. With a temperature t,
     w_ij (r_i - r_j) = t tanh((r_i - r_j) / t). A gap far below t counts in full and a gap far above t counts as t, so
     that one outlier does not decide what the rest of the group learns. As t goes to 0, A_i / t becomes the share of
-    attempts that attempt i beats less the share that beat it. In both cases y_j does not depend on y_i: the expected
-    gradient is G times that of E[w (r_i - r_j)] by the policy that writes y_i, with y_j held fixed. This function is
+    attempts that attempt i beats less the share that beat it. With a temperature and without, the expected gradient is
+    G times that of E[w (r_i - r_j)] as a function of the policy that writes y_i, with y_j held fixed. This function is
     this package's own.
 
     Args:
@@ -202,8 +202,8 @@ def zvp(rewards: Tensor, weights: Tensor, batch: GroupBatch, *, alpha: float = 0
         A_it = -alpha (max_s H_is - H_it)       of a group that is all wrong
 
     H_it is the policy's entropy before token t. Right answers become likelier where the policy was in doubt, and wrong
-    answers less likely where the policy was sure. A group's verdict says which of the three cases applies. A group
-    that is tied in between has advantage 0. These groups must stay in the batch.
+    answers less likely where the policy was sure. A group's verdict says which of the three cases applies. A tied
+    group has advantage 0. Groups that are all right or all wrong must stay in the batch.
 
     Args:
         rewards (`Tensor`): `(P, G, K)`, weights (`Tensor`): `(K,)`.

@@ -76,7 +76,7 @@ class PromptSource:
             self.memory = BeliefStore(config, train_set, names, weights, states if config.belief_head else None)
         if config.draws_prompts:
             self._stream = self.window or selection.make_sampler(train_set, config)
-            believe = self.memory.promise if self.memory else None
+            believe = self.memory.candidate_beliefs if self.memory else None
             self.draw = Draw(self._stream, believe, bool(config.belief_head), accelerator.process_index)
 
     def dealt_from(self, train_set: Any) -> Any:
@@ -162,7 +162,7 @@ class PromptSource:
         rows = [row for one_round in batch.rounds for row in one_round.row_indices]
         if self.memory is None or not rows:
             return []
-        belief, of = self.memory.believed(rows), self.memory.promise_of
+        belief, of = self.memory.believed(rows), self.memory.believed_quantity
         named = {} if of == TOTAL else {"of": of}
         columns = {"mean": belief.mean, "std": belief.variance.sqrt(), "attempts": belief.count}
         rounded = zip(*(column.round(decimals=4).tolist() for column in columns.values()), strict=True)
