@@ -61,8 +61,8 @@ def lost_process(error: BaseException) -> str | None:
 def _raised_by_a_collective(error: BaseException) -> bool:
     if type(error) is not RuntimeError:
         return False
-    *_, (innermost, _) = [*traceback.walk_tb(error.__traceback__)] or [(None, 0)]
-    return innermost is not None and innermost.f_globals.get("__name__", "").partition(".")[0] in COMMUNICATING
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(frames) and frames[-1].f_globals.get("__name__", "").partition(".")[0] in COMMUNICATING
 
 
 @contextmanager
