@@ -7,6 +7,7 @@ import naive_rewards
 import pytest
 from datasets import Dataset
 
+from trl_grpo_plus import registry
 from trl_grpo_plus.cli.check.attack import attack
 from trl_grpo_plus.cli.check.attacks import ATTACKS
 from trl_grpo_plus.cli.main import main
@@ -86,6 +87,19 @@ def test_math_answer_takes_each_honest_completion():
     rows = rows_of("math_answer")
     assert named(rows, FAILED) == set()
     assert named(rows, WARNED) == {"negation"}
+
+
+def test_a_gold_that_is_a_number_is_attacked(monkeypatch):
+    monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
+
+    @registry.register_reward("user_value", gold=lambda answer: answer)
+    def by_value(completions, answer):
+        return [float(text.strip() == str(wanted)) for text, wanted in zip(completions, answer, strict=True)]
+
+    rows = [{"prompt": row["prompt"], "answer": int(row["answer"])} for row in ROWS if row["answer"].isdigit()]
+    found = {row.name: row for row in attack(get_reward("user_value"), Dataset.from_list(rows))}
+    assert named(found, FAILED) == set()
+    assert found["form"].text == "gold answers were posed as '72', which scores 1"
 
 
 def test_a_conversation_is_attacked_with_messages():

@@ -127,6 +127,45 @@ def test_the_form_of_a_gold_that_no_column_has(scratch):
     assert shuffled.form == ""
 
 
+NUMBERS = Dataset.from_dict({"solution": list(range(40))})
+
+
+def by_value(completions, answer):
+    """1.0 for the answer, a number."""
+    return [float(text == str(wanted)) for text, wanted in zip(completions, answer, strict=True)]
+
+
+def test_a_gold_that_is_a_number_is_posed_as_a_text(scratch):
+    register_reward("user_gold", gold=lambda answer: answer)(by_value)
+    gold, shuffled = check_gold(get_reward("user_gold", column="solution"), NUMBERS)
+    assert (gold.right, gold.total, gold.problems, gold.form) == (40, 40, (), "")
+    assert shuffled.right == 40
+    register_reward("user_equal", gold=lambda answer: answer)(equal)
+    gold, _ = check_gold(get_reward("user_equal", column="solution"), NUMBERS)
+    assert gold.problems[3] == "the gold answer '3' scores 0.0, not 1.0: answer holds numbers, a completion is a text"
+
+
+@pytest.mark.parametrize(
+    ("gold", "words"),
+    [
+        (
+            lambda answer: [answer],
+            "gold returned [0], of the type list, for a row with answer=0. It must return the text of a right",
+        ),
+        (lambda answer: answer == 3, "gold returned False, of the type bool, for a row with answer=0"),
+        (
+            lambda answer: answer.strip(),
+            "gold failed on a row with answer=0: AttributeError: 'int' object has no attribute",
+        ),
+    ],
+)
+def test_a_gold_that_is_no_text_is_told_from_the_reward(scratch, gold, words):
+    register_reward("user_gold", gold=gold)(by_value)
+    (finding,) = check_gold(get_reward("user_gold", column="solution"), NUMBERS)
+    assert finding.problems[0].startswith(f"reward 'user_gold': {words}")
+    assert "\n" not in finding.problems[0]
+
+
 def test_what_cannot_be_checked_on_data(scratch):
     register_reward("user_gold")(equal)
     assert "register it with gold=" in check_gold(get_reward("user_gold"), ANSWERS)[0].problems[0]

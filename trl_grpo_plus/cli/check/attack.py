@@ -18,7 +18,7 @@ from ...utils.tables import FAILED, OK, UNSEEN, Row
 from ...utils.text import as_text, content_of
 from ...utils.validation import ConfigError
 from .attacks import ATTACKS, Target, as_number
-from .rewards import spread
+from .rewards import gold_text, spread
 
 
 GOLD_COLUMNS = ("answer", "solution", "ground_truth", "gold", "target", "label")
@@ -92,7 +92,7 @@ def _targets(reward: Reward, rows: Sequence[dict[str, Any]], gold: str | None) -
     definition = reward.definition
     if gold is None and definition.gold is not None:
         read = [{name: row[name] for name in definition.columns if name in row} for row in rows]
-        own = [definition.gold(**columns, **reward.all_args()) for columns in read]
+        own = [gold_text(reward, columns) for columns in read]
         forms = [[_located(reward, row, text) for row, text in zip(rows, own, strict=True) if text is not None]]
         full = definition.full_marks
     elif gold is None and _EXAMPLE in rows[0]:

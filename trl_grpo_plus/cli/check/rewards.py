@@ -8,12 +8,13 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Number
 from typing import Any
 
 from ...registry import Example, Reward, check_columns, find, list_rewards
 from ...scoring import Definition, Outcome, columns_of
 from ...utils import optional_packages
-from ...utils.tables import FAILED, OK, aligned
+from ...utils.tables import FAILED, OK, aligned, in_a_line
 from ...utils.validation import ConfigError
 
 
@@ -99,7 +100,10 @@ def check_gold(reward: Reward, dataset: Any, limit: int = 200) -> list[RewardChe
     except ValueError as error:
         return [RewardCheck(name, "gold", problems=(str(error),))]
     rows = [{name: raw[column] for name, column in columns.items()} for raw in raw_rows]
-    golds = [definition.gold(**row, **reward.all_args()) for row in rows]
+    try:
+        golds = [gold_text(reward, row) for row in rows]
+    except ConfigError as error:
+        return [Finding(name, "gold", problems=(str(error),))]
     pairs = [(row, text) for row, text in zip(rows, golds, strict=True) if text is not None]
     if not pairs:
         return [RewardCheck(name, "gold", problems=("no row has a gold answer",))]
@@ -108,6 +112,33 @@ def check_gold(reward: Reward, dataset: Any, limit: int = 200) -> list[RewardChe
         return [gold]
     others = [(pairs[i][0], pairs[i - 1][1]) for i in range(len(pairs)) if pairs[i][1] != pairs[i - 1][1]]
     return [gold, _shuffled(reward, others)]
+
+
+def gold_text(reward: Reward, row: Mapping[str, Any]) -> str | None:
+    """Return the gold completion that a reward makes of a row; `None` if the row has none. A number becomes a text.
+
+    Args:
+        reward ([`Reward`]): a reward whose definition has `gold`.
+        row (`Mapping[str, Any]`): values by the names of the function's columns.
+
+    Raises:
+        ConfigError: the reward's `gold` fails, or returns something other than a text, a number or `None`.
+    """
+    assert reward.definition.gold is not None
+    name = reward.__name__
+    try:
+        gold = reward.definition.gold(**row, **reward.all_args())
+    except Exception as error:  # from a user's function
+        said = in_a_line(error)
+        raise ConfigError(f"reward {name!r}: gold failed on a row with {_shown(row)}: {said}. Mend it.") from error
+    if isinstance(gold, Number) and not isinstance(gold, bool):
+        return str(gold)
+    if gold is None or isinstance(gold, str):
+        return gold
+    raise ConfigError(
+        f"reward {name!r}: gold returned {gold!r:.80}, of the type {type(gold).__name__}, for a row with "
+        f"{_shown(row)}. It must return the text of a right completion, or a number, or None for a row that has none."
+    )
 
 
 def spread(dataset: Any, limit: int) -> Iterator[dict[str, Any]]:
@@ -148,11 +179,17 @@ def _gold(reward: Reward, pairs: Sequence[Pair]) -> RewardCheck:
     scores, ms = _timed(reward, pairs)
     full = reward.definition.full_marks
     problems = tuple(
-        f"the gold answer {text!r:.80} scores {score}, not {full}"
-        for (_, text), score in zip(pairs, scores, strict=True)
+        f"the gold answer {text!r:.80} scores {score}, not {full}{_is_number(row, text)}"
+        for (row, text), score in zip(pairs, scores, strict=True)
         if not same(score, full)
     )
     return RewardCheck(reward.__name__, "gold", len(pairs) - len(problems), len(pairs), ms, problems)
+
+
+def _is_number(row: Mapping[str, Any], text: str) -> str:
+    """Say that a gold answer stands in the data as a number, which equals no text; "" if it does not."""
+    names = [name for name, value in row.items() if isinstance(value, Number) and str(value) == text]
+    return f": {names[0]} holds numbers, a completion is a text" if names else ""
 
 
 def _form(reward: Reward, pairs: Sequence[Pair]) -> str:

@@ -25,7 +25,7 @@ from ...launch.train import main, run
 from ...scoring import Reward, columns_of
 from ...utils.validation import ConfigError
 from . import hub
-from .rewards import same
+from .rewards import gold_text, same
 from .smoke import ERROR, REPORT, keep_at_home
 from .tiny_model import write
 
@@ -98,7 +98,7 @@ def _golds(rewards: Iterable[Reward], row: dict[str, Any]) -> Iterator[str]:
     for reward in rewards:
         if reward.definition.gold is None or (values := _values(reward, row)) is None:
             continue
-        if (gold := reward.definition.gold(**values, **reward.all_args())) is not None:
+        if (gold := gold_text(reward, values)) is not None:
             yield gold
 
 
