@@ -119,6 +119,29 @@ def test_a_reward_without_gold_answers_is_not_attacked(name):
     assert {row.status for row in rows_of(name, None).values()} == {UNSEEN}
 
 
+def test_a_reward_whose_examples_have_no_gold_answer_is_not_seen_and_stops_no_other(capsys):
+    (row,) = rows_of("python_tests", None).values()
+    assert row.status == UNSEEN
+    assert row.text == (
+        "no gold answers: none can be made of the reward's own examples. Give a dataset with gold answers: --dataset"
+    )
+    assert main(["check", "rewards", "python_tests", "exact_answer", "--attack"]) == 0
+    printed = capsys.readouterr().out
+    assert "not seen  no gold answers: " in printed
+    assert "exact_answer\n\nform " in printed
+
+
+def test_rows_without_gold_answers():
+    empty = [{**row, "tests": [{"stdin": "", "stdout": "1"}], "solution": None} for row in ROWS]
+    (row,) = rows_of("python_tests", empty).values()
+    assert (row.status, row.text) == (
+        UNSEEN,
+        "no gold answers: none of the 5 rows tried has one. Give a dataset with gold answers",
+    )
+    some = [{**ROWS[0], "answer": None}, *ROWS]
+    assert rows_of(":contains_answer", some)["form"].status == OK
+
+
 def test_the_form_may_be_given():
     rows = rows_of(":contains_answer", gold="So: {answer}!")
     assert "'So: 72!'" in rows["form"].text

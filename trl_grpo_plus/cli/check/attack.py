@@ -65,11 +65,19 @@ def attack(reward: Reward, dataset: Any = None, gold: str | None = None, limit: 
     if not _reads_gold(reward, rows):
         return [Row("attack", UNSEEN, "the reward reads no column of the dataset, so there is no answer to attack")]
     targets, full = _targets(reward, rows, gold)
+    if not targets:
+        return [Row("attack", UNSEEN, f"no gold answers: {_none_in(dataset, len(rows))}")]
     targets = _with_wrong(reward, targets, full)
     return [
         Row("form", OK, f"gold answers were posed as {_short(targets[0].gold)}, which scores {full:g}"),
         *(_run(reward, name, targets, full) for name in ATTACKS),
     ]
+
+
+def _none_in(dataset: Any, rows: int) -> str:
+    if dataset is None:
+        return "none can be made of the reward's own examples. Give a dataset with gold answers: --dataset"
+    return f"none of the {rows} rows tried has one. Give a dataset with gold answers"
 
 
 def _rows_of(reward: Reward, dataset: Any, limit: int) -> list[dict[str, Any]]:
@@ -88,7 +96,7 @@ def _reads_gold(reward: Reward, rows: Sequence[dict[str, Any]]) -> bool:
 
 
 def _targets(reward: Reward, rows: Sequence[dict[str, Any]], gold: str | None) -> tuple[list[Target], float]:
-    """Return the rows in a form whose gold answer earns full marks, and the full marks."""
+    """Return the rows in a form whose gold answer earns full marks, and the full marks; no row if none has a gold."""
     definition = reward.definition
     if gold is None and definition.gold is not None:
         read = [{name: row[name] for name in definition.columns if name in row} for row in rows]
@@ -98,13 +106,15 @@ def _targets(reward: Reward, rows: Sequence[dict[str, Any]], gold: str | None) -
     elif gold is None and _EXAMPLE in rows[0]:
         forms, full = [[_located(reward, row, row[_EXAMPLE]) for row in rows]], definition.full_marks
     else:
-        column = _gold_column(reward, rows[0])
+        column = _gold_column(reward, rows)
         given = [row for row in rows if row[column] is not None]
         forms = [
             [Target(row, str(row[column]), before, after, prompt=_prompt_text(row)) for row in given]
             for before, _, after in _forms(gold, column)
         ]
         full = max(median(_scores(reward, targets)) for targets in forms)
+    if not any(forms):
+        return [], full
     for targets in forms:
         scores = _scores(reward, targets)
         earned = [target for target, score in zip(targets, scores, strict=True) if score >= full - _TOLERANCE]
@@ -117,14 +127,14 @@ def _targets(reward: Reward, rows: Sequence[dict[str, Any]], gold: str | None) -
     )
 
 
-def _gold_column(reward: Reward, row: dict[str, Any]) -> str:
+def _gold_column(reward: Reward, rows: Sequence[dict[str, Any]]) -> str:
     needed = reward.definition.needed
     names = [*(needed if len(needed) == 1 else ()), *GOLD_COLUMNS]
     for name in names:
-        if name in row and isinstance(row[name], str | int | float):
+        if any(isinstance(row.get(name), str | int | float) for row in rows):
             return name
     raise ConfigError(
-        f"reward {reward.__name__!r}: none of the columns {', '.join(row)} is known to hold the gold answer as a "
+        f"reward {reward.__name__!r}: none of the columns {', '.join(rows[0])} is known to hold the gold answer as a "
         "text or a number. Rename the column to answer, or register the reward with gold=."
     )
 
