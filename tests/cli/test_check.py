@@ -216,20 +216,11 @@ def only_row(capsys):
 
 
 @pytest.mark.parametrize("with_data", [False, True])
-def test_a_plain_function_has_nothing_that_could_fail(data, capsys, tmp_path, with_data):
-    """As `check RECIPE` sees it."""
-    (tmp_path / "mine.py").write_text("def mine(completions, **kwargs):\n    return [0.0] * len(completions)\n")
-    options = ["--dataset", str(data)] if with_data else []
-    assert main(["check", "rewards", f"{tmp_path}/mine.py:mine", *options]) == 0
-    assert "not tried: a function that is not registered" in only_row(capsys)
-
-
-@pytest.mark.parametrize("with_data", [False, True])
 def test_what_is_not_installed_is_not_seen(scratch, data, capsys, with_data):
     register_reward("user_needs", examples=[Example("4", {"solution": "4"})], preload=["no_such_thing.part"])(equal)
     options = ["--dataset", str(data)] if with_data else []
     assert main(["check", "rewards", "user_needs", *options]) == 0
-    assert only_row(capsys).endswith("not installed: no_such_thing. pip install no_such_thing")
+    assert only_row(capsys).endswith("not seen: not installed: no_such_thing. pip install no_such_thing")
 
 
 def test_where_a_package_of_our_rewards_comes_from(monkeypatch, capsys):

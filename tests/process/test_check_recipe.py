@@ -230,7 +230,8 @@ def test_a_reward_without_examples_stops_no_run(place, tmp_path, monkeypatch):
         "def bare(completions, answer):\n    return [0.0] * len(completions)\n"
     )
     rows = by_name(check_recipe(place(reward_funcs=["mine.py:bare"])))
-    assert rows["bare"] == Row("bare", OK, "nothing to try it on")
+    assert rows["bare"].status == OK
+    assert "called once, on 2 rows of the data, in less than a second: '' scores 0, '4' scores 0." in rows["bare"].text
 
 
 def test_gold_answers_are_taken_from_all_over_the_data(place):
@@ -630,7 +631,10 @@ def test_nothing_is_pushed(place, warm_smoke):
 def test_a_reward_that_fails_is_the_reason(place, tmp_path, request, launcher):
     if launcher:
         request.getfixturevalue(launcher)
-    (tmp_path / "mine.py").write_text("def judge(completions, **columns):\n    raise OSError('the judge is away')\n")
+    (tmp_path / "mine.py").write_text(
+        "def judge(completions, **columns):\n    if len(completions) == 2:  # the trial, before the run\n"
+        "        return [0.0, 1.0]\n    raise OSError('the judge is away')\n"
+    )
     *_, ran = check_recipe(place(reward_funcs=["mine.py:judge"]), smoke=True)
     assert (ran.name, ran.status) == ("smoke", FAILED)
     assert "the judge is away" in ran.text

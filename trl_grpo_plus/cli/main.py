@@ -15,7 +15,7 @@ from ..launch.accelerate import RUN_AS, content_of, on_cpu
 from ..launch.datasets_by_name import beside, load
 from ..launch.launchers import LAUNCHERS, check_launcher, in_this_python
 from ..launch.nodes import ONE, OPTIONS, Nodes, machines, nodes
-from ..utils.tables import UNSEEN, Row, aligned, failures, table
+from ..utils.tables import OK, UNSEEN, Row, aligned, failures, table
 from ..utils.terminal import say, tell_errors_visibly
 from ..utils.validation import ConfigError, did_you_mean, json_object
 from . import export, rescore, view
@@ -364,7 +364,8 @@ def _check(options: argparse.Namespace) -> int:
 
 def _check_rewards(options: argparse.Namespace) -> int:
     from ..registry import get_reward, list_rewards
-    from .check.rewards import check_examples, check_gold, findings_table
+    from .check.rewards import check_gold, findings_table
+    from .check.trial import check_alone
 
     args = json_object("--args", options.args)
     if options.dataset and len(options.names) != 1:
@@ -383,21 +384,27 @@ def _check_rewards(options: argparse.Namespace) -> int:
         dataset = splits[options.split]
     if options.attack:
         return _attack_rewards(options, args, dataset, limit)
-    findings = [check_examples(name) for name in options.names or list_rewards()]
-    if dataset is not None and not findings[0].unseen:
+    findings = [check_alone(name, args, dataset) for name in options.names or list_rewards()]
+    if dataset is not None and findings[0].what == "examples" and not findings[0].unseen:
         findings += check_gold(get_reward(options.names[0], **args), dataset, **limit)
     say(findings_table(findings))
     return int(any(finding.problems for finding in findings))
 
 
 def _attack_rewards(options: argparse.Namespace, args: dict[str, Any], dataset: Any, limit: dict[str, int]) -> int:
-    from ..registry import Reward, find, list_rewards
+    from ..registry import Reward, list_rewards
     from .check.attack import attack
+    from .check.trial import definition_of, is_registered, try_out
 
     failed = False
     for name in options.names or list_rewards():
         try:
-            rows = attack(Reward(find(name), args).prepare(), dataset, options.gold, **limit)
+            definition = definition_of(name)
+            reward = Reward(definition, args).prepare()
+            plain = reward if args else definition.function
+            rows = [] if is_registered(definition) else [try_out(plain, dataset)]
+            if all(row.status == OK for row in rows):
+                rows += attack(reward, dataset, options.gold, **limit)
         except ConfigError as error:
             if len(options.names) == 1:
                 raise

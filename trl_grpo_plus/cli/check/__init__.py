@@ -4,6 +4,7 @@ recipe      the checks of a recipe, in order
 rewards     a reward's examples and gold answers
 attack      the search for holes of a reward
 attacks     the completions of each attack
+trial       one call of a reward that has neither examples nor gold answers
 data        splits, prompts, columns, time of the rewards
 model       architecture, tokenizer, memory
 estimate    memory and seconds of a step, from the model's shapes

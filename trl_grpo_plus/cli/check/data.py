@@ -10,6 +10,7 @@ from ...utils.tables import FAILED, OK, UNSEEN, Row, in_a_line
 from ...utils.validation import ConfigError
 from . import hub
 from .rewards import RewardCheck, check_examples, check_gold
+from .trial import try_out
 
 
 MOST_WRONG_GOLD = 0.05  # share of rows whose gold answer may fail; a higher share means that the reward is wrong
@@ -55,13 +56,15 @@ def _score(recipe: Recipe, reward: Any, limit: int) -> tuple[Row, float]:
     name = reward_name(reward)
     if isinstance(reward, str) or not callable(reward):
         return Row(name, UNSEEN, "a reward model, which is not loaded here"), 0.0
+    if isinstance(reward, type):
+        return try_out(reward), 0.0
     try:
         for what, rows in recipe.sets.items():
             check_columns(reward, rows, what)
     except ConfigError as error:
         return Row(name, FAILED, str(error)), 0.0
     if not isinstance(reward, Reward):
-        return Row(name, OK, "a function that is not registered: no examples and no gold answers to try it on"), 0.0
+        return try_out(reward, recipe.train_set), 0.0
     has_examples = reward.definition.examples and reward.definition.name in list_rewards()
     findings = [check_examples(reward.definition.name)] if has_examples else []
     if recipe.train_set is not None and reward.definition.gold is not None and hasattr(recipe.train_set, "__len__"):
@@ -69,7 +72,7 @@ def _score(recipe: Recipe, reward: Any, limit: int) -> tuple[Row, float]:
             findings += check_gold(reward, recipe.train_set, limit)
         except Exception as error:  # from a user's gold function or reward
             return Row(name, FAILED, f"on the recipe's data: {in_a_line(error)}"), 0.0
-    return _row(name, findings)
+    return _row(name, findings) if findings else (try_out(reward, recipe.train_set), 0.0)
 
 
 def _row(name: str, findings: list[RewardCheck]) -> tuple[Row, float]:
@@ -84,7 +87,7 @@ def _row(name: str, findings: list[RewardCheck]) -> tuple[Row, float]:
     parts += [f"no attempt can earn them in the others, such as: {finding.problems[0]}" for finding in bearable]
     forms = [finding.form for finding in findings if finding.form]
     text = "\n".join(["; ".join([*parts, f"{ms:.2g} ms a sample"]), *forms])
-    return Row(name, OK, text if parts else "nothing to try it on"), ms
+    return Row(name, OK, text), ms
 
 
 def _wrong_gold(finding: RewardCheck) -> int:

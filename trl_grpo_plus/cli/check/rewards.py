@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from numbers import Number
 from typing import Any
 
-from ...registry import Example, Reward, check_columns, find, list_rewards
+from ...registry import Example, Reward, check_columns, find
 from ...scoring import Definition, Outcome, columns_of
 from ...utils import optional_packages
-from ...utils.tables import FAILED, OK, aligned, in_a_line
+from ...utils.tables import FAILED, OK, UNSEEN, aligned, in_a_line
 from ...utils.validation import ConfigError
 
 
@@ -29,13 +29,14 @@ class RewardCheck:
     """The result of one check of one reward; one line of the table."""
 
     name: str
-    what: str  # "examples", "gold" or "shuffled"
+    what: str  # "examples", "gold", "shuffled" or "call"
     right: int = 0  # how many scored as they should
     total: int = 0
     ms: float = math.nan  # milliseconds for each sample
     problems: tuple[str, ...] = ()  # the check failed if there is any
     unseen: str = ""  # why the check could not be made here, which is no failure
     form: str = ""  # the form of the gold answers as posed, if it is not the data's form
+    note: str = ""  # what else there is to say of a check that did not fail
 
 
 def check_examples(name: str) -> RewardCheck:
@@ -48,7 +49,7 @@ def check_examples(name: str) -> RewardCheck:
 
 def _examples_of(name: str) -> RewardCheck:
     definition = find(name)
-    if unseen := _unseen(definition):
+    if unseen := not_installed(definition):
         return RewardCheck(name, "examples", unseen=unseen)
     rewards = [Reward(definition, example.args).prepare() for example in definition.examples]
     if not rewards:
@@ -68,12 +69,11 @@ def _examples_of(name: str) -> RewardCheck:
     return RewardCheck(name, "examples", count - len(problems), count, ms, tuple(problems))
 
 
-def _unseen(definition: Definition) -> str:
+def not_installed(definition: Definition) -> str:
+    """Name the first package that a reward needs and that is not installed; "" if there is none."""
     roots = [module.partition(".")[0] for module in definition.preload]
     for root, how in optional_packages.missing({root: root for root in roots}).items():
         return f"not installed: {root}. {how}"
-    if definition.name not in list_rewards():
-        return "not tried: a function that is not registered brings no examples, and no gold answers"
     return ""
 
 
@@ -103,7 +103,7 @@ def check_gold(reward: Reward, dataset: Any, limit: int = 200) -> list[RewardChe
     try:
         golds = [gold_text(reward, row) for row in rows]
     except ConfigError as error:
-        return [Finding(name, "gold", problems=(str(error),))]
+        return [RewardCheck(name, "gold", problems=(str(error),))]
     pairs = [(row, text) for row, text in zip(rows, golds, strict=True) if text is not None]
     if not pairs:
         return [RewardCheck(name, "gold", problems=("no row has a gold answer",))]
@@ -162,7 +162,7 @@ def findings_table(findings: Sequence[RewardCheck]) -> str:
     rows = [("reward", "check", "right", "ms/sample", "")]
     for finding in findings:
         ms = "" if math.isnan(finding.ms) else f"{finding.ms:.2f}"
-        verdict = FAILED if finding.problems else finding.unseen or OK
+        verdict = FAILED if finding.problems else f"{UNSEEN}: {finding.unseen}" if finding.unseen else OK
         rows.append((finding.name, finding.what, f"{finding.right}/{finding.total}", ms, verdict))
     lines = aligned(
         (name, f"{what:<8}", f"{right:>9}", f"{ms:>9}", verdict) for name, what, right, ms, verdict in rows
@@ -171,7 +171,7 @@ def findings_table(findings: Sequence[RewardCheck]) -> str:
         lines += [f"\n{finding.name}, {finding.what}: {problem}" for problem in finding.problems[:5]]
         if len(finding.problems) > 5:
             lines.append(f"... and {len(finding.problems) - 5} more.")
-        lines += [f"\n{finding.name}: {finding.form}"] if finding.form else []
+        lines += [f"\n{finding.name}: {text}" for text in (finding.form, finding.note) if text]
     return "\n".join(lines)
 
 

@@ -1,0 +1,208 @@
+"""The trial of a reward that has neither examples nor `gold`: one call on two rows of the data.
+
+The call shows whether the reward takes the data's columns and returns a score for each completion. It cannot show
+whether the scores are right. Two rows are few on purpose: a reward may be slow or cost money.
+"""
+
+import asyncio
+import inspect
+import re
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from ...registry import Reward, check_columns, find, list_rewards
+from ...scoring import NO_VERDICT, TRL_GIVES, Definition, Outcome, outcomes_of
+from ...utils.import_path import is_path, load
+from ...utils.signatures import call, name_of, needed
+from ...utils.tables import FAILED, OK, UNSEEN, WARNED, Row, in_a_line
+from ...utils.text import content_of
+from ...utils.validation import ConfigError
+from .attack import GOLD_COLUMNS
+from .rewards import RewardCheck, check_examples
+
+
+ROWS = 2
+GIVEN = ("completions", "prompts", "log_extra", "log_metric")  # values of the trainer that a trial gives
+NO_ANSWER = "I do not know."  # the completion in the place of a gold answer
+GIVE_ROWS = "There are no rows here; check rewards takes them from --dataset."
+NOT_DATA = ("prompt", "completion", "completion_ids")  # columns that TRL does not pass to a reward
+AN_OBJECT = "It is an object: give it to the trainer in Python, since a recipe names functions only."
+_LACKING = (ConnectionError, TimeoutError, socket.gaierror, ModuleNotFoundError)  # what this machine may lack
+
+
+def definition_of(name: str) -> Definition:
+    """Return the definition of the reward with that name or path; the path may lead to an object that is called.
+
+    Raises:
+        ConfigError: there is no such reward.
+    """
+    if name not in list_rewards() and is_path(name):
+        function = load(name)
+        if not hasattr(function, "__name__"):
+            return Definition(name_of(function), function, name)
+    return find(name)
+
+
+def is_registered(definition: Definition) -> bool:
+    """Return whether a definition comes from `@register_reward`, and was not made of a plain function."""
+    return definition.name in list_rewards() and find(definition.name).target == definition.target
+
+
+def check_alone(name: str, args: Mapping[str, Any], dataset: Any = None) -> RewardCheck:
+    """Score the examples of a registered reward; call another one on two rows of a dataset.
+
+    Args:
+        name (`str`): a registered name or a path.
+        args (`Mapping[str, Any]`): arguments of the reward. Examples have arguments of their own.
+        dataset (*optional*): a map-style dataset.
+    """
+    try:
+        definition = definition_of(name)
+        if is_registered(definition):
+            return check_examples(name)
+        reward = Reward(definition, args).prepare() if args else definition.function
+        row = try_out(reward, dataset)
+    except Exception as error:  # a broken reward must not stop the checks of the others
+        return RewardCheck(name, "call", problems=(f"{type(error).__name__}: {error}",))
+    if row.status == UNSEEN:
+        return RewardCheck(name, "call", unseen=row.text)
+    if row.status == FAILED:
+        return RewardCheck(name, "call", total=ROWS, problems=(row.text,))
+    only_in_python = "" if _is_function(definition.function) else f" {AN_OBJECT}"
+    return RewardCheck(name, "call", ROWS, ROWS, note=row.text + only_in_python)
+
+
+def try_out(reward: Any, dataset: Any = None) -> Row:
+    """Call a reward once, on two rows, and return a row that says what came of it.
+
+    The completions are an empty one and, if the second row has a gold answer, this answer.
+
+    Args:
+        reward: a [`Reward`], or another reward function.
+        dataset (*optional*): a dataset, which may be a stream. `None`: the reward is called without columns.
+
+    Returns:
+        `Row`: FAILED if the reward raises, or returns anything but a score for each completion; UNSEEN if it needs
+        values that only the trainer has, or what this machine lacks.
+    """
+    function = reward.definition.function if isinstance(reward, Reward) else reward
+    name = reward.__name__ if isinstance(reward, Reward) else name_of(reward)
+    if isinstance(function, type):
+        made = f"make an instance, such as judge = {name}(...), and give that"
+        return Row(name, FAILED, f"it is a class, and a call of it makes an object, not rewards: {made}")
+    try:
+        check_columns(reward, dataset, "the dataset", read=False)
+    except ConfigError as error:
+        return Row(name, FAILED, str(error))
+    rows = [] if dataset is None else list(islice(dataset, ROWS))
+    values = _values(rows)
+    if lacking := [each for each in needed(function) if each in TRL_GIVES and each not in values]:
+        return Row(name, UNSEEN, _of_the_trainer(name, lacking))
+    given = {*values, *(reward.args if isinstance(reward, Reward) else ())}
+    if columns := [each for each in needed(function) if each not in given and not rows]:
+        return Row(name, UNSEEN, f"it needs the column {columns[0]!r}. {GIVE_ROWS}")
+    return _called(reward, name, function, values, bool(rows))
+
+
+def _values(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what a reward is given: completions, and for rows of data their prompts and columns."""
+    texts = ["", NO_ANSWER]
+    logs = {"log_extra": _ignore, "log_metric": _ignore}
+    if not rows:
+        return {"completions": texts, **logs}
+    rows = [rows[0], rows[-1]]
+    golds = (rows[-1].get(name) for name in GOLD_COLUMNS)
+    texts[1] = next((str(gold) for gold in golds if isinstance(gold, str | int | float)), NO_ANSWER)
+    prompts = [row.get("prompt", "") for row in rows]
+    chat = not isinstance(prompts[0], str)
+    completions = [[{"role": "assistant", "content": text}] if chat else text for text in texts]
+    columns = {name: [row.get(name) for row in rows] for name in rows[0] if name not in NOT_DATA}
+    return {**columns, "prompts": prompts, "completions": completions, **logs}
+
+
+def _ignore(*logged: Any) -> None:
+    """Take what a reward logs, and do nothing."""
+
+
+def _called(reward: Any, name: str, function: Any, values: dict[str, Any], has_rows: bool) -> Row:
+    on = f"called once, on {ROWS} {'rows of the data' if has_rows else 'completions and no data'}"
+    start = time.perf_counter()
+    try:
+        outcomes = _outcomes(reward, values)
+    except WrongScoresError as error:
+        return Row(name, FAILED, f"{on}: {error}. Return a list with a number, or None, for each completion.")
+    except (Exception, SystemExit) as error:
+        said = in_a_line(error)
+        if isinstance(error, _LACKING):
+            return Row(name, UNSEEN, f"{on}: it lacks something here, {said}")
+        if trainers := _read_by(function):
+            return Row(name, UNSEEN, f"{_of_the_trainer(name, trainers)} Without: {said}")
+        if not has_rows and _reads_columns(function):
+            return Row(name, UNSEEN, f"{on}: {said}. {GIVE_ROWS}")
+        return Row(name, FAILED, f"{on}: it failed, {said}")
+    seconds = time.perf_counter() - start
+    took = "less than a second" if seconds < 1 else f"{seconds:.0f} s"
+    texts = [content_of(completion) for completion in values["completions"]]
+    wrong = [(o, text) for o, text in zip(outcomes, texts, strict=True) if o.status in NO_VERDICT]
+    if wrong:
+        if trainers := _read_by(function):
+            return Row(name, UNSEEN, _of_the_trainer(name, trainers))
+        outcome, text = wrong[0]
+        stops = not isinstance(reward, Reward) or reward.failure([outcome], [text])
+        last = outcome.message.strip().rpartition("\n")[2]
+        return Row(name, FAILED if stops else WARNED, f"{on}: {last.rstrip('.')}. The completion was {text!r:.80}.")
+    scores = ", ".join(f"{text!r:.80} {_score(o)}" for o, text in zip(outcomes, texts, strict=True))
+    unknown = "It has no examples and no gold answers that tell whether this is right."
+    return Row(name, OK, f"{on}, in {took}: {scores}. {unknown}")
+
+
+def _of_the_trainer(name: str, values: Sequence[str]) -> str:
+    register = f"Register it to have it checked: @register_reward({name!r}, examples=[...], gold=...)."
+    return f"it reads {', '.join(values)}, which only the trainer has. {register}"
+
+
+def _score(outcome: Outcome) -> str:
+    return "is not scored (None)" if outcome.score is None else f"scores {outcome.score:g}"
+
+
+class WrongScoresError(ValueError):
+    """A reward function returned something other than a score for each completion."""
+
+
+def _outcomes(reward: Any, values: dict[str, Any]) -> list[Outcome]:
+    if isinstance(reward, Reward):
+        return reward.score(**values)
+    returned = call(reward, values)
+    if inspect.isawaitable(returned):
+        returned = asyncio.run(_awaited(returned))
+    try:
+        return outcomes_of(returned, values["completions"])
+    except ValueError as error:
+        raise WrongScoresError(str(error)) from error
+
+
+async def _awaited(value: Any) -> Any:
+    return await value
+
+
+def _read_by(function: Any) -> list[str]:
+    """Return the values of the trainer that a function's source mentions and that a trial does not give."""
+    try:
+        source = inspect.getsource(function if _is_function(function) else type(function))
+    except (OSError, TypeError):
+        return []
+    return [name for name in TRL_GIVES if name not in GIVEN and re.search(rf"\b{name}\b", source)]
+
+
+def _reads_columns(function: Any) -> bool:
+    """Return whether a function may read columns: it takes all, or has optional ones."""
+    definition = Definition("", function, "")
+    return definition.takes_all or bool(definition.columns)
+
+
+def _is_function(function: Any) -> bool:
+    """Return whether a recipe can name a callable by its path."""
+    return hasattr(function, "__name__")
