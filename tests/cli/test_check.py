@@ -244,3 +244,25 @@ def test_where_a_package_of_our_rewards_comes_from(monkeypatch, capsys):
 def test_a_wrong_command_line(data, capsys, options, words):
     assert main(["check", "rewards", *options, "--dataset", str(data)]) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [[], ["--attack"]])
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["math_answer", "--args", '{"point": 2}'], "reward 'math_answer' has no argument 'point'"),
+        (["overlong", "--args", '{"cache": 2}'], "reward 'overlong' needs args: {max_length: ...}."),
+        (["math_answer", "exact_answer", "--args", '{"column": "a"}'], "--args needs exactly one reward"),
+        (["--args", '{"column": "a"}'], "--args needs exactly one reward"),
+    ],
+)
+def test_arguments_are_checked_without_data_too(capsys, options, words, message):
+    assert main(["check", "rewards", *words, *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_arguments_that_examples_do_not_use_are_named(data, capsys):
+    assert main(["check", "rewards", "math_answer", "--args", '{"column": "solution"}']) == 0
+    assert "--args was checked, and not used: examples have arguments of their own." in capsys.readouterr().out
+    assert main(["check", "rewards", "math_answer"]) == 0
+    assert "--args" not in capsys.readouterr().out

@@ -365,13 +365,17 @@ def _check(options: argparse.Namespace) -> int:
 def _check_rewards(options: argparse.Namespace) -> int:
     from ..registry import get_reward, list_rewards
     from .check.rewards import check_gold, findings_table
-    from .check.trial import check_alone
+    from .check.trial import check_alone, check_args
 
     args = json_object("--args", options.args)
+    if args and len(options.names) != 1:
+        raise ConfigError("--args needs exactly one reward: trl-grpo-plus check rewards NAME --args '{...}'.")
     if options.dataset and len(options.names) != 1:
         raise ConfigError("--dataset needs exactly one reward: trl-grpo-plus check rewards NAME --dataset DATASET.")
     if options.gold and not options.attack:
         raise ConfigError("--gold is for --attack. Give both, or leave --gold out.")
+    if args:
+        check_args(options.names[0], args)
     limit = {} if options.limit is None else {"limit": options.limit}
     dataset = None
     if options.dataset:

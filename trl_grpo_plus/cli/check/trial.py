@@ -10,6 +10,7 @@ import re
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -21,7 +22,7 @@ from ...utils.tables import FAILED, OK, UNSEEN, WARNED, Row, in_a_line
 from ...utils.text import content_of
 from ...utils.validation import ConfigError
 from .attack import GOLD_COLUMNS
-from .rewards import RewardCheck, check_examples
+from .rewards import RewardCheck, check_examples, not_installed
 
 
 ROWS = 2
@@ -29,6 +30,7 @@ GIVEN = ("completions", "prompts", "log_extra", "log_metric")  # values of the t
 NO_ANSWER = "I do not know."  # the completion in the place of a gold answer
 GIVE_ROWS = "There are no rows here; check rewards takes them from --dataset."
 NOT_DATA = ("prompt", "completion", "completion_ids")  # columns that TRL does not pass to a reward
+NO_ARGS = "--args was checked, and not used: examples have arguments of their own. It counts with --dataset."
 AN_OBJECT = "It is an object: give it to the trainer in Python, since a recipe names functions only."
 _LACKING = (ConnectionError, TimeoutError, socket.gaierror, ModuleNotFoundError)  # what this machine may lack
 
@@ -51,6 +53,17 @@ def is_registered(definition: Definition) -> bool:
     return definition.name in list_rewards() and find(definition.name).target == definition.target
 
 
+def check_args(name: str, args: Mapping[str, Any]) -> None:
+    """Check the arguments of a reward; their values only if the packages that it needs are installed.
+
+    Raises:
+        ConfigError: there is no such reward, or an argument is unknown, mistyped, missing or refused.
+    """
+    reward = Reward(definition_of(name), args)
+    if not not_installed(reward.definition):
+        reward.prepare()
+
+
 def check_alone(name: str, args: Mapping[str, Any], dataset: Any = None) -> RewardCheck:
     """Score the examples of a registered reward; call another one on two rows of a dataset.
 
@@ -62,7 +75,9 @@ def check_alone(name: str, args: Mapping[str, Any], dataset: Any = None) -> Rewa
     try:
         definition = definition_of(name)
         if is_registered(definition):
-            return check_examples(name)
+            finding = check_examples(name)
+            note = NO_ARGS if args and dataset is None and finding.total else ""
+            return replace(finding, note=note)
         reward = Reward(definition, args).prepare() if args else definition.function
         row = try_out(reward, dataset)
     except Exception as error:  # a broken reward must not stop the checks of the others
