@@ -487,6 +487,10 @@ def test_which_gpu_is_meant():
     assert gpu_for(None, 24, here).gpu == ("A100", 312, 2039, 24)
     assert gpu_for("RTX 4090", None, here) == (("RTX 4090", 165, 1008, 24), "--gpu RTX 4090", True)
     assert gpu_for("L4", 20, []) == (("L4", 121, 300, 20), "--gpu L4; --gpu_memory", True)
+    assert gpu_for("A100-SXM4-40GB", None, here).gpu == ("A100", 312, 2039, 40)
+    assert gpu_for("V100-SXM2-16GB", None, []).gpu == ("V100", 125, 900, 16)
+    assert gpu_for("A100 40 GB", 20, []).gpu.memory == 20
+    assert gpu_for("A100", None, here).gpu.memory == 80
     guessed = gpu_for(None, None, [])
     assert (guessed.gpu.name, guessed.gpu.memory, guessed.named) == ("H100", 80, False)
     assert guessed.why.startswith("no GPU here: reckoned as H100; --gpu names another")

@@ -59,6 +59,7 @@ has the maximum length and that no group is dropped.
 """
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -137,7 +138,7 @@ def gpu_for(name: str | None, memory_gib: float | None, here: list[str]) -> Card
     """Return the GPU to estimate for.
 
     Args:
-        name (`str`, *optional*): value of `--gpu`.
+        name (`str`, *optional*): value of `--gpu`. Its memory, as in "A100-SXM4-40GB", replaces that of the kind.
         memory_gib (`float`, *optional*): value of `--gpu_memory`.
         here (`list[str]`): name and memory of each GPU of this machine, see [`~trl_grpo_plus.cli.env.gpus`].
 
@@ -148,16 +149,15 @@ def gpu_for(name: str | None, memory_gib: float | None, here: list[str]) -> Card
     kind = gpu_of(card)
     if name and kind is None:
         names = [gpu.name for gpu in GPUS]
-        raise ConfigError(
-            f"--gpu: nothing is known of {name!r}, only of {', '.join(names)}.{did_you_mean(name, names)}"
-        )
+        known = f"{', '.join(names)}.{did_you_mean(name, names)}"
+        raise ConfigError(f"--gpu: nothing is known of {name!r}, only of {known}")
     gpu = kind or DEFAULT_GPU
     why = f"--gpu {name}" if name else card or "no GPU here"
     why += "" if kind else f": reckoned as {gpu.name}; --gpu names another"
     if memory_gib is not None:
         return Card(gpu._replace(memory=memory_gib), f"{why}; --gpu_memory", True)
-    if here and not name:
-        gpu = gpu._replace(memory=float(card.rpartition(", ")[2].removesuffix(" GiB")))
+    if said := re.findall(r"(\d+(?:\.\d+)?) ?Gi?B", card, re.IGNORECASE):
+        gpu = gpu._replace(memory=float(said[-1]))
     return Card(gpu, why, bool(card))
 
 
