@@ -849,6 +849,18 @@ def test_gold_answers_that_earn_nothing_are_found_out(tmp_path):
     assert "no reward could tell one" in bare["groups"].text
 
 
+@pytest.mark.parametrize(("planted", "status"), [(3, FAILED), (0, WARNED)])
+def test_attempts_that_nobody_scored_are_found_out(tmp_path, planted, status):
+    report = {**REPORT, "steps": 2, "seconds": 1.0, "model": "llama", "attempts": 16, "planted": planted}
+    row = by_name(check_smoke.rows_of({**report, "verdicts": {"unscored": 4}}, tmp_path, "one process"))["groups"]
+    assert row.status == status
+    assert "4 unscored; " in row.text
+    assert "every reward with a weight returned None for every attempt" in row.text
+    assert "Return a number for attempts that the reward is for, 0.0 for a wrong or unreadable one" in row.text
+    some = {**report, "verdicts": {"unscored": 3, "alive": 1}}
+    assert by_name(check_smoke.rows_of(some, tmp_path, "one process"))["groups"].status == OK
+
+
 def test_the_gold_of_a_row_is_the_weightiest_rewards(tmp_path):
     rewards = [get_reward("think_format"), get_reward("exact_answer"), get_reward("repetition")]
     trainer = SimpleNamespace(reward_funcs=rewards, reward_weights=SimpleNamespace(tolist=lambda: [0.5, 1.0, 2.0]))

@@ -18,7 +18,7 @@ from ...launch.launchers import launch_command
 from ...launch.option_checks import evaluates
 from ...launch.recipe import Recipe, total_steps
 from ...launch.reward_inputs import takes_smoke
-from ...utils.tables import FAILED, OK, UNSEEN, Row
+from ...utils.tables import FAILED, OK, UNSEEN, WARNED, Row
 from .estimate import GIB, rounded
 
 
@@ -219,7 +219,9 @@ def rows_of(report: dict[str, Any], folder: Path, on: str) -> list[Row]:
         planted = "no gold answers planted: no reward could tell one"
     alive = report["verdicts"].get("alive", 0)
     groups = Row("groups", OK, f"{verdicts}; {report['trained']} trained on; {planted}")
-    if report["planted"] and not alive:
+    if set(report["verdicts"]) == {"unscored"}:
+        groups = _unscored(groups.text, report["planted"] > 0)
+    elif report["planted"] and not alive:
         why = "no group was alive, though half its attempts were gold answers: does the reward tell them from noise?"
         groups = Row("groups", FAILED, f"{groups.text}: {why}")
     try:
@@ -233,6 +235,15 @@ def rows_of(report: dict[str, Any], folder: Path, on: str) -> list[Row]:
         learned(report, alive),
         Row("traces", OK if attempts == report["attempts"] and (folder / "report.html").exists() else FAILED, written),
     ]
+
+
+def _unscored(text: str, planted: bool) -> Row:
+    """Return the row about groups none of whose attempts got a score, though gold answers may be planted."""
+    why = "every reward with a weight returned None for every attempt, so that there is nothing to learn from"
+    fix = "Return a number for attempts that the reward is for, 0.0 for a wrong or unreadable one"
+    if planted:
+        return Row("groups", FAILED, f"{text}: {why}, though half of them were gold answers. {fix}.")
+    return Row("groups", WARNED, f"{text}: {why}. {fix}; None means that a reward does not apply.")
 
 
 def learned(report: dict[str, Any], alive: int) -> Row:
