@@ -227,3 +227,11 @@ def test_ctrl_c_ends_a_command_without_a_traceback(capsys, monkeypatch):
     monkeypatch.setattr("trl_grpo_plus.cli.view.run", interrupted)
     assert main(["view", "run"]) == 130
     assert capsys.readouterr().err == "\nStopped.\n"
+
+
+@pytest.mark.parametrize("words", [["reward"], ["reward", "math_answer"], ["reawrds"]])
+def test_check_rewards_is_offered_for_a_typo(capsys, words):
+    assert main(["check", *words]) == 2
+    assert capsys.readouterr().err.endswith(" Did you mean check rewards?\n")
+    assert main(["check", "gsm9k"]) == 2
+    assert "check rewards" not in capsys.readouterr().err

@@ -664,3 +664,24 @@ def test_a_warm_up_teaches_what_is_labelled(tmp_path):
     predicted = model(input_ids=ids).logits.argmax(-1)
     assert predicted[:, -2].tolist() == ids[:, -1].tolist()
     assert predicted[:, 0].tolist() != ids[:, 1].tolist(), "it was not taught"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["[{name: math_answer, weight: 2}, think_format]"],
+        ["{name: math_answer, weight: 2}", "think_format"],
+        ['[{"name": "math_answer", "weight": 2}, "think_format"]'],
+    ],
+)
+def test_a_list_of_rewards_on_the_command_line(words):
+    rewards, weights = reward_inputs.read_rewards(words, None)
+    assert [reward.__name__ for reward in rewards] == ["math_answer", "think_format"]
+    assert weights == [2.0, 1.0]
+
+
+def test_a_broken_list_of_rewards_on_the_command_line():
+    with pytest.raises(
+        ConfigError, match=r"reward_funcs: '\[{name: math_answer' is not {name: ..., weight: ...} in YAML"
+    ):
+        reward_inputs.read_rewards(["[{name: math_answer"], None)

@@ -353,7 +353,11 @@ def _must_be_there(options: argparse.Namespace) -> None:
 
 
 def _check(options: argparse.Namespace) -> int:
-    _must_be_there(options)
+    try:
+        _must_be_there(options)
+    except ConfigError as error:
+        meant = did_you_mean(options.name, ["rewards"], "check ") if options.name not in recipes() else ""
+        raise ConfigError(f"{error}{meant}") from None
     from .check.recipe import check_recipe
 
     how = (options.num_processes, options.accelerate_config, options.gpu, options.gpu_memory, options.smoke)

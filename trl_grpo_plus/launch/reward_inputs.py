@@ -25,8 +25,8 @@ def read_rewards(entries: Any, weights: list[float] | None) -> tuple[list[Any], 
     if not entries:
         raise ConfigError("reward_funcs is empty: name at least one reward function.")
     with error_prefix("reward_funcs"):
-        # The command line gives an entry with options as a text.
-        parsed = [_parsed(entry) if isinstance(entry, str) else entry for entry in entries]
+        # The command line gives an entry with options, or a list of entries, as a text.
+        parsed = [one for entry in entries for one in (_parsed(entry) if isinstance(entry, str) else [entry])]
         rewards, weights = resolve(parsed, weights)
     if weights is not None and len(weights) != len(rewards):
         raise ConfigError(
@@ -35,13 +35,14 @@ def read_rewards(entries: Any, weights: list[float] | None) -> tuple[list[Any], 
     return rewards, weights
 
 
-def _parsed(entry: str) -> Any:
-    if not entry.lstrip().startswith("{"):
-        return entry
+def _parsed(entry: str) -> list[Any]:
+    if not entry.lstrip().startswith(("{", "[")):
+        return [entry]
     try:
-        return read_yaml(entry)
+        value = read_yaml(entry)
     except yaml.YAMLError:
         raise ConfigError(f"reward_funcs: {entry!r} is not {{name: ..., weight: ...}} in YAML or JSON.") from None
+    return value if isinstance(value, list) else [value]
 
 
 def check_data_name(script_args: Any, dataset_args: Any) -> None:
