@@ -17,6 +17,7 @@ from trl_grpo_plus.cli.main import main
 from trl_grpo_plus.launch import accelerate as launch
 from trl_grpo_plus.launch.launchers import MAIN, in_this_python, launch_command
 from trl_grpo_plus.registry import list_advantages, list_rewards
+from trl_grpo_plus.utils.files import TracesError
 from trl_grpo_plus.utils.validation import ConfigError
 
 
@@ -235,3 +236,29 @@ def test_check_rewards_is_offered_for_a_typo(capsys, words):
     assert capsys.readouterr().err.endswith(" Did you mean check rewards?\n")
     assert main(["check", "gsm9k"]) == 2
     assert "check rewards" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ConfigError("point=2 is too much."), True),
+        (TracesError("a.jsonl is damaged."), True),
+        (FileNotFoundError(2, "No such file", "a.jsonl"), True),
+        (ModuleNotFoundError("No module named 'vllm'", name="vllm"), True),
+        (ImportError("trl_grpo_plus builds on other releases of TRL."), True),
+        (ValueError("3 is not in list"), False),
+        (KeyError("answer"), False),
+        (ImportError("cannot import name 'x'", name="trl_grpo_plus.registry"), False),
+    ],
+)
+def test_a_bug_keeps_its_traceback(monkeypatch, capsys, error, told):
+    def fail():
+        raise error
+
+    monkeypatch.setattr("trl_grpo_plus.cli.main.described", fail)
+    if told:
+        assert main(["env"]) == 2
+        assert capsys.readouterr().err == f"error: {error}\n"
+    else:
+        with pytest.raises(type(error)):
+            main(["env"])

@@ -15,6 +15,7 @@ from ..launch.accelerate import RUN_AS, content_of, on_cpu
 from ..launch.datasets_by_name import beside, load
 from ..launch.launchers import LAUNCHERS, check_launcher, in_this_python
 from ..launch.nodes import ONE, OPTIONS, Nodes, machines, nodes
+from ..utils.files import TracesError
 from ..utils.tables import OK, UNSEEN, Row, aligned, failures, table
 from ..utils.terminal import say, tell_errors_visibly
 from ..utils.validation import ConfigError, did_you_mean, json_object
@@ -97,9 +98,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say("\nStopped.", file=sys.stderr)
         return 128 + signal.SIGINT
-    except (ValueError, ImportError, OSError) as error:
+    except Exception as error:
+        if not _is_users(error):
+            raise
         say(f"error: {error}", file=sys.stderr)
         return 2
+
+
+def _is_users(error: Exception) -> bool:
+    """Return whether an error is of the user's values, files or packages; any other keeps its traceback."""
+    if isinstance(error, ImportError):  # a package that is missing, or whose release is not supported
+        return (error.name or "").partition(".")[0] != __package__.partition(".")[0]
+    return isinstance(error, ConfigError | TracesError | OSError | UnicodeDecodeError)
 
 
 def _with_name(words: list[str]) -> list[str]:
@@ -383,7 +393,10 @@ def _check_rewards(options: argparse.Namespace) -> int:
     limit = {} if options.limit is None else {"limit": options.limit}
     dataset = None
     if options.dataset:
-        splits = load(options.dataset, options.config)
+        try:
+            splits = load(options.dataset, options.config)
+        except ValueError as error:  # of the library, such as an unknown configuration
+            raise ConfigError(str(error)) from error
         if options.split not in splits:
             guess = did_you_mean(options.split, splits)
             raise ConfigError(

@@ -51,8 +51,8 @@ from typing import IO, Any, cast
 
 import orjson
 
-from ..utils.files import Unreadable, open_within, within
-from ..utils.validation import finite_or_none
+from ..utils.files import TracesError, Unreadable, open_within, within
+from ..utils.validation import ConfigError, finite_or_none
 from . import schema
 from .redaction import shown_about
 
@@ -90,7 +90,7 @@ def find(run: str | Path) -> Path:
         run (`str` or `Path`): the run's `output_dir`, or the folder with the traces itself.
 
     Raises:
-        ValueError: there are no traces.
+        ConfigError: there are no traces.
         OSError: the path of the traces is not a folder, or is a link that leads out of the run.
     """
     if (Path(run) / FOLDER).is_file():
@@ -99,7 +99,7 @@ def find(run: str | Path) -> Path:
         if any(parse_name(path) for path in folder.glob("*.jsonl*")):
             return within(folder, Path(run))
     exists = "has no traces in it" if Path(run).is_dir() else "is not a folder"
-    raise ValueError(
+    raise ConfigError(
         f"{run} {exists}. Give the output_dir of a run of GRPOPlusTrainer: its attempts are in its folder `{FOLDER}`, "
         "unless it ran with trace_every=0."
     )
@@ -115,7 +115,7 @@ def files(run: str | Path) -> list[tuple[int, str, Path]]:
     """Return step, split and path of each file of attempts, in order: the evaluations of a step before its training.
 
     Raises:
-        ValueError: there are no traces.
+        ConfigError: there are no traces.
     """
     named = [(*name, path) for path in find(run).iterdir() if (name := parse_name(path))]
     return sorted(named, key=lambda item: (item[0], item[1] == "train", item[1]))
@@ -132,7 +132,7 @@ def groups(run: str | Path, split: str | None = None, since: int = 0) -> Iterato
         since (`int`, *optional*, defaults to `0`): the first step to read.
 
     Raises:
-        ValueError: there are no traces.
+        ConfigError: there are no traces.
     """
     for step, of, path in files(run):
         if of != (split or of) or step < since:
@@ -170,7 +170,7 @@ def read_object(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file; an empty one if there is no file.
 
     Raises:
-        ValueError: the file holds no JSON object, or not one of the shape that a file of this name has.
+        TracesError: the file holds no JSON object, or not one of the shape that a file of this name has.
     """
     if not path.exists():
         return {}
@@ -179,10 +179,10 @@ def read_object(path: Path) -> dict[str, Any]:
     try:
         value = _json(data)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON: {error}. Mend it, or remove it.") from None
+        raise TracesError(f"{path} is not JSON: {error}. Mend it, or remove it.") from None
     kind = "" if isinstance(value, dict) else "it is no JSON object"
     if why := kind or schema.misfit(value, _OBJECTS.get(path.name, {})):
-        raise ValueError(f"{path} is not what it should be: {why}. Mend it, or remove it.")
+        raise TracesError(f"{path} is not what it should be: {why}. Mend it, or remove it.")
     return value
 
 
@@ -212,7 +212,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the objects in a file, up to a line that was cut off because the run was killed.
 
     Raises:
-        ValueError: an earlier line is no JSON object, or not one of the shape that a file of this name has. The
+        TracesError: an earlier line is no JSON object, or not one of the shape that a file of this name has. The
             message gives the line's number and the count of further bad lines.
     """
     for line in lines(path):
@@ -223,7 +223,7 @@ def lines(path: Path) -> Iterator[bytes]:
     """Yield the whole lines of a file, up to a line that was cut off because the run was killed.
 
     Raises:
-        ValueError: the compressed data are damaged.
+        TracesError: the compressed data are damaged.
     """
     with open_within(path, path.parent) as raw, _unpacked(raw, path) as file:
         try:
@@ -237,23 +237,23 @@ def lines(path: Path) -> Iterator[bytes]:
             raise damaged(path, error) from None
 
 
-def damaged(path: Path, error: Exception) -> ValueError:
+def damaged(path: Path, error: Exception) -> TracesError:
     """Return the error for a file whose compressed data cannot be read."""
-    return ValueError(f"{path} is damaged ({error}). Move it away, or take it from a copy.")
+    return TracesError(f"{path} is damaged ({error}). Move it away, or take it from a copy.")
 
 
 def parse(line: bytes, path: Path) -> dict[str, Any]:
     """Return the object in a whole line of a file.
 
     Raises:
-        ValueError: as for [`read_lines`].
+        TracesError: as for [`read_lines`].
     """
     try:
         value = _json(line)
     except (ValueError, RecursionError):
-        raise ValueError(_problem(path)) from None
+        raise TracesError(_problem(path)) from None
     if _misfit(value, path):
-        raise ValueError(_problem(path))
+        raise TracesError(_problem(path))
     return value
 
 

@@ -13,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from ..utils.files import open_within
+from ..utils.files import TracesError, open_within
 from ..utils.validation import finite_or_none
 
 
@@ -37,7 +37,7 @@ def groups(run: str | Path) -> Iterator[list[dict[str, Any]]]:
     """Yield each group of attempts as rows like those of `traces.groups`; values that TRL lacks are `None` or empty.
 
     Raises:
-        ValueError: a file cannot be read, or is not one of TRL's.
+        TracesError: a file cannot be read, or is not one of TRL's.
         OSError: a file is a link that leads out of the run.
     """
     for path in files(run):
@@ -53,15 +53,15 @@ def _of_file(path: Path, run: Path) -> list[list[dict[str, Any]]]:
         try:
             table = pq.read_table(file)
         except (OSError, pa.ArrowInvalid) as error:
-            raise ValueError(
+            raise TracesError(
                 f"{path} cannot be read as parquet ({error}). Move it away if a kill cut it off."
             ) from error
     missing = {"step", "prompt", "completion", "advantage"} - set(table.column_names)
     if missing:
-        raise ValueError(f"{path} lacks {', '.join(sorted(missing))}: not a file of TRL's log_completions.")
+        raise TracesError(f"{path} lacks {', '.join(sorted(missing))}: not a file of TRL's log_completions.")
     steps = table.column("step")
     if not pa.types.is_integer(steps.type) or steps.null_count:
-        raise ValueError(f"{path} has a step that is no whole number: not a file of TRL's log_completions.")
+        raise TracesError(f"{path} has a step that is no whole number: not a file of TRL's log_completions.")
     names = table.column_names
     between = names[names.index("completion") + 1 : names.index("advantage")]
     rewards = [name for name in between if pa.types.is_floating(table.schema.field(name).type)]

@@ -30,6 +30,10 @@ class Unreadable(OSError):
     """A path in a run is unusable: a link that leads out of the run, or something other than a file."""
 
 
+class TracesError(ValueError):
+    """A file of a run is damaged, or was changed while it was read. The message names the file and the remedy."""
+
+
 def within(path: Path, folder: Path) -> Path:
     """Return `path` after a check that it lies in `folder` once all links are followed.
 

@@ -16,7 +16,7 @@ from typing import IO, Any, NamedTuple
 from .. import traces
 from ..traces import Row, entry
 from ..utils.files import replace
-from ..utils.validation import finite_values
+from ..utils.validation import ConfigError, finite_values
 from . import file_index
 from .file_index import Sample
 from .group_data import Tally, columns, detail, shifted
@@ -59,12 +59,12 @@ def write_comparison(runs: Sequence[str | Path], output: str | Path | None = Non
         `Compared`: the path, the size, the runs' names, and the counts of prompts.
 
     Raises:
-        ValueError: a folder is no run, two are the same, `max_mb` leaves no room, or `output` is a folder.
+        ConfigError: a folder is no run, two are the same, `max_mb` leaves no room, or `output` is a folder.
     """
     opened = open_runs(runs)
     path = Path(output) if output else shared_folder([run.folder for run in opened]) / _PAGE
     if path.is_dir():
-        raise ValueError(f"{path} is a folder. Give the name of the file to write, such as {path / _PAGE}.")
+        raise ConfigError(f"{path} is a folder. Give the name of the file to write, such as {path / _PAGE}.")
     with tempfile.TemporaryFile() as spool:
         texts = _Texts(opened, spool)
         prompts = _prompts(texts.groups())
@@ -73,7 +73,7 @@ def write_comparison(runs: Sequence[str | Path], output: str | Path | None = Non
         room = int(max_mb * 1e6) - sum(map(len, (*_template(), block("head", head), *blocks))) - 2000
         if room < 0:
             least = math.ceil((int(max_mb * 1e6) - room) / 1e4) / 100
-            raise ValueError(f"max_mb={max_mb} leaves no room for the curves. These runs need {least} or more.")
+            raise ConfigError(f"max_mb={max_mb} leaves no room for the curves. These runs need {least} or more.")
         chosen = choose(prompts, room, texts)
         size = replace(path, (piece.encode() for piece in _pieces(head, blocks, chosen, texts)))
     return Compared(path, size, tuple(run.name for run in opened), len(prompts), len(chosen))

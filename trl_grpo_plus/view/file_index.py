@@ -18,7 +18,7 @@ import numpy as np
 
 from .. import traces
 from ..traces import Row, damaged, group_key, parse
-from ..utils.files import open_within
+from ..utils.files import TracesError, open_within
 from ..utils.terminal import visible
 from .group_data import Tally
 from .prompt_history import PromptHistory
@@ -268,13 +268,13 @@ class Groups:
         """Return a group's attempts.
 
         Raises:
-            ValueError: they are no longer there.
+            TracesError: they are no longer there.
         """
         stretch, (split, step) = self.stretch(number), self.step(number)
         try:
             return [{**row, "step": step, "split": split} for row in read(stretch)]
         except Moved:
-            raise ValueError(f"{stretch.path} was changed while it was read. Read it again.") from None
+            raise TracesError(f"{stretch.path} was changed while it was read. Read it again.") from None
 
     def prompt(self, number: int) -> str:
         """Return the identity of a group's prompt, as in its line."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..traces import Row, entry, group_key
 from ..utils.files import replace
+from ..utils.validation import ConfigError
 from . import file_index
 from .group_data import Tally, columns, detail, names_by_group
 from .overview import MOST, metrics_table, opening, place, telling
@@ -64,7 +65,7 @@ def write_page(run: str | Path, output: str | Path, max_mb: float = 100, rescore
         `Page`: the path, the size, and the counts of groups and attempts, in total and written.
 
     Raises:
-        ValueError: there are no traces, `max_mb` leaves no room for any group, or `output` is a folder.
+        ConfigError: there are no traces, `max_mb` leaves no room for any group, or `output` is a folder.
 
     Example:
         >>> write_page("output/my-run", "report.html").groups_written  # doctest: +SKIP
@@ -72,14 +73,14 @@ def write_page(run: str | Path, output: str | Path, max_mb: float = 100, rescore
     """
     output = Path(output)
     if output.is_dir():
-        raise ValueError(
+        raise ConfigError(
             f"{output} is a folder. Give the name of the file to write, such as {output / 'report.html'}."
         )
     source = source_of(run)
     with tempfile.TemporaryFile() as spool:
         supply = _Supply(source, spool, rescored)
         if not supply.total:
-            raise ValueError(f"{run} has traces, but no group in them is whole yet. Wait for the first step to end.")
+            raise ConfigError(f"{run} has traces, but no group in them is whole yet. Wait for the first step to end.")
         head = head_of(source, supply.total, supply.attempts, supply.tally)
         if rescored is not None:
             head["rescored"] = {"told": rescored.summary, "words": words(rescored)}
@@ -90,7 +91,7 @@ def write_page(run: str | Path, output: str | Path, max_mb: float = 100, rescore
         chosen = supply.fill(room)
         if not chosen:
             least = math.ceil((supply.least + int(max_mb * 1e6) - room) / 1e4) / 100
-            raise ValueError(f"max_mb={max_mb} leaves no room for a single group. This run needs {least} or more.")
+            raise ConfigError(f"max_mb={max_mb} leaves no room for a single group. This run needs {least} or more.")
         head |= {"groups": len(chosen), "attempts": sum(group.size for group in chosen)}
         if rescored is None:
             head["opening"] = opening((group.place, group.sort_key) for group in chosen)

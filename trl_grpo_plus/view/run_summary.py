@@ -15,7 +15,7 @@ from typing import Any
 from .. import traces
 from ..traces import Row
 from ..utils.files import within
-from ..utils.validation import finite_or_none
+from ..utils.validation import ConfigError, finite_or_none
 from .group_data import thin
 from .run_source import short_paths
 
@@ -186,17 +186,17 @@ def open_runs(paths: Sequence[str | Path]) -> list[Run]:
     """Return the runs in these folders, each named by a part of its path that tells it from the others.
 
     Raises:
-        ValueError: a folder is no run, or two are the same.
+        ConfigError: a folder is no run, or two are the same.
     """
     folders = [_output_dir(path) for path in paths]
     for number, (path, folder) in enumerate(zip(paths, folders, strict=True)):
         if folder in folders[:number]:
-            raise ValueError(f"{path} is the same run as {paths[folders.index(folder)]}. Name each run once.")
+            raise ConfigError(f"{path} is the same run as {paths[folders.index(folder)]}. Name each run once.")
         run = Run("", folder)
         if not folder.is_dir():
-            raise ValueError(f"{path} is not a folder. Give the output_dir of each run.")
+            raise ConfigError(f"{path} is not a folder. Give the output_dir of each run.")
         if not (run.traced or run.of_stock_trl or run.log):
-            raise ValueError(
+            raise ConfigError(
                 f"{path} is no run: it has neither attempts ({traces.FOLDER}/, or TRL's completions/) nor a log "
                 f"({traces.FOLDER}/metrics.jsonl, trainer_state.json). Give the output_dir of each run."
             )

@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from .. import traces
+from ..utils.validation import ConfigError
 from .file_index import Moved
 from .live_feed import Feed
 from .page import served
@@ -49,7 +50,7 @@ def serve_run(run: str | Path, port: int = 0, ready: Callable[[str], Any] = prin
         ready (`Callable`, *optional*): called with the page's address once the page can be opened.
 
     Raises:
-        ValueError: the port is taken or is no port, or the run is a run of stock TRL.
+        ConfigError: the port is taken or is no port, or the run is a run of stock TRL.
     """
     with suppress(KeyboardInterrupt), open_server(run, port) as server:
         ready(server.address)
@@ -59,14 +60,16 @@ def serve_run(run: str | Path, port: int = 0, ready: Callable[[str], Any] = prin
 def open_server(run: str | Path, port: int = 0) -> "Server":
     """Return a server that has read the run so far, and that answers once `serve_forever` is called."""
     if not 0 <= port <= 65535:
-        raise ValueError(f"--port={port} is no port. Give one from 1024 to 65535, or none for a free one.")
+        raise ConfigError(f"--port={port} is no port. Give one from 1024 to 65535, or none for a free one.")
     feed = Feed(run)
     if not feed.look()["groups"] and traces.trl_completions.files(run):
-        raise ValueError(f"{run} is a run of stock TRL, whose files are not followed. Leave out --serve for its page.")
+        raise ConfigError(
+            f"{run} is a run of stock TRL, whose files are not followed. Leave out --serve for its page."
+        )
     try:
         return Server(feed, port)
     except OSError as error:
-        raise ValueError(
+        raise ConfigError(
             f"--port={port} cannot be had ({error.strerror}). Give another, or none for a free one."
         ) from None
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from ...traces import Row, attempt_label
+from ...utils.files import TracesError
 from ...utils.text import written
 
 
@@ -91,7 +92,7 @@ def flat(row: Row, written_as: dict[str, str], rewards: Iterable[str], dropped: 
         dropped (`Collection[str]`): columns, and `reference.KEY`, to leave out.
 
     Raises:
-        ValueError: a value does not fit its column.
+        TracesError: a value does not fit its column.
     """
     cells: Row = {}
     for name, column in COLUMNS.items():
@@ -111,7 +112,7 @@ def flat(row: Row, written_as: dict[str, str], rewards: Iterable[str], dropped: 
                 cells[name] = _CELLS[column.kind](value)
         except (TypeError, ValueError, AttributeError) as error:
             where = f"{name} of {attempt_label(row)} in the traces"
-            raise ValueError(f"{where}: {error}. Mend or remove that line.") from None
+            raise TracesError(f"{where}: {error}. Mend or remove that line.") from None
     return cells
 
 
