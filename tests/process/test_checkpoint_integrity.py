@@ -151,6 +151,55 @@ def test_a_state_that_cannot_be_read_is_named_with_a_way_out(run, saved, kind):
     assert resume(run, str(run / "checkpoint-4")).state.global_step == 6
 
 
+def started_anew(run, **options):
+    """A run that starts in the folder of another one, and is killed before it saves."""
+    with pytest.raises(RuntimeError, match="killed"):
+        tiny_models.trainer(run.parent, killed, **{**OPTIONS, "save_steps": 4, **options}).train()
+
+
+def killed(completions, trainer_state, **kwargs):
+    if trainer_state.global_step == 3:
+        raise RuntimeError("killed")
+    return tiny_models.digits(completions)
+
+
+def test_a_start_beside_old_checkpoints_is_warned_of_and_a_resume_takes_none_of_them(run, caplog):
+    started_anew(run)
+    warned = [record.message for record in caplog.records if "of an earlier run" in record.message]
+    assert len(warned) == 1
+    assert warned[0].startswith(f"{run} holds checkpoint-2, checkpoint-4, checkpoint-6 of an earlier run.")
+    assert "Give this run another output_dir, or move them away" in warned[0]
+    with pytest.raises(ConfigError, match="started anew") as refused:
+        resume(run)
+    assert f"resume_from_checkpoint={str(run / 'checkpoint-6')!r}" in str(refused.value)
+    caplog.clear()
+    assert resume(run, str(run / "checkpoint-6")).state.global_step == 6  # by name it is the earlier run again
+    assert resume(run).state.global_step == 6
+    assert "an earlier run" not in caplog.text
+
+
+def test_a_checkpoint_of_the_run_itself_is_taken_before_a_later_one_of_an_earlier_run(run, caplog):
+    started_anew(run, save_steps=2)
+    assert last_complete(str(run)) == str(run / "checkpoint-2")
+    assert f"Not of the run whose traces are in {run}: {run}/checkpoint-6, {run}/checkpoint-4." in caplog.text
+
+
+def test_without_traces_nobody_knows_whose_a_checkpoint_is(run):
+    """The traces there are of the earlier run, and the later run is not refused its own checkpoint for that."""
+    for step in (4, 6):
+        shutil.rmtree(run / f"checkpoint-{step}")
+    started_anew(run, save_steps=2, trace_every=0)
+    assert last_complete(str(run)) == str(run / "checkpoint-2")
+
+
+def test_the_resume_of_a_finished_run_says_so(run, caplog):
+    resume(run)
+    assert "checkpoint-6 is at max_steps=6: nothing is left to train." in caplog.text
+    caplog.clear()
+    resume(run, str(run / "checkpoint-4"))
+    assert "nothing is left" not in caplog.text
+
+
 def test_bytes_that_changed_are_seen(run):
     path = run / "checkpoint-4" / STATE
     data = bytearray(path.read_bytes())

@@ -1,7 +1,8 @@
 """Reads traces: files under `output_dir/rollouts/` with one JSON object per attempt on a line.
 
     run.json                  the rewards and their weights (0: a monitor), attempts per group, steps, the verdicts'
-                              limits; model, dataset, options that are not at their defaults, versions
+                              limits; model, dataset, options that are not at their defaults, versions; run, an id
+                              that is also in the run's checkpoints
     train-00000012.jsonl      the attempts sampled at step 12, including those that the filter dropped
     eval_easy-00000100.jsonl  the attempts of an evaluation
     metrics.jsonl             the trainer's log entries

@@ -55,13 +55,14 @@ class Writer:
         self._folder: Path | None = None  # chosen when the first file is written
         self._warned = False  # whether a warning said that the index cannot be written
 
-    def begin(self, step: int, max_steps: int, logged: int | None = None) -> None:
+    def begin(self, step: int, max_steps: int, logged: int | None = None, run: str | None = None) -> None:
         """Start or resume training at `step` of `max_steps`. Files that the training will write again move aside.
 
         Args:
             step (`int`), max_steps (`int`): steps done, and steps to do in all.
             logged (`int`, *optional*): number of log entries of `step` in the checkpoint; by default all were logged
                 before it.
+            run (`str`, *optional*): id of the run.
         """
         self._folder = self._root
         before_training = {
@@ -77,7 +78,7 @@ class Writer:
         self._move_aside(again, copied=cut)
         for path in cut:
             replace(path, [journals[path]])
-        self._describe({"max_steps": max_steps})
+        self._describe({"max_steps": max_steps, **({"run": run} if run else {})})
         self._own = before_training
         self._batches = {place: n for place, n in self._batches.items() if self._path(*place) in before_training}
 

@@ -15,11 +15,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from safetensors import SafetensorError, safe_open
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from ..traces import FOLDER
 from ..utils.validation import ConfigError
 
 
@@ -27,6 +29,7 @@ logger = logging.getLogger(__name__)  # accelerate's logger needs initialized pr
 
 LAST = "trainer_state.json"  # written last
 AUTO = "auto"  # value of resume_from_checkpoint: the last complete checkpoint, or a new run if there is none
+RUN = "run"  # key of the run's id in run.json and in the first rank's state
 # Files of transformers, accelerate, PEFT and this package; a user's own files are not checked.
 SAVED_BY_TORCH = (
     "pytorch_model*.bin",
@@ -98,13 +101,28 @@ def check(folder: str) -> None:
         raise ConfigError(f"resume_from_checkpoint: {folder} is incomplete: {lack}. Name an earlier checkpoint.")
 
 
+def checkpoints(output_dir: str) -> list[Path]:
+    """Return the folders of checkpoints in a run's folder, by their steps."""
+    named = {path: re.fullmatch(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)", path.name) for path in Path(output_dir).glob("*")}
+    numbers = {path: int(name[1]) for path, name in named.items() if name}
+    return sorted(numbers, key=numbers.__getitem__)
+
+
 def last_complete(output_dir: str) -> str:
-    """Return the last complete checkpoint of a run, and warn of later incomplete ones.
+    """Return the last complete checkpoint of a run, and warn of later checkpoints that are not taken.
+
+    These are incomplete, or known to be of an earlier run than the traces in the folder.
 
     Raises:
-        ConfigError: there is no complete checkpoint.
+        ConfigError: there is no complete checkpoint of the run.
     """
-    checkpoint, lacks = _last_complete(output_dir)
+    checkpoint, lacks, others = _last_complete(output_dir)
+    if checkpoint is None and others:
+        raise ConfigError(
+            f"resume_from_checkpoint is true, but no complete checkpoint in {output_dir} is of the run whose traces "
+            "are there, which was started anew. To resume the earlier run, name its checkpoint: "
+            f"resume_from_checkpoint={others[0]!r}. To start anew, leave resume_from_checkpoint out."
+        )
     if checkpoint is None:
         reasons = f" that is complete: {'; '.join(lacks)}" if lacks else ""
         raise ConfigError(
@@ -115,25 +133,69 @@ def last_complete(output_dir: str) -> str:
 
 
 def last_complete_if_any(output_dir: str) -> str | None:
-    """Return the last complete checkpoint of a run; `None` if there is none. Warn of incomplete ones."""
-    checkpoint, lacks = _last_complete(output_dir)
+    """Return the last complete checkpoint of a run; `None` if there is none. Warn of those that are not taken."""
+    checkpoint, lacks, others = _last_complete(output_dir)
     if checkpoint is None and lacks:
         _warn(f"{'; '.join(lacks)}. Not saved completely: there is nothing to resume from.")
+    if checkpoint is None and others:
+        _warn(
+            f"Not of the run whose traces are in {output_dir}: {', '.join(others)}. There is nothing to resume from."
+        )
     return checkpoint
 
 
-def _last_complete(output_dir: str) -> tuple[str | None, list[str]]:
-    """Return the last complete checkpoint, if any, and what each later one lacks. If there are both, warn."""
-    named = {path: re.fullmatch(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)", path.name) for path in Path(output_dir).glob("*")}
-    numbers = {path: int(name[1]) for path, name in named.items() if name}
+def _last_complete(output_dir: str) -> tuple[str | None, list[str], list[str]]:
+    """Return the last complete checkpoint of a run, and warn of later checkpoints that are not taken.
+
+    Returns:
+        `tuple`: the checkpoint, `None` if there is none; what each later one lacks; complete ones of an earlier run.
+    """
     lacks: list[str] = []
-    for path in sorted(numbers, key=numbers.__getitem__, reverse=True):
-        if not (lack := lacking(path)):
+    others: list[str] = []
+    run = _run_of_traces(output_dir)
+    for path in reversed(checkpoints(output_dir)):
+        if lack := lacking(path):
+            lacks.append(f"{path}: {lack}")
+        elif run is not None and _run_of(path) not in (run, None):
+            others.append(str(path))
+        else:
             if lacks:
                 _warn(f"{'; '.join(lacks)}. Not saved completely: resuming from {path}.")
-            return str(path), lacks
-        lacks.append(f"{path}: {lack}")
-    return None, lacks
+            if others:
+                _warn(f"Not of the run whose traces are in {output_dir}: {', '.join(others)}. Resuming from {path}.")
+            return str(path), lacks, others
+    return None, lacks, others
+
+
+def warn_of_earlier(output_dir: str) -> None:
+    """Warn that a run which starts anew leaves an earlier run's checkpoints in its folder."""
+    if not PartialState().is_main_process or not (names := [path.name for path in checkpoints(output_dir)]):
+        return
+    listed = ", ".join(names if len(names) < 5 else [*names[:2], "...", names[-1]])
+    last = str(Path(output_dir, names[-1]))
+    logger.warning(
+        f"{output_dir} holds {listed} of an earlier run. This run starts anew and leaves them there: a later resume "
+        "could take one of them for this run's. Give this run another output_dir, or move them away. To continue the "
+        f"earlier run instead: train(resume_from_checkpoint={last!r})."
+    )
+
+
+def _run_of_traces(output_dir: str) -> Any:
+    """Return the id of the run whose traces are in a folder; `None` if it is not known."""
+    try:
+        about = json.loads((Path(output_dir) / FOLDER / "run.json").read_bytes())
+    except (OSError, ValueError):
+        return None
+    return about.get(RUN) if isinstance(about, dict) else None
+
+
+def _run_of(checkpoint: Path) -> Any:
+    """Return the id of the run that saved a checkpoint; `None` if it is not known."""
+    try:
+        state = torch.load(checkpoint / "grpo_plus_state_0.pt", map_location="cpu", weights_only=True, mmap=True)
+    except Exception:  # no such file, or a damaged one, which can make the unpickler raise anything
+        return None
+    return state.get(RUN) if isinstance(state, dict) else None
 
 
 def complete_checkpoint(resume_from_checkpoint: Any, output_dir: str) -> Any:
@@ -143,6 +205,7 @@ def complete_checkpoint(resume_from_checkpoint: Any, output_dir: str) -> Any:
         ConfigError: the checkpoint is incomplete, or with `True` there is no complete checkpoint.
     """
     if not resume_from_checkpoint:
+        warn_of_earlier(output_dir)
         return resume_from_checkpoint
     checkpoint: Any = resume_from_checkpoint
     try:
@@ -152,6 +215,8 @@ def complete_checkpoint(resume_from_checkpoint: Any, output_dir: str) -> Any:
             checkpoint = last_complete(output_dir)
         elif str(resume_from_checkpoint).lower() == AUTO:
             checkpoint = last_complete_if_any(output_dir)
+            if checkpoint is None:
+                warn_of_earlier(output_dir)
         else:
             check(resume_from_checkpoint)
     except ConfigError as error:

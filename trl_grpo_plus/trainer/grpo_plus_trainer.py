@@ -612,6 +612,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             "buffered_inputs": self._buffered_inputs if self._step % generate_every else None,
             "beta": self.beta,
             "reference": self._moving_reference is not None,
+            checkpoint_integrity.RUN: self._recorder.run,
             "alarms": self._recorder.state_dict(),
             "entropy": self._entropy,
             **self._prompts.state_dict(),
@@ -634,7 +635,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             if self.args.kl_target is not None:
                 self.beta = state["beta"]
             self._credit.load_state_dict(state)
-            self._recorder.load_state_dict(state.get("alarms"))
+            self._recorder.load_state_dict(state.get("alarms"), state.get(checkpoint_integrity.RUN))
             self._entropy, self._step = state.get("entropy"), state.get("step", self._step)
             self._buffered_inputs = send_to_device(state["buffered_inputs"], self.accelerator.device)
 

@@ -7,6 +7,7 @@ do not depend on each other.
 
 import contextvars
 import logging
+import secrets
 import shlex
 import statistics
 import traceback
@@ -74,9 +75,14 @@ class Recording(TrainerCallback):
                 callback.says_where = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Begin the record, and print how to watch the run."""
+        """Begin the record, print how to watch the run, and say if there is nothing left to train."""
         logged = sum(entry["step"] == state.global_step for entry in state.log_history)
         self._recorder.begin(state.global_step, state.max_steps, logged)
+        if state.global_step and state.global_step >= state.max_steps:
+            logger.warning(
+                f"checkpoint-{state.global_step} is at max_steps={state.max_steps}: nothing is left to train. To "
+                "train on, raise max_steps, or num_train_epochs."
+            )
         if self.says_where and self._recorder.writes and args.get_process_log_level() <= logging.WARNING:
             tqdm.write(f"To watch it: trl-grpo-plus view {shlex.quote(args.output_dir)} --serve")
 
@@ -110,6 +116,8 @@ class Recorder:
 
     Attributes:
         weights (`dict[str, float]`): weights of the rewards by name; the names are distinct.
+        run (`str`, *optional*): id of the run, which tells its checkpoints from those of another run in the folder. A
+            resumed run keeps it. `None`: no run.json says which run it is.
     """
 
     def __init__(self, args: Any, names: Sequence[str], weights: Sequence[float], rank: int, about: Any = None):
@@ -117,6 +125,8 @@ class Recorder:
         self._args, self._rank, self._main = args, rank, rank == 0
         self._watch = self._new_watch()
         self._resumed = False
+        self.run: str | None = None
+        self._run_before: str | None = None  # the id in the checkpoint that training resumes from
         limits = {name: getattr(args, name) for name in ("zero_variance_tolerance", "solved_reward", "failed_reward")}
         about = {"rewards": self.weights, "num_generations": args.num_generations, **limits, **(about or {})}
         traces = args.trace_every and self._main
@@ -139,9 +149,11 @@ class Recorder:
         if not self._resumed:
             self._watch = self._new_watch()
         self._resumed = False
+        run, self.run, self._run_before = self._run_before or secrets.token_hex(4), None, None
         if self._writer is not None:
             with self._never_fatal("Traces"):
-                self._writer.begin(step, max_steps, logged)
+                self._writer.begin(step, max_steps, logged, run)
+                self.run = run
                 self._lacks_prompt = not self._writer.holds(FIRST_PROMPT)
         if self._main and self._args.trace_log_groups:
             self._trackers = Trackers(self._args.report_to, max_steps, self._args.trace_log_groups)
@@ -182,8 +194,9 @@ class Recorder:
         """Return the alarms' history for a checkpoint."""
         return self._watch.state_dict() if self._watch is not None else None
 
-    def load_state_dict(self, state: dict[str, Any] | None) -> None:
-        """Load the alarms' history of a checkpoint."""
+    def load_state_dict(self, state: dict[str, Any] | None, run: str | None = None) -> None:
+        """Load the alarms' history of a checkpoint, and the id of its run."""
+        self._run_before = run
         if self._watch is not None and state is not None:
             self._watch.load_state_dict(state)
             self._resumed = True
