@@ -1,16 +1,42 @@
 """Checks of the configuration against the reward functions, the data and the model, before the first step."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
+from ..curriculum.selection import check_enough_rows
 from ..objective.advantage_functions import by_path
 from ..utils.validation import ConfigError, did_you_mean
 
 
 if TYPE_CHECKING:
     from .grpo_plus_config import GRPOPlusConfig
+
+
+logger = logging.getLogger(__name__)
+
+
+def check_rows(train_dataset: Any, eval_dataset: Any, config: "GRPOPlusConfig") -> None:
+    """Check that a loaded training set has the rows of one step, and warn of an evaluation set without rows.
+
+    TRL's sampler drops prompts that do not fill a generation batch. With fewer rows than that it deals none, and the
+    run would end without a step.
+    """
+    if hasattr(train_dataset, "__len__") and hasattr(train_dataset, "column_names"):
+        check_enough_rows(len(train_dataset), config)
+    if config.eval_strategy == "no" and not config.eval_on_start:
+        return
+    splits = eval_dataset if isinstance(eval_dataset, Mapping) else {"": eval_dataset}
+    empty = [
+        f"eval_dataset {name}".strip() for name, rows in splits.items() if hasattr(rows, "__len__") and not len(rows)
+    ]
+    if empty and config.process_index == 0:
+        logger.warning(
+            f"{', '.join(empty)} has no rows, so that its evaluations measure nothing. Give it rows, or set "
+            "eval_strategy='no'."
+        )
 
 
 def check_rewards(names: Sequence[str], weights: Sequence[float], args: "GRPOPlusConfig") -> None:

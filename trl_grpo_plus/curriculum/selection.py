@@ -215,7 +215,7 @@ def check_enough_rows(rows: int, args: Any) -> None:
         )
     if rows < prompts:
         raise ConfigError(
-            f"the training set has {rows} rows, and a generation batch takes {prompts} prompts (generation_batch_size "
-            f"{args.generation_batch_size} / num_generations {args.num_generations}): not one step could be made. Use "
-            "a larger dataset or a smaller generation batch."
+            f"the training set has {rows} row{'s' * (rows != 1)}, and a generation batch takes {prompts} prompts "
+            f"(generation_batch_size {args.generation_batch_size} / num_generations {args.num_generations}): not one "
+            "step could be made. Use a larger dataset or a smaller generation batch."
         )

@@ -141,6 +141,9 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._entropy: float | None = None  # the value that was measured last
         self._window_tokens = 0  # live tokens of all ranks since the last optimizer step
         selection.check_dataset(train_dataset, "train_dataset", args)
+        dealt_by = ("get_train_dataloader", "_get_train_sampler")
+        if all(getattr(type(self), name) is getattr(GRPOPlusTrainer, name) for name in dealt_by):
+            compatibility.check_rows(train_dataset, eval_dataset, args)  # a subclass may repeat rows
         if not environment_factory:  # an environment may supply the prompts
             check_prompts(train_dataset, eval_dataset)
         reward_funcs, weights = resolve(reward_funcs, args.reward_weights)
