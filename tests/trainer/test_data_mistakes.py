@@ -1,14 +1,25 @@
 """Data that cannot be trained on: what a script of one's own is told when the trainer is made."""
 
+import copy
+import time
+
+import numpy
+import pyarrow
 import pytest
 import tiny_models
+from datasets import Dataset, Features, Image, Value
 
 from trl_grpo_plus import GRPOPlusTrainer
+from trl_grpo_plus.scoring import check_prompts, check_tokens
 from trl_grpo_plus.utils.validation import ConfigError
 
 
 def made(folder, data, **options):
-    return tiny_models.trainer(folder, tiny_models.digits, **{"data": data, **options})
+    return tiny_models.trainer(folder, by_place, **{"data": data, **options})
+
+
+def by_place(completions, **columns):
+    return [float(i % 4) for i in range(len(completions))]
 
 
 @pytest.mark.parametrize("options", [{}, {"zero_variance_groups": "drop"}, {"prompt_selection": "belief"}])
@@ -43,3 +54,102 @@ def test_an_evaluation_set_without_rows_is_warned_of(tmp_path, caplog):
         made(tmp_path, None, eval_strategy="steps", eval_steps=1, extra={"eval_dataset": sets})
         said = [record.message for record in caplog.records if "has no rows" in record.message]
         assert [text.partition(" has no rows")[0] for text in said] == [split] * (split is not None)
+
+
+def messages(content="1"):
+    return [{"role": "user", "content": content}]
+
+
+def with_template():
+    tokenizer = copy.deepcopy(tiny_models.tokenizer())
+    tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}{% endfor %}="
+    return tokenizer
+
+
+PROMPTS = {
+    "None": (["1+1=", None] * 4, "4 of 8 prompts are empty, row 1, 3, 5, ..."),
+    "None first": ([None, *["1+1="] * 7], "1 of 8 prompts is empty, row 0 "),
+    "empty texts": (["1+1=", ""] * 4, "4 of 8 prompts are empty, row 1, 3, 5, ..."),
+    "no messages": ([messages(), []] * 4, "4 of 8 prompts are empty, row 1, 3, 5, ..."),
+    "numbers": ([1, 2] * 4, "a prompt must be a text or a list of messages .* The first one is 1"),
+    "token ids": ([[4, 5]] * 8, r"The first one is \[4, 5\]"),
+    "no content": ([[{"role": "user"}]] * 8, r"The first one has a message without content: {'role': 'user'}"),
+    "no role": ([[{"content": "1"}]] * 8, "The first one is"),
+}
+
+
+@pytest.mark.parametrize("kind", PROMPTS)
+@pytest.mark.parametrize("what", ["train_dataset", "eval_dataset"])
+def test_prompts_that_would_stop_a_later_step_are_refused_with_their_rows(tmp_path, kind, what):
+    prompts, words = PROMPTS[kind]
+    data = Dataset.from_dict({"prompt": prompts})
+    good = Dataset.from_dict({"prompt": [messages()] * 8 if isinstance(prompts[0], list) else ["1+1="] * 8})
+    sets = {"train_dataset": good, what: data}
+    extra = {name: rows for name, rows in sets.items() if name != "train_dataset"}
+    with pytest.raises(ConfigError, match=f"^{what}: .*{words}"):
+        made(tmp_path, sets["train_dataset"], extra={"processing_class": with_template(), **extra})
+
+
+def test_messages_without_a_template_for_them_are_refused(tmp_path):
+    data = Dataset.from_dict({"prompt": [messages()] * 8})
+    with pytest.raises(ConfigError, match=r"train_dataset: the prompts are messages, but .* has no chat template"):
+        made(tmp_path, data)
+    made(tmp_path, data, extra={"processing_class": with_template()})
+
+
+@pytest.mark.parametrize("prompts", [["1+1=", "  "] * 4, [messages("1"), messages(""), messages(None)] * 3])
+def test_what_trl_trains_on_is_not_refused(tmp_path, prompts):
+    trainer = made(tmp_path, Dataset.from_dict({"prompt": prompts}), extra={"processing_class": with_template()})
+    trainer.train()
+    assert trainer.state.global_step == 3
+
+
+def test_a_tokenizer_that_begins_each_text_with_a_token_makes_a_prompt_of_an_empty_one(tmp_path):
+    class Begins(type(tiny_models.tokenizer())):
+        def __call__(self, text, **options):
+            return super().__call__([f"={one}" for one in text] if isinstance(text, list) else f"={text}", **options)
+
+    tokenizer = copy.deepcopy(tiny_models.tokenizer())
+    tokenizer.__class__ = Begins
+    made(tmp_path, Dataset.from_dict({"prompt": [""] * 8}), extra={"processing_class": tokenizer}).train()
+
+
+def test_rows_that_were_filtered_out_are_not_looked_at(tmp_path):
+    data = Dataset.from_dict({"prompt": [None, "1+1=", "", *["2+2="] * 8]})
+    made(tmp_path, data.filter(lambda row: row["prompt"]))
+    with pytest.raises(ConfigError, match="1 of 8 prompts is empty, row 7 "):
+        made(tmp_path, data.select([*range(3, 10), 0]))
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        (["Prompt", "answer"], r"Rename it: dataset.rename_column\('Prompt', 'prompt'\)"),
+        (["id", "messages"], r"If it is 'messages', rename it: dataset.rename_column\('messages', 'prompt'\)"),
+        (["id", "PROMPT"], r"If it is 'PROMPT', rename it"),
+        (["id", "cost"], r"Rename the right one, as in dataset.rename_column\('question', 'prompt'\)"),
+    ],
+)
+def test_the_likeliest_column_is_named(tmp_path, columns, words):
+    with pytest.raises(ConfigError, match=words):
+        made(tmp_path, Dataset.from_dict(dict.fromkeys(columns, ["1+1="] * 8)))
+
+
+def test_no_image_is_decoded_and_no_transform_is_run(tmp_path):
+    broken = [{"bytes": b"no picture", "path": None}] * 8
+    rows = pyarrow.table({"prompt": ["1+1="] * 8, "image": broken})
+    check_prompts(Dataset(rows).cast(Features({"prompt": Value("string"), "image": Image()})), None)
+
+    def transform(rows):
+        raise AssertionError("the transform was run")
+
+    check_prompts(Dataset.from_dict({"prompt": [1] * 8}).with_transform(transform), None)
+
+
+def test_ten_million_prompts_are_looked_through_at_once():
+    texts = pyarrow.array([f"What is {i}+{i}?" for i in range(1000)])
+    data = Dataset(pyarrow.table({"prompt": texts.take(pyarrow.array(numpy.arange(10**7) % 1000))}))
+    start = time.process_time()
+    check_prompts(data, None)
+    check_tokens(data, None, tiny_models.tokenizer())
+    assert time.process_time() - start < 0.6

@@ -1,9 +1,8 @@
-"""Datasets by name: a file, a saved folder, or an id on the Hub; and checks of their prompts."""
+"""Datasets by name: a file, a saved folder, or an id on the Hub."""
 
 import json
 import os
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -135,61 +134,3 @@ def beside(name: str) -> str:
     """Suggest entries of the folder in which a path is missing: " Did you mean ...?", or ""."""
     folder, last = os.path.split(os.path.expanduser(name).rstrip("/"))
     return did_you_mean(last, os.listdir(folder or ".") if os.path.isdir(folder or ".") else [])
-
-
-def wrong_prompts(dataset: Any, what: str) -> str | None:
-    """Return why a dataset cannot be trained on; `None` if it can.
-
-    The reasons are: there is no column `prompt`, its values are neither texts nor messages, or some prompts are empty.
-    """
-    columns = getattr(dataset, "column_names", None)
-    if columns is None:  # a stream that does not know its columns
-        return None
-    if "prompt" not in columns:
-        return (
-            f"{what} has no column 'prompt', only "
-            f"{', '.join(columns)}.{did_you_mean('prompt', columns)} Rename a column, "
-            "or make it in your own function: prepare: file.py:function."
-        )
-    first = next((row["prompt"] for row in islice(dataset, 1)), "")
-    if first is not None and not isinstance(first, str) and not is_conversation(first):
-        return (
-            f"{what}: a prompt must be a text or a list of messages such as {{role: user, content: ...}}. The first "
-            f"one is {first!r:.80}."
-        )
-    if not hasattr(dataset, "__len__") or not (empty := _empty_prompts(dataset)):
-        return None
-    rows = ", ".join(map(str, empty[:3])) + (", ..." if len(empty) > 3 else "")
-    return (
-        f"{what}: {len(empty)} of {len(dataset)} prompts {'is' if len(empty) == 1 else 'are'} empty, row {rows} "
-        "(counted from 0). Remove these rows from the file, or use dataset.filter(lambda row: row['prompt'])."
-    )
-
-
-def _empty_prompts(dataset: Any) -> list[int]:
-    """Return the rows whose prompt is null, a blank text, or a list without messages.
-
-    A million rows take about a second.
-    """
-    import pyarrow  # type: ignore[import-untyped]
-    import pyarrow.compute as compute  # type: ignore[import-untyped]
-
-    column = dataset.select_columns("prompt").with_format("arrow")[:]["prompt"]
-    if pyarrow.types.is_string(column.type) or pyarrow.types.is_large_string(column.type):
-        size = compute.utf8_length(compute.utf8_trim_whitespace(column))
-    elif pyarrow.types.is_list(column.type) or pyarrow.types.is_large_list(column.type):
-        size = compute.list_value_length(column)
-    else:
-        size = column
-    empty = size.is_null() if size is column else compute.equal(compute.fill_null(size, 0), 0)
-    return compute.indices_nonzero(empty).to_pylist()
-
-
-def is_conversation(prompt: Any) -> bool:
-    """Return `True` if a prompt is a list of messages."""
-    return isinstance(prompt, list) and all(isinstance(turn, dict) and "role" in turn for turn in prompt)
-
-
-def has_messages(dataset: Any) -> bool:
-    """Return `True` if the first prompt of a dataset is a list of messages."""
-    return any(is_conversation(row.get("prompt")) for row in islice(dataset, 1))

@@ -17,10 +17,11 @@ from ..curriculum import belief_store
 from ..curriculum.selection import check_class, check_column, check_enough_rows, check_stream
 from ..objective.credit import columns_read
 from ..registry import check_columns
+from ..scoring import has_messages, is_conversation, lacks_template, wrong_prompts
 from ..utils import optional_packages
 from ..utils.tables import FAILED, OK, UNSEEN, WARNED, Row, refused
 from ..utils.validation import ConfigError, did_you_mean
-from .datasets_by_name import beside, has_messages, is_conversation, looks_local, wrong_prompts
+from .datasets_by_name import beside, looks_local
 from .option_checks import bad_together, lost_in_rounding, missing_packages, not_writable, wrong_options
 from .recipe import Recipe
 from .reward_inputs import check_data_name, read_rewards, reward_name
@@ -237,12 +238,8 @@ def template(recipe: Recipe) -> list[Row]:
     if recipe.train_set is None or not has_messages(recipe.train_set):
         return []
     tokenizer = recipe.tokenizer()
-    if tokenizer is None or tokenizer.chat_template:
-        return []
-    name = recipe.model.model_name_or_path
-    lacking = f"the prompts are messages, but the tokenizer of {name} has no chat template for them."
-    ways = "Use an instruction-tuned model, save a tokenizer with a chat_template, or make the prompts plain texts."
-    return [Row("template", FAILED, f"{lacking} {ways}")]
+    why = None if tokenizer is None else lacks_template(tokenizer, recipe.model.model_name_or_path)
+    return [Row("template", FAILED, why)] if why else []
 
 
 Check = Callable[[Recipe], Iterable[Row]]

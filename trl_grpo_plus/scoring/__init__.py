@@ -4,6 +4,7 @@ outcome        the outcome of a sample, and the values of a reward function that
 definition     a registered reward: its function, the names its signature reads, its examples and its limits
 reward         a definition with its arguments, which TRL calls; it runs in this process or in workers
 columns        checks that a dataset has the columns that a reward reads
+prompts        checks of a dataset's prompts
 batch_scoring  the scores of a batch, for TRL, traces and alarms
 worker_pool    the processes that score under a time limit
 worker_handle  the pool's handle on a worker process
@@ -12,10 +13,11 @@ process_state  restores a worker process to its state before a sample
 """
 
 from .batch_scoring import Scoring
-from .columns import check_columns, check_prompts, check_splits, columns_of
+from .columns import check_columns, check_splits, columns_of
 from .definition import TRL_GIVES, Definition, Example, Policy, define, definition_at
 from .outcome import NO_VERDICT, STATUSES, AnnotatedScore, Outcome, Step, outcome_of, outcomes_of, with_worst_status
 from .process_state import kept
+from .prompts import check_prompts, check_tokens, has_messages, is_conversation, lacks_template, wrong_prompts
 from .reward import Reward, RewardError, reports_outcomes, scores_of_part
 from .worker_main import excuse, sandbox_options
 from .worker_pool import configure, default_size, shared

@@ -6,44 +6,18 @@ from typing import Any
 from ..utils.signatures import name_of, needed
 from ..utils.validation import ConfigError, did_you_mean, error_prefix
 from .definition import TRL_GIVES, Definition
+from .prompts import datasets_named
 from .reward import Reward
 
 
 NOT_GIVEN = ("prompt", "completion", "completion_ids")  # columns that TRL does not pass to reward functions
 
 
-def check_prompts(train_dataset: Any, eval_dataset: Any) -> None:
-    """Raise `ConfigError` for a dataset without a column `prompt`, on which TRL would fail in its first step.
-
-    Args:
-        train_dataset: a `datasets` dataset, or `None`.
-        eval_dataset: another dataset, or a mapping of names to datasets.
-
-    A dataset that does not know its columns is not checked.
-    """
-    for what, dataset in _splits(train_dataset, eval_dataset).items():
-        columns = getattr(dataset, "column_names", None)
-        if columns is None or "prompt" in columns:
-            continue
-        raise ConfigError(
-            f"{what} has no column 'prompt', the text or the messages to complete. It has "
-            f"{', '.join(map(repr, columns)) or 'none'}.{did_you_mean('prompt', columns)} Rename the right one, as in "
-            "dataset.rename_column('question', 'prompt')."
-        )
-
-
 def check_splits(rewards: Any, train_dataset: Any, eval_dataset: Any) -> None:
     """Call [`check_columns`] for each reward and dataset; `eval_dataset` may map names to datasets."""
-    for what, dataset in _splits(train_dataset, eval_dataset).items():
+    for what, dataset in datasets_named(train_dataset, eval_dataset).items():
         for reward in rewards or ():
             check_columns(reward, dataset, what)
-
-
-def _splits(train_dataset: Any, eval_dataset: Any) -> dict[str, Any]:
-    """Return the datasets by the names that error messages use."""
-    evaluated = eval_dataset if isinstance(eval_dataset, Mapping) else {"": eval_dataset}
-    names = {f"eval_dataset {name}".strip(): dataset for name, dataset in evaluated.items()}
-    return {"train_dataset": train_dataset, **names}
 
 
 def check_columns(reward: Any, dataset: Any, what: str, read: bool = True) -> None:

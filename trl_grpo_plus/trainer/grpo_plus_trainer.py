@@ -48,7 +48,7 @@ from ..registry import resolve
 from ..rollouts import groups, resampling
 from ..rollouts.exchange import carried, exchange
 from ..rollouts.generation import IMAGE_FIELDS, Generated, one_each, shown
-from ..scoring import Scoring, check_prompts, check_splits, configure
+from ..scoring import Scoring, check_prompts, check_splits, check_tokens, configure
 from ..traces import advantages_by_token, as_given, logged_step, split_name
 from ..utils import folder_lock
 from ..utils.patching import temporarily
@@ -145,7 +145,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         if all(getattr(type(self), name) is getattr(GRPOPlusTrainer, name) for name in dealt_by):
             compatibility.check_rows(train_dataset, eval_dataset, args)  # a subclass may repeat rows
         if not environment_factory:  # an environment may supply the prompts
-            check_prompts(train_dataset, eval_dataset)
+            check_prompts(train_dataset, eval_dataset, read=rollout_func is None)
         reward_funcs, weights = resolve(reward_funcs, args.reward_weights)
         if weights != args.reward_weights:
             args = copy.copy(args)  # the caller may use it for another trainer
@@ -175,6 +175,8 @@ class GRPOPlusTrainer(GRPOTrainer):
                 environment_factory,
                 **later,
             )
+        if not (rollout_func or environment_factory or self.chat_template):
+            check_tokens(train_dataset, eval_dataset, self.processing_class)
         spare_copies(self.model)
         # TRL would refuse a scale that it does not know. With such a scale, TRL's advantages are replaced.
         self.scale_rewards = args.scale_rewards if args.scale_rewards in TRL_SCALES else "group"

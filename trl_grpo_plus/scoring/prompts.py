@@ -1,0 +1,206 @@
+"""Checks of a dataset's prompts before a run: texts or lists of messages, none of them empty."""
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from ..utils.validation import ConfigError, did_you_mean
+
+
+PREPARED = "Rename a column, or make it in your own function: prepare: file.py:function."  # advice for recipes
+# Names under which datasets have their prompts.
+USUAL = ("prompt", "prompts", "messages", "question", "questions", "instruction", "problem", "input", "query", "text")
+
+
+def datasets_named(train_dataset: Any, eval_dataset: Any) -> dict[str, Any]:
+    """Return a trainer's datasets by the names that error messages use; `eval_dataset` may map names to datasets."""
+    evaluated = eval_dataset if isinstance(eval_dataset, Mapping) else {"": eval_dataset}
+    names = {f"eval_dataset {name}".strip(): dataset for name, dataset in evaluated.items()}
+    return {"train_dataset": train_dataset, **names}
+
+
+def check_prompts(train_dataset: Any, eval_dataset: Any, read: bool = True) -> None:
+    """Refuse a dataset whose prompts would stop TRL in one of its steps.
+
+    Args:
+        train_dataset: a `datasets` dataset, or `None`.
+        eval_dataset: another dataset, or a mapping of names to datasets.
+        read (`bool`, *optional*, defaults to `True`):
+            Whether prompts are looked at. Rows of a stream, and rows that a transform makes, are not.
+
+    A dataset that does not know its columns is not checked.
+
+    Raises:
+        ConfigError: there is no column `prompt`, its values are neither texts nor messages, or some are `None`.
+    """
+    for what, dataset in datasets_named(train_dataset, eval_dataset).items():
+        if why := _wrong_column(dataset, what) or (read and _is_stored(dataset) and _wrong_values(dataset, what)):
+            raise ConfigError(why)
+
+
+def check_tokens(train_dataset: Any, eval_dataset: Any, tokenizer: Any) -> None:
+    """Refuse prompts of which a tokenizer makes no tokens, and messages if it has no chat template for them.
+
+    Args:
+        train_dataset, eval_dataset: as for [`check_prompts`].
+        tokenizer: the run's, or a processor.
+
+    Raises:
+        ConfigError: some prompts are empty, or the tokenizer has no chat template.
+    """
+    for what, dataset in datasets_named(train_dataset, eval_dataset).items():
+        if not _is_stored(dataset) or _wrong_column(dataset, what) is not None:
+            continue
+        messages = is_conversation(_first(dataset))
+        if messages and (why := lacks_template(tokenizer)):
+            raise ConfigError(f"{what}: {why}")
+        begins = (
+            not messages and getattr(tokenizer, "tokenizer", tokenizer)(text="")["input_ids"]
+        )  # a token of its own
+        if not begins and (empty := _rows(dataset, _empty)):
+            raise ConfigError(_said_empty(dataset, what, empty))
+
+
+def lacks_template(tokenizer: Any, model: str = "") -> str | None:
+    """Return why the tokenizer of a model cannot be given messages; `None` if it can."""
+    if getattr(tokenizer, "chat_template", "its own") or "apply_chat_template" in vars(type(tokenizer)):
+        return None
+    of = model or getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
+    return (
+        f"the prompts are messages, but the tokenizer of {of} has no chat template for them. Use an "
+        "instruction-tuned model, save a tokenizer with a chat_template, or make the prompts plain texts."
+    )
+
+
+def wrong_prompts(dataset: Any, what: str) -> str | None:
+    """Return why a recipe's dataset cannot be trained on; `None` if it can.
+
+    The reasons are: there is no column `prompt`, its values are neither texts nor messages, or some prompts are empty
+    or blank.
+    """
+    if why := _wrong_column(dataset, what, PREPARED):
+        return why
+    if getattr(dataset, "column_names", None) is None:  # a stream that does not know its columns
+        return None
+    first = next((row["prompt"] for row in islice(dataset, 1)), "")
+    if first is not None and (why := _wrong_kind(first, what)):
+        return why
+    if not hasattr(dataset, "__len__") or not (empty := _rows(dataset, _blank)):
+        return None
+    return _said_empty(dataset, what, empty)
+
+
+def is_conversation(prompt: Any) -> bool:
+    """Return `True` if a prompt is a list of messages."""
+    return isinstance(prompt, list) and all(isinstance(turn, dict) and "role" in turn for turn in prompt)
+
+
+def has_messages(dataset: Any) -> bool:
+    """Return `True` if the first prompt of a dataset is a list of messages."""
+    return any(is_conversation(row.get("prompt")) for row in islice(dataset, 1))
+
+
+def _wrong_column(dataset: Any, what: str, advice: str | None = None) -> str | None:
+    columns = getattr(dataset, "column_names", None)
+    if columns is None or "prompt" in columns:
+        return None
+    near = did_you_mean("prompt", columns)
+    return (
+        f"{what} has no column 'prompt', the text or the messages to complete. It has "
+        f"{', '.join(map(repr, columns)) or 'none'}.{near} {advice or _renaming(columns, bool(near))}"
+    )
+
+
+def _renaming(columns: Sequence[str], named: bool) -> str:
+    """Return the advice to rename a column: the likeliest, if any, which may be `named` already."""
+    by_name = {column.lower(): column for column in reversed(columns)}
+    likely = next((by_name[name] for name in USUAL if name in by_name), None)
+    how = f"dataset.rename_column({likely or 'question'!r}, 'prompt')"
+    if likely is None:
+        return f"Rename the right one, as in {how}."
+    return f"Rename it: {how}." if named else f"If it is {likely!r}, rename it: {how}."
+
+
+def _wrong_values(dataset: Any, what: str) -> str | None:
+    """Return which stored prompts TRL could not tokenize; `None` if it can all."""
+    if not len(dataset):
+        return None
+    first = _first(dataset)
+    if first is not None and (why := _wrong_kind(first, what)):
+        return why
+    return _said_empty(dataset, what, empty) if (empty := _rows(dataset, _null)) else None
+
+
+def _wrong_kind(prompt: Any, what: str) -> str | None:
+    if isinstance(prompt, str):
+        return None
+    form = f"{what}: a prompt must be a text or a list of messages such as {{role: user, content: ...}}."
+    if not is_conversation(prompt):
+        return f"{form} The first one is {prompt!r:.80}."
+    lacking = next((turn for turn in prompt if "content" not in turn), None)
+    return None if lacking is None else f"{form} The first one has a message without content: {lacking!r:.80}."
+
+
+def _said_empty(dataset: Any, what: str, empty: Sequence[int]) -> str:
+    rows = ", ".join(map(str, empty[:3])) + (", ..." if len(empty) > 3 else "")
+    return (
+        f"{what}: {len(empty)} of {len(dataset)} prompts {'is' if len(empty) == 1 else 'are'} empty, row {rows} "
+        "(counted from 0). Remove these rows from the file, or use dataset.filter(lambda row: row['prompt'])."
+    )
+
+
+def _is_stored(dataset: Any) -> bool:
+    """Return whether the rows are in an Arrow table as they are given to TRL: no stream, and no transform."""
+    return hasattr(dataset, "data") and hasattr(dataset, "__len__") and dataset.format["type"] != "custom"
+
+
+def _first(dataset: Any) -> Any:
+    """Return the first stored prompt, without a decoded image; "" if there is none."""
+    values = dataset.select_columns("prompt").with_format("arrow")[:1]["prompt"].to_pylist()
+    return values[0] if values else ""
+
+
+# Each of these takes a column of Arrow's and returns a mask of its rows. A million rows take 1 ms, but a second for
+# `_blank`, which reads the texts.
+
+
+def _null(column: Any) -> Any:
+    return column.is_null()
+
+
+def _empty(column: Any) -> Any:
+    import pyarrow.compute as compute  # type: ignore[import-untyped]
+
+    size = compute.binary_length if _is_text(column) else compute.list_value_length if _is_list(column) else None
+    return _null(column) if size is None else compute.equal(compute.fill_null(size(column), 0), 0)
+
+
+def _blank(column: Any) -> Any:
+    import pyarrow.compute as compute
+
+    return _empty(compute.utf8_trim_whitespace(column) if _is_text(column) else column)
+
+
+def _is_text(column: Any) -> bool:
+    from pyarrow import types
+
+    return types.is_string(column.type) or types.is_large_string(column.type)
+
+
+def _is_list(column: Any) -> bool:
+    from pyarrow import types
+
+    return types.is_list(column.type) or types.is_large_list(column.type)
+
+
+def _rows(dataset: Any, mask: Any) -> list[int]:
+    """Return the rows whose prompt is in the mask. The rows of a selection are looked up only if there are any."""
+    import pyarrow.compute as compute
+
+    column, chosen = dataset.data.column("prompt"), getattr(dataset, "_indices", None)
+    if mask is _null and not column.null_count:
+        return []
+    found = compute.indices_nonzero(mask(column))
+    if chosen is not None and len(found):
+        found = compute.indices_nonzero(compute.is_in(chosen.column(0), value_set=found))
+    return found.to_pylist()
