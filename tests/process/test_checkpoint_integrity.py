@@ -118,6 +118,25 @@ def test_one_that_is_named_and_not_whole_is_refused(run):
         resume(run, str(run / "checkpoint-4"))
 
 
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        ("", "run is a run, not a checkpoint. Its last checkpoint is .*/run/checkpoint-6"),
+        ("checkpoint-5", "checkpoint-5 is not a checkpoint. There is no such folder. Did you mean checkpoint-"),
+        ("rollouts", "rollouts is incomplete: trainer_state.json is missing"),
+    ],
+)
+def test_what_is_named_and_is_no_checkpoint_is_said_to_be_what_it_is(run, named, words):
+    with pytest.raises(ConfigError, match=words):
+        resume(run, str(run / named))
+
+
+@pytest.mark.parametrize("text", ["True", "false"])
+def test_a_value_in_quotes_is_said_to_be_a_text(run, text):
+    with pytest.raises(ConfigError, match=f"resume_from_checkpoint='{text}' is a text. Give True, None or 'auto'"):
+        resume(run, text)
+
+
 def rewritten(run, change):
     path = run / "checkpoint-4" / STATE
     torch.save(change(torch.load(path, weights_only=True)), path)
@@ -270,7 +289,7 @@ def test_what_fails_after_a_checkpoint_is_whole_is_not_said_of_it(run):
 
 
 def test_a_file_in_the_place_of_a_folder_is_refused(run):
-    with pytest.raises(ConfigError, match=r"trainer_state.json cannot be read \(.*Not a directory"):
+    with pytest.raises(ConfigError, match=r"trainer_state[.]json is not a checkpoint[.] It is a file"):
         resume(run, str(run / "checkpoint-4" / "trainer_state.json"))
 
 

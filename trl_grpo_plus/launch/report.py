@@ -7,12 +7,9 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from transformers.trainer_utils import get_last_checkpoint
-
 from ..traces import evaluated
 from ..trainer.checkpoint_integrity import AUTO, check, last_complete, last_complete_if_any
 from ..utils.terminal import say
-from ..utils.validation import ConfigError
 from ..view import write_page
 from .previous_run import PAGE, SUMMARY, move_aside, stamps
 
@@ -72,12 +69,6 @@ def checkpoint_to_resume(training_args: Any) -> str | None:
         return None
     if str(checkpoint).lower() == "true":
         checkpoint = last_complete(folder)
-    if not os.path.isdir(checkpoint):
-        raise ConfigError(f"resume_from_checkpoint: {checkpoint} is not a checkpoint.")
-    if last := get_last_checkpoint(checkpoint):
-        raise ConfigError(
-            f"resume_from_checkpoint: {checkpoint} is a run, not a checkpoint. Its last checkpoint is {last}."
-        )
     check(checkpoint)
     return checkpoint
 

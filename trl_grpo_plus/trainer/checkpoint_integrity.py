@@ -19,10 +19,10 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from safetensors import SafetensorError, safe_open
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
 
 from ..traces import FOLDER
-from ..utils.validation import ConfigError
+from ..utils.validation import ConfigError, did_you_mean
 
 
 logger = logging.getLogger(__name__)  # accelerate's logger needs initialized processes
@@ -96,7 +96,20 @@ def lacking(folder: str | Path) -> str:
 
 
 def check(folder: str) -> None:
-    """Refuse an incomplete checkpoint."""
+    """Refuse what is no checkpoint, or an incomplete one."""
+    if not os.path.isdir(folder):
+        if str(folder).lower() in ("true", "false", "none"):
+            values = f"True, None or {AUTO!r}"
+            raise ConfigError(
+                f"resume_from_checkpoint={folder!r} is a text. Give {values}, or the path of a checkpoint."
+            )
+        beside = did_you_mean(Path(folder).name, [path.name for path in Path(folder).parent.glob("*")])
+        why = "It is a file." if os.path.exists(folder) else f"There is no such folder.{beside}"
+        raise ConfigError(f"resume_from_checkpoint: {folder} is not a checkpoint. {why}")
+    if last := get_last_checkpoint(folder):
+        raise ConfigError(
+            f"resume_from_checkpoint: {folder} is a run, not a checkpoint. Its last checkpoint is {last}."
+        )
     if lack := lacking(folder):
         raise ConfigError(f"resume_from_checkpoint: {folder} is incomplete: {lack}. Name an earlier checkpoint.")
 
