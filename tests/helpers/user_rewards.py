@@ -158,3 +158,10 @@ NOT_A_FUNCTION = 3
 
 def by_halves(completions, **kwargs):
     return [[Step(len(text) // 2, 1.0), Step(len(text), 0.5)] if text else [] for text in completions]
+
+
+def hangs_or_dies(completions, number, **kwargs):
+    """Hangs for even rows, and ends its process for the others."""
+    if number[0] % 2:
+        os._exit(1)
+    time.sleep(60)

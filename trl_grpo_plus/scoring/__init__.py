@@ -5,6 +5,7 @@ definition     a registered reward: its function, the names its signature reads,
 reward         a definition with its arguments, which TRL calls; it runs in this process or in workers
 columns        checks that a dataset has the columns that a reward reads
 prompts        checks of a dataset's prompts
+failures       the words for a failed reward
 batch_scoring  the scores of a batch, for TRL, traces and alarms
 worker_pool    the processes that score under a time limit
 worker_handle  the pool's handle on a worker process

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..utils.signatures import call, is_async
 from .definition import FAILURES
+from .failures import warn_of_first
 from .outcome import STATUSES, Outcome, Step, first_failure, outcomes_of
 from .reward import Reward, reports_outcomes
 
@@ -27,6 +28,8 @@ class Scoring:
     Args:
         rewards (`Sequence`): K reward functions or models; models are not wrapped.
         names (`Sequence[str]`): K names.
+        said (`set`, *optional*): names and statuses of failures that the run goes on with, and was warned of. `None`:
+            no warnings.
 
     Attributes:
         functions (`list`): K functions to call.
@@ -38,11 +41,11 @@ class Scoring:
         cause (`BaseException`, *optional*): the first exception among the failures.
     """
 
-    def __init__(self, rewards: Sequence[Any], names: Sequence[str]):
+    def __init__(self, rewards: Sequence[Any], names: Sequence[str], said: set[tuple[str, str]] | None = None):
         self.outcomes: list[list[Outcome] | None] = [None] * len(rewards)
         self.steps: list[list[tuple[Step, ...] | None] | None] = [None] * len(rewards)
         self.failures: list[str] = []
-        self._names = names
+        self._names, self._said = names, said
         self.cause: BaseException | None = None
         self.functions = [self._watched(i, reward, names[i]) for i, reward in enumerate(rewards)]
 
@@ -95,7 +98,10 @@ class Scoring:
         except FAILURES as error:
             return self._fail(f"reward {reward.__name__!r} cannot score.", error, len(completions))
         self.outcomes[index] = outcomes
-        return self._passed(index, outcomes, reward.failure(outcomes, completions))
+        failure = reward.failure(outcomes, completions)
+        if failure is None and self._said is not None:
+            warn_of_first(self._names[index], outcomes, reward.policies, self._said)
+        return self._passed(index, outcomes, failure)
 
     def _call(self, index: int, reward: Callable[..., Any], name: str, columns: dict[str, Any]) -> list[float | None]:
         completions = columns["completions"]

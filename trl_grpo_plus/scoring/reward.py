@@ -121,6 +121,11 @@ class Reward:
             outcomes[i] = self._by_policy(outcome)
         return outcomes
 
+    @property
+    def policies(self) -> dict[str, Policy]:
+        """The policy for each status that has one."""
+        return {"timeout": self.on_timeout, "error": self.on_error}
+
     def _passed(self, columns: dict[str, Any]) -> list[Outcome]:
         outcomes = self.score(**columns)
         failure = self.failure(outcomes, columns["completions"])
@@ -130,8 +135,7 @@ class Reward:
 
     def failure(self, outcomes: Sequence[Outcome], completions: Sequence[Any]) -> str | None:
         """Describe the first outcome that must stop the run; `None` if there is none."""
-        policies = {"timeout": self.on_timeout, "error": self.on_error}
-        raising = {status for status, policy in policies.items() if policy == "raise"}
+        raising = {status for status, policy in self.policies.items() if policy == "raise"}
         return first_failure(f"reward {self.__name__!r}", outcomes, completions, raising)
 
     def prepare(self) -> "Reward":
@@ -215,7 +219,7 @@ class Reward:
         return shared().map(definition.target, self.args, samples, self.timeout, preload=definition.preload)
 
     def _by_policy(self, outcome: Outcome) -> Outcome:
-        policy = {"timeout": self.on_timeout, "error": self.on_error}.get(outcome.status)
+        policy = self.policies.get(outcome.status)
         return outcome._replace(score=0.0) if policy == "zero" and not outcome.decided else outcome
 
     def _check_loadable(self) -> None:

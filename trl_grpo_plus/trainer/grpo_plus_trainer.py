@@ -139,6 +139,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._sampler: Any = None  # TRL's sampler of the training set
         self._split = "eval"  # the split under evaluation
         self._entropy: float | None = None  # the value that was measured last
+        self._failures_said: set[tuple[str, str]] = set()  # rewards and statuses that a warning has told of
         self._window_tokens = 0  # live tokens of all ranks since the last optimizer step
         selection.check_dataset(train_dataset, "train_dataset", args)
         dealt_by = ("get_train_dataloader", "_get_train_sampler")
@@ -346,7 +347,7 @@ class GRPOPlusTrainer(GRPOTrainer):
     def _score(self, inputs: list[dict[str, Any]], prompts: list[Any], *completions: Any) -> groups.Round:
         """Score the last generation with TRL's rewards. A failure stops all ranks with the same message."""
         batch, tokenizer = self._batch, self._tokenizer
-        scoring = Scoring(self.reward_funcs, self.reward_func_names)
+        scoring = Scoring(self.reward_funcs, self.reward_func_names, self._failures_said)
         with temporarily(self, reward_funcs=scoring.functions):
             rewards = super()._calculate_rewards(batch.with_tool_mask(inputs), prompts, *completions)
         batch.scored(scoring, len(inputs))
