@@ -31,7 +31,7 @@ class SlimProgress(ProgressCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         """Print the entry above the bars."""
-        _print_line(state, logs)
+        _print_line(args, state, logs)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Remove the evaluation's bar, after the training too."""
@@ -45,26 +45,33 @@ class SlimPrinter(PrinterCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         """Print the entry."""
-        _print_line(state, logs)
+        _print_line(args, state, logs)
 
 
-def _print_line(state: Any, logs: dict[str, Any] | None) -> None:
-    line = describe(logs or {})
+def _print_line(args: Any, state: Any, logs: dict[str, Any] | None) -> None:
+    line = describe(logs or {}, hasattr(args, "num_generations"))
     if state.is_world_process_zero and line:
         tqdm.write(f"step {state.global_step:>4}  {line}")
 
 
-def describe(logs: dict[str, Any]) -> str:
-    """Return the part of a log entry that shows the state of the run, or an empty text."""
+def describe(logs: dict[str, Any], samples: bool = False) -> str:
+    """Return the part of a log entry that shows the state of the run, or an empty text.
+
+    Args:
+        logs (`dict`): the entry.
+        samples (`bool`, *optional*, defaults to `False`):
+            Whether the trainer samples batches. A step without a reward then trained on the batch of an earlier one.
+    """
     evaluation = evaluated(logs)
     if evaluation is not None:
         return f"{evaluation[0].replace('_', ' ', 1)}: reward {evaluation[1]:.3f}"
     words = [f"{name} {logs[name]:.3f}" for name in ("reward", "entropy") if logs.get(name) is not None]
     words += [
         f"{name} {100 * logs['groups/' + name]:.0f} %"
-        for name in ("alive", "all_good", "all_bad", "tied", "truncated")
+        for name in ("alive", "all_good", "all_bad", "tied", "unscored", "truncated")
         if logs.get("groups/" + name)
     ]
+    words += ["(batch of an earlier step)"] if samples and "loss" in logs and "reward" not in logs else []
     alarms = [name.removeprefix("alarms/") for name, value in logs.items() if name.startswith("alarms/") and value]
     return "  ".join([*words, *([f"alarms: {', '.join(alarms)}"] if alarms else [])])
 
