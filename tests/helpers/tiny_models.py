@@ -1,5 +1,6 @@
 """What the tests train: models of a few thousand weights and a tokenizer of a few characters, made here."""
 
+import copy
 import functools
 import importlib.metadata
 import itertools
@@ -43,6 +44,13 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
         tokenizer_object=fast, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>", padding_side="left"
     )
+
+
+def chat_tokenizer() -> PreTrainedTokenizerFast:
+    """The same with a chat template: what the messages say, and "="."""
+    chats = copy.deepcopy(tokenizer())
+    chats.chat_template = "{% for message in messages %}{{ message['content'] }}{% endfor %}="
+    return chats
 
 
 def qwen2(**sizes: Any) -> Qwen2Config:

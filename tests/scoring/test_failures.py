@@ -1,10 +1,14 @@
 """What is said of a reward that fails: by whom it was written, where, and once."""
 
 import re
+import traceback
 from pathlib import Path
 
 import pytest
 import tiny_models
+from datasets import Dataset
+
+from trl_grpo_plus.scoring import RewardError
 
 
 FILE = str(Path(__file__).parents[1] / "helpers" / "user_rewards.py")
@@ -48,3 +52,75 @@ def test_each_kind_of_failure_of_a_reward_in_workers_is_warned_of(tmp_path, capl
 def test_a_reward_that_works_is_not_warned_of(tmp_path, caplog):
     tiny_models.trained(tmp_path, [tiny_models.digits, {"name": tiny_models.digits, "label": "mine"}])
     assert warned(caplog) == []
+
+
+def raised(folder, reward, **options):
+    """The error of a run, and what Python prints of it, without the lines of this file above `train`."""
+    trainer = tiny_models.trainer(folder, reward, **options)
+    with pytest.raises(RewardError) as caught:
+        trainer.train()
+    return str(caught.value), "".join(traceback.format_exception(caught.value))
+
+
+LINE = adds.__code__.co_firstlineno + 1
+
+
+def test_an_error_is_printed_with_the_users_frames_and_once_more_in_one_line(tmp_path):
+    said, printed = raised(tmp_path, adds)
+    what = 'TypeError: can only concatenate str (not "int") to str'
+    assert said == f"reward 'adds' failed (test_failures.py:{LINE}): {what}"
+    assert printed.count(what) == 2
+    assert printed.count("in adds") == 1
+    files = [Path(path).name for path in re.findall(r'File "(.*)", line', printed)]
+    assert files == ["test_failures.py"] * (files.count("test_failures.py") - 1) + [
+        "test_failures.py",
+        "grpo_plus_trainer.py",
+    ]
+    assert len(printed.splitlines()) < 24
+
+
+@pytest.mark.parametrize("timeout", [None, 9.0])
+def test_a_reward_with_an_entry_names_the_sample_and_has_no_frames_of_the_package(tmp_path, timeout):
+    rows = tiny_models.prompts(30).select([2, 3])
+    said, printed = raised(tmp_path, {"name": f"{FILE}:fails_on_one", "label": "mine", "timeout": timeout}, data=rows)
+    assert re.match(r"reward 'mine' failed on sample \d of 8\.", said)
+    assert "Its completion is" in said
+    assert "set on_error of the reward to 'zero' or 'abstain'" in said
+    assert printed.count("KeyError: 'a bug in the reward'") == 1
+    assert printed.count("in fails_on_one") == 1
+    assert not re.search(r"trl_grpo_plus/scoring/|/signatures\.py|/transformers/|/trl/", printed)
+
+
+@pytest.mark.parametrize("entry", [False, True])
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [([1.0], "it returned 1 rewards for 8 completions"), (None, "got NoneType"), (1.0, "got float")],
+)
+def test_a_wrong_return_is_one_sentence(tmp_path, entry, value, words):
+    def mine(completions, **columns):
+        return value
+
+    said, printed = raised(tmp_path, {"name": mine, "on_error": "raise"} if entry else mine)
+    first = said.splitlines()[0]
+    assert words.lower() in first.lower()
+    assert "Traceback" not in said
+    assert printed.count("Traceback") == 1
+
+
+@pytest.mark.parametrize("entry", [False, True])
+@pytest.mark.parametrize("reward", [strips, searches])
+def test_a_reward_for_texts_that_is_given_messages_is_told_so(tmp_path, reward, entry):
+    data = Dataset.from_dict({"prompt": [[{"role": "user", "content": "1"}]] * 8})
+    extra = {"processing_class": tiny_models.chat_tokenizer()}
+    chosen = {"name": reward, "on_error": "raise"} if entry else reward
+    said, _ = raised(tmp_path, chosen, data=data, extra=extra)
+    assert "Completions are lists of messages here: the text of one is completion[-1]['content']." in said
+
+
+def test_another_error_is_not_blamed_on_messages(tmp_path):
+    def looks_up(completions, **columns):
+        return [completion.nothing for completion in completions]
+
+    data = Dataset.from_dict({"prompt": [[{"role": "user", "content": "1"}]] * 8})
+    said, _ = raised(tmp_path, looks_up, data=data, extra={"processing_class": tiny_models.chat_tokenizer()})
+    assert "lists of messages" not in said

@@ -140,7 +140,7 @@ async def fails_asynchronously(completions, **kwargs):
         ({**MINE, "timeout": 5.0}, f"reward 'mine' {A_BUG}", type(None)),
         (user_rewards.fails_on_one, r"'fails_on_one' failed[\s\S]*KeyError: 'a bug in the reward'", KeyError),
         (fails_asynchronously, "KeyError: 'an awaited bug'", KeyError),
-        (user_rewards.wrong_length, "it returned 1 rewards for 24 completions", ValueError),
+        (user_rewards.wrong_length, "it returned 1 rewards for 24 completions", type(None)),
     ],
 )
 def test_an_error_stops_the_run_with_its_reason(tmp_path, entry, words, cause):

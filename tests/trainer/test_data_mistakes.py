@@ -60,12 +60,6 @@ def messages(content="1"):
     return [{"role": "user", "content": content}]
 
 
-def with_template():
-    tokenizer = copy.deepcopy(tiny_models.tokenizer())
-    tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}{% endfor %}="
-    return tokenizer
-
-
 PROMPTS = {
     "None": (["1+1=", None] * 4, "4 of 8 prompts are empty, row 1, 3, 5, ..."),
     "None first": ([None, *["1+1="] * 7], "1 of 8 prompts is empty, row 0 "),
@@ -87,19 +81,21 @@ def test_prompts_that_would_stop_a_later_step_are_refused_with_their_rows(tmp_pa
     sets = {"train_dataset": good, what: data}
     extra = {name: rows for name, rows in sets.items() if name != "train_dataset"}
     with pytest.raises(ConfigError, match=f"^{what}: .*{words}"):
-        made(tmp_path, sets["train_dataset"], extra={"processing_class": with_template(), **extra})
+        made(tmp_path, sets["train_dataset"], extra={"processing_class": tiny_models.chat_tokenizer(), **extra})
 
 
 def test_messages_without_a_template_for_them_are_refused(tmp_path):
     data = Dataset.from_dict({"prompt": [messages()] * 8})
     with pytest.raises(ConfigError, match=r"train_dataset: the prompts are messages, but .* has no chat template"):
         made(tmp_path, data)
-    made(tmp_path, data, extra={"processing_class": with_template()})
+    made(tmp_path, data, extra={"processing_class": tiny_models.chat_tokenizer()})
 
 
 @pytest.mark.parametrize("prompts", [["1+1=", "  "] * 4, [messages("1"), messages(""), messages(None)] * 3])
 def test_what_trl_trains_on_is_not_refused(tmp_path, prompts):
-    trainer = made(tmp_path, Dataset.from_dict({"prompt": prompts}), extra={"processing_class": with_template()})
+    trainer = made(
+        tmp_path, Dataset.from_dict({"prompt": prompts}), extra={"processing_class": tiny_models.chat_tokenizer()}
+    )
     trainer.train()
     assert trainer.state.global_step == 3
 

@@ -7,13 +7,12 @@ the trainer.
 """
 
 import asyncio
-import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..utils.signatures import call, is_async
 from .definition import FAILURES
-from .failures import warn_of_first
+from .failures import hint, in_one_line, own_frames, warn_of_first, where
 from .outcome import STATUSES, Outcome, Step, first_failure, outcomes_of
 from .reward import Reward, reports_outcomes
 
@@ -38,7 +37,7 @@ class Scoring:
         steps (`list[list | None]`): K entries: for a reward that gave steps, one tuple of [`Step`] or `None` per
             sample; `None` for other rewards.
         failures (`list[str]`): descriptions of the failures that must stop the run.
-        cause (`BaseException`, *optional*): the first exception among the failures.
+        cause (`BaseException`, *optional*): the first exception of a user's function, with that function's frames.
     """
 
     def __init__(self, rewards: Sequence[Any], names: Sequence[str], said: set[tuple[str, str]] | None = None):
@@ -96,7 +95,7 @@ class Scoring:
         try:
             outcomes = reward.score(**columns)
         except FAILURES as error:
-            return self._fail(f"reward {reward.__name__!r} cannot score.", error, len(completions))
+            return self._raised(f"reward {reward.__name__!r} cannot score", error, completions)
         self.outcomes[index] = outcomes
         failure = reward.failure(outcomes, completions)
         if failure is None and self._said is not None:
@@ -108,7 +107,7 @@ class Scoring:
         try:
             outcomes = outcomes_of(call(reward, columns), completions)
         except FAILURES as error:
-            return self._fail(f"reward {name!r} failed.", error, len(completions))
+            return self._raised(f"reward {name!r} failed", error, completions)
         if reports_outcomes(reward):
             self.outcomes[index] = outcomes
         return self._passed(index, outcomes, first_failure(f"reward {name!r}", outcomes, completions))
@@ -119,23 +118,25 @@ class Scoring:
             try:
                 outcomes = outcomes_of(await call(reward, columns), completions)
             except (*FAILURES, asyncio.CancelledError) as error:  # a task of the reward function was cancelled
-                return self._fail(f"reward {name!r} failed.", error, len(completions))
+                return self._raised(f"reward {name!r} failed", error, completions)
             return self._passed(index, outcomes, first_failure(f"reward {name!r}", outcomes, completions))
 
         return score
 
     def _passed(self, index: int, outcomes: Sequence[Outcome], failure: str | None) -> list[float | None]:
         if failure:
-            return self._fail(failure, None, len(outcomes))
+            self.failures.append(failure)
+            return [0.0] * len(outcomes)
         if any(outcome.steps is not None for outcome in outcomes):
             self.steps[index] = [outcome.steps for outcome in outcomes]
         return [outcome.score for outcome in outcomes]
 
-    def _fail(self, what: str, error: BaseException | None, count: int) -> list[float | None]:
-        self.cause = self.cause or error
-        trace = "".join(traceback.format_exception(error)) if error else ""
-        self.failures.append(f"{what}\n{trace}".strip())
-        return [0.0] * count
+    def _raised(self, what: str, error: BaseException, completions: Sequence[Any]) -> list[float | None]:
+        """Note a failure in one line. The frames of the user's function are kept in the cause alone."""
+        if frames := own_frames(error):
+            self.cause = self.cause or error.with_traceback(frames)
+        self.failures.append(f"{what}{where(error)}: {in_one_line(error)}{hint(error, completions)}")
+        return [0.0] * len(completions)
 
 
 def _is_model(reward: Any) -> bool:

@@ -1,13 +1,66 @@
-"""The words for a failed reward: one warning for each kind."""
+"""The words for a failed reward: the user's own frames, the error in one line, and one warning for each kind."""
 
 import logging
+import os
+import traceback
 from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
 
+from ..utils import signatures
 from ..utils.terminal import visible
 from .outcome import Outcome
 
 
 logger = logging.getLogger(__name__)  # accelerate's logger needs an initialised distributed state
+
+_OURS = (os.path.join(os.path.dirname(os.path.abspath(__file__)), ""), os.path.abspath(signatures.__file__))
+_ON_LISTS = (
+    "expected string or bytes-like object",
+    "sequence item 0: expected str instance",
+    "argument of type 'dict'",
+)
+_MESSAGES = "Completions are lists of messages here: the text of one is completion[-1]['content']."
+
+
+def own_frames(error: BaseException) -> TracebackType | None:
+    """Return an error's traceback from the first frame that is not of this package's calls; `None` without such."""
+    frames = error.__traceback__
+    while frames is not None and os.path.abspath(frames.tb_frame.f_code.co_filename).startswith(_OURS):
+        frames = frames.tb_next
+    return frames
+
+
+def in_one_line(error: BaseException) -> str:
+    """Return the type and the text of an error; of this package's own errors about a reward the text alone."""
+    if own_frames(error) is None and isinstance(error, TypeError | ValueError):
+        return str(error)
+    return " ".join("".join(traceback.format_exception_only(error)).split("\n")).strip()
+
+
+def with_frames(error: BaseException) -> str:
+    """Return an error with the traceback of the user's code, or in one line if it is not of the user's code."""
+    if (frames := own_frames(error)) is None:
+        return in_one_line(error)
+    return "".join(traceback.format_exception(type(error), error, frames, limit=-8)).strip()
+
+
+def where(error: BaseException) -> str:
+    """Return the last place in the user's file, as " (rewards.py:4)"; "" if there is none."""
+    if (frames := own_frames(error)) is None:
+        return ""
+    places = traceback.extract_tb(frames)
+    last = [place for place in places if place.filename == places[0].filename][-1]
+    return f" ({os.path.basename(last.filename)}:{last.lineno})"
+
+
+def hint(error: BaseException, completions: Sequence[Any]) -> str:
+    """Return a sentence if the error is that of a function for texts which was given messages, else ""."""
+    if not completions or not isinstance(completions[0], list):
+        return ""
+    of_a_text = isinstance(error, AttributeError) and isinstance(error.obj, list | dict) and error.name in dir(str)
+    given_a_list = isinstance(error, TypeError) and any(words in str(error) for words in _ON_LISTS)
+    return f". {_MESSAGES}" if of_a_text or given_a_list else ""
 
 
 def warn_of_first(

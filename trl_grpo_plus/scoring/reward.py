@@ -5,7 +5,6 @@ two (`on_timeout`, `on_error`), since the model would be trained on a failure th
 """
 
 import inspect
-import traceback
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from ..utils.signatures import call, is_async
 from ..utils.terminal import visible
 from ..utils.validation import ConfigError, Number, did_you_mean, error_prefix, fits, one_of, spelled
 from .definition import FAILURES, FOR_ALL, NOT_IN_WORKERS, POLICIES, TRL_GIVES, Definition, Policy, definition_at
+from .failures import hint, in_one_line, own_frames, with_frames
 from .outcome import Outcome, first_failure, outcomes_of
 from .worker_pool import shared
 
@@ -207,9 +207,12 @@ class Reward:
         try:
             arguments = {"completions": completions, **values, **self.args}
             return outcomes_of(call(self.definition.function, arguments), completions)
-        except FAILURES:
-            trace = traceback.format_exc(limit=-8)
-            return [Outcome(None, "error", f"It was called with all {count} samples at once.\n{trace}")] * count
+        except FAILURES as error:
+            if own_frames(error) is None:
+                why = in_one_line(error)
+                return [Outcome(None, "error", f"{why[:1].upper()}{why[1:]}.")] * count
+            why = f"It was called with all {count} samples at once.\n{with_frames(error)}"
+            return [Outcome(None, "error", why + hint(error, completions))] * count
 
     def _in_workers(self, completions: Sequence[Any], values: Mapping[str, Any]) -> list[Outcome]:
         assert self.timeout is not None

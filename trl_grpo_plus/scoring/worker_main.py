@@ -10,6 +10,7 @@ from typing import Any
 
 from ..utils.fork_server import adopt_orphans
 from ..utils.signatures import call
+from .failures import hint, with_frames
 from .outcome import Outcome, outcomes_of
 from .process_state import State, keep_all, left_running
 
@@ -65,8 +66,8 @@ def _serve(connection: Connection, fresh: State) -> None:
             return
         try:
             target, args, sample = pickle.loads(job)
-        except BaseException:  # a column's type cannot be imported here
-            _send(connection, {"outcome": _failed().as_json()})
+        except BaseException as error:  # a column's type cannot be imported here
+            _send(connection, {"outcome": _failed(error).as_json()})
             continue
         if target not in loaded:
             fresh.put_back()
@@ -101,13 +102,13 @@ def _score(function: Any, args: dict[str, Any], sample: dict[str, Any], state: S
     try:
         columns = {name: [value] for name, value in sample.items()}
         return outcomes_of(call(function, {**columns, **args}), columns["completions"])[0]
-    except BaseException:  # SystemExit too
+    except BaseException as error:  # SystemExit too
         state.put_back()  # the sample may have removed something that `traceback` needs
-        return _failed()
+        return _failed(error, sample["completions"])
 
 
-def _failed() -> Outcome:
-    return Outcome(None, "error", traceback.format_exc(limit=-8)[-MESSAGE_CHARS:])
+def _failed(error: BaseException, completion: Any = None) -> Outcome:
+    return Outcome(None, "error", f"{with_frames(error)[-MESSAGE_CHARS:]}{hint(error, [completion])}")
 
 
 def _send(connection: Connection, message: dict[str, Any]) -> None:

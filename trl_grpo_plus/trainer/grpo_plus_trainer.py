@@ -48,7 +48,7 @@ from ..registry import resolve
 from ..rollouts import groups, resampling
 from ..rollouts.exchange import carried, exchange
 from ..rollouts.generation import IMAGE_FIELDS, Generated, one_each, shown
-from ..scoring import Scoring, check_prompts, check_splits, check_tokens, configure
+from ..scoring import RewardError, Scoring, check_prompts, check_splits, check_tokens, configure
 from ..traces import advantages_by_token, as_given, logged_step, split_name
 from ..utils import folder_lock
 from ..utils.patching import temporarily
@@ -573,10 +573,13 @@ class GRPOPlusTrainer(GRPOTrainer):
         Raises:
             ConfigError: another run writes into `output_dir`; see [`trl_grpo_plus.utils.folder_lock`].
         """
-        with folder_lock.hold(self.args.output_dir), self._recorder.blaming_trackers():
-            return super().train(
-                checkpoint_integrity.complete_checkpoint(resume_from_checkpoint, self.args.output_dir), *args, **kwargs
-            )
+        folder = self.args.output_dir
+        try:
+            with folder_lock.hold(folder), self._recorder.blaming_trackers():
+                checkpoint = checkpoint_integrity.complete_checkpoint(resume_from_checkpoint, folder)
+                return super().train(checkpoint, *args, **kwargs)
+        except RewardError as error:  # forty frames of the libraries would hide the reward's own
+            raise error.with_traceback(None) from error.__cause__
 
     def set_initial_training_values(self, *args: Any, **kwargs: Any) -> Any:
         """Return the lengths of the run as transformers' `Trainer` does, and keep that of an epoch."""
