@@ -7,11 +7,11 @@ the trainer.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..utils.signatures import call, is_async
-from .definition import FAILURES
+from .definition import FAILURES, Policy
 from .failures import hint, in_one_line, own_frames, warn_of_first, where
 from .outcome import STATUSES, Outcome, Step, first_failure, outcomes_of
 from .reward import Reward, reports_outcomes
@@ -96,10 +96,8 @@ class Scoring:
             outcomes = reward.score(**columns)
         except FAILURES as error:
             return self._raised(f"reward {reward.__name__!r} cannot score", error, completions)
-        self.outcomes[index] = outcomes
         failure = reward.failure(outcomes, completions)
-        if failure is None and self._said is not None:
-            warn_of_first(self._names[index], outcomes, reward.policies, self._said)
+        self._count(index, outcomes, failure, reward.policies)
         return self._passed(index, outcomes, failure)
 
     def _call(self, index: int, reward: Callable[..., Any], name: str, columns: dict[str, Any]) -> list[float | None]:
@@ -108,9 +106,10 @@ class Scoring:
             outcomes = outcomes_of(call(reward, columns), completions)
         except FAILURES as error:
             return self._raised(f"reward {name!r} failed", error, completions)
+        failure = first_failure(f"reward {name!r}", outcomes, completions)
         if reports_outcomes(reward):
-            self.outcomes[index] = outcomes
-        return self._passed(index, outcomes, first_failure(f"reward {name!r}", outcomes, completions))
+            self._count(index, outcomes, failure, {})
+        return self._passed(index, outcomes, failure)
 
     def _async_function(self, index: int, reward: Callable[..., Any], name: str) -> Callable[..., Any]:
         async def score(**columns: Any) -> list[float | None]:
@@ -122,6 +121,12 @@ class Scoring:
             return self._passed(index, outcomes, first_failure(f"reward {name!r}", outcomes, completions))
 
         return score
+
+    def _count(self, index: int, outcomes: list[Outcome], failure: str | None, policies: Mapping[str, Policy]) -> None:
+        """Keep a reward's outcomes for the metrics, and warn of its first failure that does not stop the run."""
+        self.outcomes[index] = outcomes
+        if failure is None and self._said is not None:
+            warn_of_first(self._names[index], outcomes, policies, self._said)
 
     def _passed(self, index: int, outcomes: Sequence[Outcome], failure: str | None) -> list[float | None]:
         if failure:
