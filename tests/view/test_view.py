@@ -752,6 +752,18 @@ def test_the_command_says_what_has_no_room_and_what_it_cannot_show(tmp_path, cap
     assert "is not a folder. Give the output_dir of a run" in capsys.readouterr().err
 
 
+def test_a_folder_without_attempts_says_what_to_give_in_its_place(tmp_path, capsys):
+    def told(folder):
+        assert main(["view", str(folder)]) == 2
+        return capsys.readouterr().err
+
+    assert "For stock TRL: trl_grpo_plus.attach(trainer)" in told(tmp_path)
+    (tmp_path / "first" / "rollouts").mkdir(parents=True)
+    assert f"holds the folders of runs: first. Give one of them, such as {tmp_path / 'first'}." in told(tmp_path)
+    (tmp_path / "first" / "rollouts" / "run.json").write_text("{}")
+    assert "the run ended before its first batch was finished" in told(tmp_path / "first")
+
+
 def test_every_verdict_has_a_colour_on_light_and_on_dark():
     css = (Path(view.__file__).parent / "viewer" / "style.css").read_text()
     for verdict in VERDICTS:

@@ -99,10 +99,24 @@ def find(run: str | Path) -> Path:
     for folder in (Path(run) / FOLDER, Path(run)):
         if any(parse_name(path) for path in folder.glob("*.jsonl*")):
             return within(folder, Path(run))
-    exists = "has no traces in it" if Path(run).is_dir() else "is not a folder"
-    raise ConfigError(
-        f"{run} {exists}. Give the output_dir of a run of GRPOPlusTrainer: its attempts are in its folder `{FOLDER}`, "
-        "unless it ran with trace_every=0."
+    raise ConfigError(f"{run} {_lack_of_traces(Path(run))}")
+
+
+def _lack_of_traces(run: Path) -> str:
+    """Say why a path has no traces, and what to give in its place."""
+    if not run.is_dir():
+        return f"is not a folder. Give the output_dir of a run: its attempts are in its folder `{FOLDER}`."
+    if (run / FOLDER / "run.json").is_file():
+        return "has no attempts in it: the run ended before its first batch was finished."
+    runs = sorted(path.parent.name for path in run.glob(f"*/{FOLDER}") if path.is_dir())
+    if runs:
+        listed = ", ".join([*runs[:5], *(["..."] if runs[5:] else [])])
+        return (
+            f"has no traces in it, but holds the folders of runs: {listed}. Give one of them, such as {run / runs[0]}."
+        )
+    return (
+        f"has no traces in it. Give the output_dir of a run of GRPOPlusTrainer: its attempts are in its folder "
+        f"`{FOLDER}`, unless it ran with trace_every=0. For stock TRL: trl_grpo_plus.attach(trainer) before train()."
     )
 
 
