@@ -8,6 +8,7 @@ import pytest
 from datasets import Dataset
 
 from trl_grpo_plus.cli.check import data as check_data
+from trl_grpo_plus.cli.check import trial
 from trl_grpo_plus.cli.check.trial import definition_of, is_registered, try_out
 from trl_grpo_plus.cli.main import main
 from trl_grpo_plus.registry import get_reward
@@ -15,6 +16,8 @@ from trl_grpo_plus.utils.tables import FAILED, OK, UNSEEN
 
 
 SOURCE = textwrap.dedent("""
+    import asyncio, os, time, urllib.error
+
     calls = []
 
 
@@ -82,6 +85,29 @@ SOURCE = textwrap.dedent("""
 
 
     instance = Judge(0.5)
+
+
+    def unreachable(completions):
+        raise urllib.error.URLError("no route")
+
+
+    def without_key(completions):
+        return os.environ["THE_JUDGES_KEY"]
+
+
+    def caused(completions):
+        try:
+            raise ConnectionRefusedError("no judge")
+        except OSError as error:
+            raise ValueError("the judge failed") from error
+
+
+    def cancelled(completions):
+        raise asyncio.CancelledError
+
+
+    def hangs(completions):
+        time.sleep(600)
 """)
 ROWS = [{"prompt": f"{i}+{i}=", "answer": str(2 * i)} for i in range(6)]
 
@@ -96,6 +122,13 @@ def place(tmp_path, monkeypatch):
 
 def tried(name, rows=ROWS):
     return try_out(definition_of(f"rw.py:{name}").function, rows and Dataset.from_list(rows))
+
+
+def test_a_call_that_hangs_is_not_seen(place, monkeypatch):
+    monkeypatch.setattr(trial, "LIMIT_S", 1)
+    row = tried("hangs")
+    assert row.status == UNSEEN
+    assert "TimeoutError: it did not return within 1 s" in row.text
 
 
 @pytest.mark.parametrize(
@@ -116,9 +149,17 @@ def tried(name, rows=ROWS):
         ("raises", FAILED, "it failed, ZeroDivisionError: division by zero ("),
         ("exits", FAILED, "it failed, SystemExit: 3 ("),
         ("Judge", FAILED, "it is a class, and a call of it makes an object, not rewards"),
+        ("cancelled", FAILED, "it failed, CancelledError"),
+        ("unreachable", UNSEEN, "cannot reach or find what the reward needs, URLError: <urlopen error no route>"),
+        ("without_key", UNSEEN, "cannot reach or find what the reward needs, KeyError: 'THE_JUDGES_KEY'"),
+        ("caused", UNSEEN, "cannot reach or find what the reward needs, ValueError: the judge failed"),
         ("needs_ids", UNSEEN, "it reads completion_ids, which only the trainer has. Register it"),
         ("digs_for_state", UNSEEN, "it reads trainer_state, which only the trainer has. Register it"),
-        ("offline", UNSEEN, "it lacks something here, ConnectionRefusedError: no judge ("),
+        (
+            "offline",
+            UNSEEN,
+            "this machine cannot reach or find what the reward needs, ConnectionRefusedError: no judge (",
+        ),
     ],
 )
 def test_a_call_on_two_rows_shows_what_the_run_would_stop_at(place, name, status, words):

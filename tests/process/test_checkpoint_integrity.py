@@ -14,7 +14,7 @@ import torch
 import warm_processes
 
 from trl_grpo_plus.traces import reader as traces
-from trl_grpo_plus.trainer.checkpoint_integrity import complete_checkpoint, lacking, last_complete, saving
+from trl_grpo_plus.trainer.checkpoint_integrity import _run_of, complete_checkpoint, lacking, last_complete, saving
 from trl_grpo_plus.trainer.training_state import FORMAT
 from trl_grpo_plus.utils.validation import ConfigError
 
@@ -110,6 +110,15 @@ def test_auto_goes_on_from_the_last_whole_one_or_starts_anew(run):
     cut(run / "checkpoint-6" / "model.safetensors")
     assert complete_checkpoint("Auto", str(run)) == str(run / "checkpoint-4")
     assert complete_checkpoint("auto", str(run / "nowhere")) is None
+
+
+def test_auto_does_not_start_anew_where_a_disk_fails(run):
+    for step in (2, 4, 6):
+        path = run / f"checkpoint-{step}" / "trainer_state.json"
+        path.unlink()
+        path.mkdir()  # reading it is an OSError
+    with pytest.raises(ConfigError, match=r"resume_from_checkpoint='auto': .*Make it readable, or move it away"):
+        complete_checkpoint("auto", str(run))
 
 
 def test_one_that_is_named_and_not_whole_is_refused(run):
@@ -209,6 +218,16 @@ def test_without_traces_nobody_knows_whose_a_checkpoint_is(run):
         shutil.rmtree(run / f"checkpoint-{step}")
     started_anew(run, save_steps=2, trace_every=0)
     assert last_complete(str(run)) == str(run / "checkpoint-2")
+
+
+def test_a_part_without_traces_does_not_make_a_run_another_one(run):
+    """A checkpoint of before that part is still the run's own."""
+    resume(run, str(run / "checkpoint-4"), trace_every=0)
+    assert _run_of(run / "checkpoint-6") == _run_of(run / "checkpoint-4") is not None
+    resume(run, max_steps=8)
+    for step in (6, 8):
+        cut(run / f"checkpoint-{step}" / "model.safetensors")
+    assert last_complete(str(run)) == str(run / "checkpoint-4")
 
 
 def test_the_resume_of_a_finished_run_says_so(run, caplog):

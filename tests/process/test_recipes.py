@@ -265,7 +265,7 @@ def test_auto_resumes_where_there_is_a_whole_checkpoint_and_starts_anew_elsewher
     (out / "checkpoint-2" / "trainer_state.json").unlink()
     assert settle(out, "auto").resume_from_checkpoint is None
     assert names(out / "earlier-1") == ["checkpoint-2", "checkpoint-4"], "what was saved in part is kept"
-    assert "there is nothing to resume from" in caplog.messages[-1]
+    assert "the run starts from step 0" in caplog.messages[-1]
 
 
 def test_one_process_of_a_node_moves_an_earlier_run(tmp_path):
@@ -1020,6 +1020,18 @@ def test_a_signal_to_the_launcher_alone_reaches_its_processes(folder, number, pr
     os.kill(run.process.pid, number)
     assert "Stopped after step" in run.end(130)
     assert len(checkpoints(folder / name)) == 1
+
+
+@pytest.mark.full
+def test_a_signal_ends_a_launcher_that_waits_for_other_nodes(tmp_path):
+    words = ["torchrun", "--nnodes", "2", "--nproc_per_node", "1", "--rdzv_backend", "c10d"]
+    words += ["--rdzv_endpoint", "127.0.0.1:0", "child.py"]
+    code = f"import sys; sys.argv[1:] = {words}; from trl_grpo_plus.launch import launcher_main as main; main.main()"
+    run = Run([sys.executable, "-c", f"print('waits', flush=True); {code}"], tmp_path)
+    run.wait_for("waits")
+    time.sleep(8)  # nothing tells when it waits
+    os.kill(run.process.pid, signal.SIGTERM)
+    run.end(-signal.SIGTERM, seconds=30)
 
 
 CHILD = """

@@ -56,6 +56,23 @@ def test_an_evaluation_set_without_rows_is_warned_of(tmp_path, caplog):
         assert [text.partition(" has no rows")[0] for text in said] == [split] * (split is not None)
 
 
+def test_prompts_that_a_transform_makes_are_left_to_it():
+    data = Dataset.from_dict({"question": ["1 ", "2 "]}).with_transform(lambda rows: {"prompt": rows["question"]})
+    check_prompts(data, None)
+
+
+def test_messages_that_are_stored_as_json_are_messages():
+    data = Dataset.from_list(
+        [
+            {"prompt": [{"role": "user", "content": "1", "extra": {"a": 1}}]},
+            {"prompt": [{"role": "user", "content": 2}]},
+        ],
+        on_mixed_types="use_json",
+    )
+    assert "Json" in str(data.features["prompt"])
+    check_prompts(data, None)
+
+
 def messages(content="1"):
     return [{"role": "user", "content": content}]
 

@@ -212,7 +212,16 @@ def config_file(name: str) -> str:
 
 def content_of(accelerate_config: str) -> dict[str, Any]:
     """Read an accelerate configuration: a file, or one of TRL's configurations by name."""
-    return read_yaml(Path(config_file(accelerate_config)).read_text()) or {}
+    try:
+        content = read_yaml(Path(config_file(accelerate_config)).read_text()) or {}
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--accelerate_config {accelerate_config}: {error}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(
+            f"--accelerate_config {accelerate_config} holds a {type(content).__name__}, not `key: value` lines. "
+            "`accelerate config --config_file FILE` writes such a file."
+        )
+    return content
 
 
 def setting(name: str, recipe: str, options: Sequence[str]) -> Any:

@@ -68,11 +68,18 @@ def _pass_on(number: int, frame: FrameType | None) -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    """Stop the run as Ctrl-C does, through torch's handler where torch has installed one."""
+    """Stop the run as Ctrl-C does, through torch's handler where torch has installed one.
+
+    Before there are child processes, as while this node waits for others, the signal ends the launcher.
+    """
     handler = signal.getsignal(signal.SIGINT)
-    if handler is _pass_on or not callable(handler):
-        return _signal_children()
-    handler(signal.SIGINT, frame)
+    if callable(handler) and handler is not _pass_on:
+        handler(signal.SIGINT, frame)
+    elif psutil.Process().children():
+        _signal_children()
+    else:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
 
 
 def _signal_children() -> None:

@@ -14,7 +14,7 @@ from ..utils.signatures import call, is_async
 from .definition import FAILURES, Policy
 from .failures import hint, in_one_line, own_frames, warn_of_first, where
 from .outcome import STATUSES, Outcome, Step, first_failure, outcomes_of
-from .reward import Reward, reports_outcomes
+from .reward import Reward, RewardError, reports_outcomes
 
 
 if TYPE_CHECKING:
@@ -138,6 +138,9 @@ class Scoring:
 
     def _raised(self, what: str, error: BaseException, completions: Sequence[Any]) -> list[float | None]:
         """Note a failure in one line. The frames of the user's function are kept in the cause alone."""
+        if isinstance(error, RewardError):  # of a part of a combination; its text says all
+            self.failures.append(f"{what}: {error}")
+            return [0.0] * len(completions)
         if frames := own_frames(error):
             self.cause = self.cause or error.with_traceback(frames)
         self.failures.append(f"{what}{where(error)}: {in_one_line(error)}{hint(error, completions)}")

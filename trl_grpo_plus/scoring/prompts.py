@@ -102,7 +102,7 @@ def has_messages(dataset: Any) -> bool:
 
 def _wrong_column(dataset: Any, what: str, advice: str | None = None) -> str | None:
     columns = getattr(dataset, "column_names", None)
-    if columns is None or "prompt" in columns:
+    if columns is None or "prompt" in columns or _is_transformed(dataset):
         return None
     near = did_you_mean("prompt", columns)
     return (
@@ -151,11 +151,18 @@ def _said_empty(dataset: Any, what: str, empty: Sequence[int]) -> str:
 
 def _is_stored(dataset: Any) -> bool:
     """Return whether the rows are in an Arrow table as they are given to TRL: no stream, and no transform."""
-    return hasattr(dataset, "data") and hasattr(dataset, "__len__") and dataset.format["type"] != "custom"
+    return hasattr(dataset, "data") and hasattr(dataset, "__len__") and not _is_transformed(dataset)
+
+
+def _is_transformed(dataset: Any) -> bool:
+    """Return whether a function of the user makes the rows when they are read (`datasets`' `with_transform`)."""
+    return (getattr(dataset, "format", None) or {}).get("type") == "custom"
 
 
 def _first(dataset: Any) -> Any:
-    """Return the first stored prompt, without a decoded image; "" if there is none."""
+    """Return the first prompt as TRL reads it, but without decoded images; "" if there is none."""
+    if "Image(" not in str(dataset.features["prompt"]):
+        return dataset.select_columns("prompt").with_format(None)[0]["prompt"] if len(dataset) else ""
     values = dataset.select_columns("prompt").with_format("arrow")[:1]["prompt"].to_pylist()
     return values[0] if values else ""
 

@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)  # accelerate's logger needs initialized pr
 
 LAST = "trainer_state.json"  # written last
 AUTO = "auto"  # value of resume_from_checkpoint: the last complete checkpoint, or a new run if there is none
+UNREAD = "cannot be read"  # in the reason why a checkpoint may be complete, but was not seen
 RUN = "run"  # key of the run's id in run.json and in the first rank's state
 # Files of transformers, accelerate, PEFT and this package; a user's own files are not checked.
 SAVED_BY_TORCH = (
@@ -72,7 +73,7 @@ def lacking(folder: str | Path) -> str:
         except FileNotFoundError:
             return f"{LAST} is missing, which is written last"
         except OSError as error:
-            return f"{path.name} cannot be read ({error})"
+            return f"{path.name} {UNREAD} ({error})"
         except ValueError:
             cut_off.append(path.name)
     paths = {path for pattern in SAVED_BY_TORCH for path in folder.glob(pattern)}
@@ -84,7 +85,7 @@ def lacking(folder: str | Path) -> str:
             if path.suffix == ".safetensors":
                 safe_open(path, framework="pt").__exit__(None, None, None)
         except OSError as error:
-            return f"{path.name} cannot be read ({error})"
+            return f"{path.name} {UNREAD} ({error})"
         except SafetensorError:
             cut_off.append(path.name)
     # This package's rank states are written before trainer_state.json. TRL's random states may come after it.
@@ -146,14 +147,20 @@ def last_complete(output_dir: str) -> str:
 
 
 def last_complete_if_any(output_dir: str) -> str | None:
-    """Return the last complete checkpoint of a run; `None` if there is none. Warn of those that are not taken."""
+    """Return the last complete checkpoint of a run; `None` if there is none. Warn of those that are not taken.
+
+    Raises:
+        ConfigError: there is none, but one that cannot be read. A disk that fails must not make a run start anew.
+    """
     checkpoint, lacks, others = _last_complete(output_dir)
-    if checkpoint is None and lacks:
-        _warn(f"{'; '.join(lacks)}. Not saved completely: there is nothing to resume from.")
-    if checkpoint is None and others:
-        _warn(
-            f"Not of the run whose traces are in {output_dir}: {', '.join(others)}. There is nothing to resume from."
+    if checkpoint is None and any(UNREAD in lack for lack in lacks):
+        raise ConfigError(
+            f"resume_from_checkpoint={AUTO!r}: {'; '.join(lacks)}. Make it readable, or move it away to start anew."
         )
+    if checkpoint is None and lacks:
+        _warn(f"{'; '.join(lacks)}. No checkpoint can be used, so the run starts from step 0.")
+    if checkpoint is None and others:
+        _warn(f"Not of the run whose traces are in {output_dir}: {', '.join(others)}. The run starts from step 0.")
     return checkpoint
 
 

@@ -149,7 +149,7 @@ class Recorder:
         if not self._resumed:
             self._watch = self._new_watch()
         self._resumed = False
-        run, self.run, self._run_before = self._run_before or secrets.token_hex(4), None, None
+        run, self.run, self._run_before = self._run_before or secrets.token_hex(4), self._run_before, None
         if self._writer is not None:
             with self._never_fatal("Traces"):
                 self._writer.begin(step, max_steps, logged, run)

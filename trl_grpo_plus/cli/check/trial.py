@@ -7,9 +7,13 @@ whether the scores are right. Two rows are few on purpose: a reward may be slow 
 import asyncio
 import inspect
 import re
+import signal
 import socket
+import threading
 import time
-from collections.abc import Mapping, Sequence
+import urllib.error
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -32,7 +36,8 @@ GIVE_ROWS = "There are no rows here; check rewards takes them from --dataset."
 NOT_DATA = ("prompt", "completion", "completion_ids")  # columns that TRL does not pass to a reward
 NO_ARGS = "--args was checked, and not used: examples have arguments of their own. It counts with --dataset."
 AN_OBJECT = "It is an object: give it to the trainer in Python, since a recipe names functions only."
-_LACKING = (ConnectionError, TimeoutError, socket.gaierror, ModuleNotFoundError)  # what this machine may lack
+LIMIT_S = 60  # seconds that a trial may take
+_LACKING = (ConnectionError, TimeoutError, socket.gaierror, urllib.error.URLError, ModuleNotFoundError)
 
 
 def definition_of(name: str) -> Definition:
@@ -146,13 +151,14 @@ def _called(reward: Any, name: str, function: Any, values: dict[str, Any], has_r
     on = f"called once, on {ROWS} {'rows of the data' if has_rows else 'completions and no data'}"
     start = time.perf_counter()
     try:
-        outcomes = _outcomes(reward, values)
+        with _limited():
+            outcomes = _outcomes(reward, values)
     except WrongScoresError as error:
         return Row(name, FAILED, f"{on}: {error}. Return a list with a number, or None, for each completion.")
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, asyncio.CancelledError) as error:
         said = in_a_line(error)
-        if isinstance(error, _LACKING):
-            return Row(name, UNSEEN, f"{on}: it lacks something here, {said}")
+        if _lacks_something(error):
+            return Row(name, UNSEEN, f"{on}: this machine cannot reach or find what the reward needs, {said}")
         if trainers := _read_by(function):
             return Row(name, UNSEEN, f"{_of_the_trainer(name, trainers)} Without: {said}")
         if not has_rows and _reads_columns(function):
@@ -172,6 +178,39 @@ def _called(reward: Any, name: str, function: Any, values: dict[str, Any], has_r
     scores = ", ".join(f"{text!r:.80} {_score(o)}" for o, text in zip(outcomes, texts, strict=True))
     unknown = "It has no examples and no gold answers that tell whether this is right."
     return Row(name, OK, f"{on}, in {took}: {scores}. {unknown}")
+
+
+def _lacks_something(error: BaseException | None) -> bool:
+    """Return whether an error or its cause is of what a machine may lack: network, package, GPU or a secret."""
+    import torch
+
+    while error is not None:
+        of_network = isinstance(error, _LACKING) or "Connect" in type(error).__name__
+        of_gpu = "CUDA" in str(error) and not torch.cuda.is_available()
+        of_secret = isinstance(error, KeyError) and str(error.args[0]).isupper()  # a variable of the environment
+        if of_network or of_gpu or of_secret:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+@contextmanager
+def _limited() -> Iterator[None]:
+    """Raise `TimeoutError` in the code inside after [`LIMIT_S`] seconds."""
+
+    def stop(number: int, frame: Any) -> None:
+        raise TimeoutError(f"it did not return within {LIMIT_S} s")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, previous)
 
 
 def _of_the_trainer(name: str, values: Sequence[str]) -> str:
