@@ -12,10 +12,10 @@ from .. import __version__
 from ..config.presets import PRESETS
 from ..launch import distribution, find_recipe, headline, launch_command, recipes
 from ..launch.accelerate import RUN_AS, content_of, on_cpu
-from ..launch.datasets_by_name import beside, load
+from ..launch.datasets_by_name import load
 from ..launch.launchers import LAUNCHERS, check_launcher, in_this_python
 from ..launch.nodes import ONE, OPTIONS, Nodes, machines, nodes
-from ..utils.files import TracesError
+from ..utils.files import TracesError, beside
 from ..utils.tables import OK, UNSEEN, Row, aligned, failures, table
 from ..utils.terminal import say, tell_errors_visibly
 from ..utils.validation import ConfigError, did_you_mean, json_object

@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 
-from ..launch.datasets_by_name import beside
+from ..utils.files import beside
 from ..utils.terminal import say
 from ..utils.validation import ConfigError
 

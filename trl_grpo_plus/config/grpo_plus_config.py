@@ -23,7 +23,7 @@ from ..rollouts import verdicts
 from ..utils.distributed import start_cpu_group
 from ..utils.validation import did_you_mean
 from . import presets
-from .validation import check, warn_of_no_effect
+from .validation import check, check_no_text, warn_of_no_effect
 
 
 MAY_BE_FUNCTIONS = ("advantage_baseline", "advantage_estimator")
@@ -301,6 +301,7 @@ class GRPOPlusConfig(GRPOConfig):
     vllm_check_every: int = 10
 
     def __post_init__(self) -> None:
+        check_no_text(self)  # first, because transformers and TRL compare numbers
         if self.use_cpu and self.ddp_timeout != GRPOConfig.ddp_timeout:
             start_cpu_group(self.ddp_backend, self.ddp_timeout)
         super().__post_init__()

@@ -1,5 +1,6 @@
 """Checks that refuse values and combinations of options that cannot work. Each error says the fix."""
 
+import typing
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -59,6 +60,15 @@ TRL_CHOICES = {
     "vllm_mode": ("colocate", "server"),
     "vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
 }
+
+
+def check_no_text(config: "GRPOPlusConfig") -> None:
+    """Refuse a text where an option of this package, TRL or transformers is a number."""
+    for name, field in config.__dataclass_fields__.items():
+        value = getattr(config, name)
+        kinds = {*typing.get_args(field.type)} or {field.type}
+        if isinstance(value, str) and kinds <= {int, float, type(None)}:
+            NUMBERS.get(name, Number()).check(name, value)
 
 
 def check(config: "GRPOPlusConfig", annotations: Mapping[str, Any], trl_version: str) -> None:

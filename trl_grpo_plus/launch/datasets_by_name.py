@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..utils.validation import ConfigError, did_you_mean
+from ..utils.files import beside, looks_local
+from ..utils.validation import ConfigError
 
 
 BUILDERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
-# Usual names of folders with checkpoints. A name such as outputs/x is then a path, not an id on the Hub.
-OUTPUTS = ("checkpoint", "checkpoints", "output", "outputs", "runs")
 
 
 def load(name: str, config: str | None = None, streaming: bool = False) -> Any:
@@ -117,20 +116,3 @@ def _cause(error: BaseException) -> str:
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__  # type: ignore[assignment]
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-
-
-def looks_local(name: str) -> bool:
-    """Return `True` if a name has the form of a path, not of an id on the Hub or a URL.
-
-    Such names are `./x`, `/x`, `~/x`, `x/`, `a/b/c` and `outputs/x`.
-    """
-    if "://" in name:
-        return False
-    first, _, rest = name.partition("/")
-    return name.startswith((".", "/", "~")) or name.endswith("/") or "/" in rest or bool(rest and first in OUTPUTS)
-
-
-def beside(name: str) -> str:
-    """Suggest entries of the folder in which a path is missing: " Did you mean ...?", or ""."""
-    folder, last = os.path.split(os.path.expanduser(name).rstrip("/"))
-    return did_you_mean(last, os.listdir(folder or ".") if os.path.isdir(folder or ".") else [])

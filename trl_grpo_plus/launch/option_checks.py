@@ -4,14 +4,13 @@ transformers is imported inside functions, because [`~trl_grpo_plus.cli.check.hu
 """
 
 import math
-import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from ..curriculum.selection import believes
 from ..objective.advantage_functions import named_by
 from ..utils import optional_packages
+from ..utils.files import no_folder
 from ..utils.validation import ConfigError, Number, did_you_mean
 
 
@@ -66,33 +65,8 @@ def _at_odds(args: Any, model_args: Any) -> Iterator[str]:
             f"uses {engines} of them. Change it, or start more processes: --num_processes."
         )
     yield from _unknown_trackers(args.report_to)
-    yield from _no_folder(args.output_dir)
-
-
-def _no_folder(output_dir: str) -> Iterator[str]:
-    """Yield why no run can make its folder."""
-    whole, there = Path(output_dir).absolute(), _lowest_there(output_dir)
-    if there == whole and not there.is_dir():
-        yield f"output_dir: {output_dir} is a file. Name a folder; it need not exist."
-    elif not there.is_dir():
-        yield f"output_dir: {output_dir} cannot be made: {there} is a file. Name another folder; it need not exist."
-
-
-def not_writable(output_dir: str) -> str | None:
-    """Return why a run on this machine cannot write its folder; `None` if it can."""
-    there = _lowest_there(output_dir)
-    if not there.is_dir() or os.access(there, os.W_OK | os.X_OK):
-        return None
-    return (
-        f"output_dir: {output_dir} cannot be used: the user {os.geteuid()} may not write into {there}, or its disk is "
-        "read-only. Name another folder; it need not exist."
-    )
-
-
-def _lowest_there(output_dir: str) -> Path:
-    """Return the path, or the nearest of its parents that exists."""
-    whole = Path(output_dir).absolute()
-    return next(path for path in (whole, *whole.parents) if os.path.lexists(path))
+    if why := no_folder(args.output_dir):
+        yield why
 
 
 def _unknown_trackers(names: Sequence[str | None]) -> Iterator[str]:

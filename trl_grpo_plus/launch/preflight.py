@@ -19,10 +19,10 @@ from ..objective.credit import columns_read
 from ..registry import check_columns
 from ..scoring import has_messages, is_conversation, lacks_template, wrong_prompts
 from ..utils import optional_packages
+from ..utils.files import beside, looks_local, not_writable
 from ..utils.tables import FAILED, OK, UNSEEN, WARNED, Row, refused
 from ..utils.validation import ConfigError, did_you_mean
-from .datasets_by_name import beside, looks_local
-from .option_checks import bad_together, lost_in_rounding, missing_packages, not_writable, wrong_options
+from .option_checks import bad_together, lost_in_rounding, missing_packages, wrong_options
 from .recipe import Recipe
 from .reward_inputs import check_data_name, read_rewards, reward_name
 

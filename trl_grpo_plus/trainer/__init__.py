@@ -13,6 +13,7 @@ vllm_server           names the vLLM server in the error of a run whose server f
 vllm_sync_check       checks that vLLM samples from the policy that is trained
 completions_table     TRL's table of completions, adapted to smaller batches
 hub                   keeps files out of uploads; completes the model card
+start_errors          words for a folder or a model's name that stops TRL's constructor
 run_metadata          describes a run for run.json
 cpu_lm_head           avoids copies of a frozen 16-bit head on a CPU
 """

@@ -53,7 +53,7 @@ from ..traces import advantages_by_token, as_given, logged_step, split_name
 from ..utils import folder_lock
 from ..utils.patching import temporarily
 from . import batch as batches
-from . import checkpoint_integrity, hub, training_state
+from . import checkpoint_integrity, hub, start_errors, training_state
 from . import completions_table as table
 from .batch import Batch
 from .cpu_lm_head import spare_copies
@@ -158,7 +158,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         configure(args.reward_workers, args.reward_worker_memory_mb)
         if not (rollout_func or environment_factory):  # these add columns
             check_splits(reward_funcs, train_dataset, eval_dataset)
-        with temporarily(args, has_plus_trainer=True), naming_server(args):
+        told = start_errors.told(model, args.output_dir, makes_it=args.process_index == 0)
+        with temporarily(args, has_plus_trainer=True), naming_server(args), told:
             super().__init__(
                 model,
                 reward_funcs,

@@ -1,10 +1,17 @@
-"""Files that are written whole or not at all, unused names, and checks of files that others left in a folder."""
+"""Files that are written whole or not at all, unused names, and checks of paths that others gave or left."""
 
 import itertools
 import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
+
+from .validation import did_you_mean
+
+
+# Usual names of folders with checkpoints. A name such as outputs/x is then a path, not an id on the Hub.
+OUTPUTS = ("checkpoint", "checkpoints", "output", "outputs", "runs")
+NOT_OF_DISKS = ("/proc", "/sys")  # where the kernel makes no folder, though the root user may write
 
 
 def replace(path: Path, pieces: Iterable[bytes]) -> int:
@@ -62,3 +69,48 @@ def open_within(path: Path, folder: Path) -> IO[bytes]:
         kind = "a folder" if path.is_dir() else "no plain file"
         raise Unreadable(f"{path} is {kind}, and should be a file. Move it away.")
     return open(path, "rb")
+
+
+def looks_local(name: str) -> bool:
+    """Return `True` if a name has the form of a path, not of an id on the Hub or a URL.
+
+    Such names are `./x`, `/x`, `~/x`, `x/`, `a/b/c` and `outputs/x`.
+    """
+    if "://" in name:
+        return False
+    first, _, rest = name.partition("/")
+    return name.startswith((".", "/", "~")) or name.endswith("/") or "/" in rest or bool(rest and first in OUTPUTS)
+
+
+def beside(name: str) -> str:
+    """Suggest entries of the folder in which a path is missing: " Did you mean ...?", or ""."""
+    folder, last = os.path.split(os.path.expanduser(name).rstrip("/"))
+    return did_you_mean(last, os.listdir(folder or ".") if os.path.isdir(folder or ".") else [])
+
+
+def no_folder(output_dir: str) -> str | None:
+    """Return why no run can make its folder, on whichever machine; `None` if one can."""
+    whole, there = Path(output_dir).absolute(), _lowest_there(output_dir)
+    if there.is_dir():
+        return None
+    if there == whole:
+        return f"output_dir: {output_dir} is a file. Name a folder; it need not exist."
+    return f"output_dir: {output_dir} cannot be made: {there} is a file. Name another folder; it need not exist."
+
+
+def not_writable(output_dir: str) -> str | None:
+    """Return why a run on this machine cannot write its folder; `None` if it can."""
+    there = _lowest_there(output_dir)
+    of_a_disk = not any(there.resolve().is_relative_to(folder) for folder in NOT_OF_DISKS)
+    if not there.is_dir() or (of_a_disk and os.access(there, os.W_OK | os.X_OK)):
+        return None
+    return (
+        f"output_dir: {output_dir} cannot be used: the user {os.geteuid()} may not write into {there}, or its disk is "
+        "read-only. Name another folder; it need not exist."
+    )
+
+
+def _lowest_there(output_dir: str) -> Path:
+    """Return the path, or the nearest of its parents that exists."""
+    whole = Path(output_dir).absolute()
+    return next(path for path in (whole, *whole.parents) if os.path.lexists(path))

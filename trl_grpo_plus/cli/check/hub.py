@@ -11,7 +11,8 @@ import urllib.error
 import urllib.request
 from typing import Any, NamedTuple
 
-from ...launch.datasets_by_name import BUILDERS, looks_local
+from ...launch.datasets_by_name import BUILDERS
+from ...utils.files import looks_local
 from ...utils.validation import ConfigError
 from . import samples
 

@@ -1,0 +1,49 @@
+"""A folder or a model's name that cannot work, and a text for a number: one line when the trainer is made."""
+
+import re
+
+import pytest
+import tiny_models
+
+from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
+from trl_grpo_plus.utils.validation import ConfigError
+
+
+def made(model, **options):
+    config = GRPOPlusConfig(**{**tiny_models.BASE, **options})
+    return GRPOPlusTrainer(model, tiny_models.digits, config, tiny_models.prompts(30))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("file", "is a file. Name a folder; it need not exist."),
+        ("file/run", "cannot be made: .*/file is a file. Name another folder"),
+        ("/proc/nope", "cannot be used: the user .* may not write into /proc"),
+        ("l" * 300, "cannot be made [(]File name too long[)]"),
+    ],
+)
+def test_an_output_dir_that_cannot_be_made_is_refused(tmp_path, name, words):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=f"^output_dir: .*{words}"):
+        tiny_models.trainer(tmp_path, output_dir=str(tmp_path / name))
+
+
+def test_a_mistyped_models_folder_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    (tmp_path / "tiny").mkdir()
+    for name in ("tinny", "./tinny"):
+        with pytest.raises(ConfigError, match=re.escape(f"model: there is no folder {name}. Did you mean tiny?")):
+            made(name, output_dir="out")
+    with pytest.raises(OSError, match="We couldn't connect"):  # an id on the Hub keeps transformers' error
+        made("nobody/none", output_dir="out")
+
+
+@pytest.mark.parametrize(
+    "options", [{"learning_rate": "1e-3"}, {"max_steps": "3"}, {"per_device_train_batch_size": "8"}, {"beta": "0.1"}]
+)
+def test_a_text_for_a_number_is_refused(options):
+    ((name, value),) = options.items()
+    with pytest.raises(ConfigError, match=f"^{name}={value!r} must be .* not a text: leave the quotes out"):
+        GRPOPlusConfig(**{**tiny_models.BASE, **options})
