@@ -166,3 +166,17 @@ def test_ten_million_prompts_are_looked_through_at_once():
     check_prompts(data, None)
     check_tokens(data, None, tiny_models.tokenizer())
     assert time.process_time() - start < 0.6
+
+
+@pytest.mark.parametrize("entry", [False, True])
+@pytest.mark.parametrize("column", ["prompts", "completions"])
+def test_a_column_with_the_name_of_an_argument_of_trls_is_refused(tmp_path, column, entry):
+    data = tiny_models.prompts(30).add_column(column, ["x"] * 30)
+    for sets in ({"data": data}, {"extra": {"eval_dataset": data}}):
+        with pytest.raises(ConfigError, match=rf"_dataset: TRL gives .*rename_column\('{column}', 'old_{column}'\)"):
+            tiny_models.trainer(tmp_path, {"name": by_place} if entry else by_place, **sets)
+
+
+@pytest.mark.parametrize("column", ["completion", "completion_ids", "log_extra", "trainer_state"])
+def test_a_column_that_trl_leaves_out_or_replaces_is_not(tmp_path, column):
+    made(tmp_path, tiny_models.prompts(30).add_column(column, ["x"] * 30), max_steps=1).train()

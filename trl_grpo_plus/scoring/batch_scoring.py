@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..utils.signatures import call, is_async
+from .columns import is_model
 from .definition import FAILURES, Policy
 from .failures import hint, in_one_line, own_frames, warn_of_first, where
 from .outcome import STATUSES, Outcome, Step, first_failure, outcomes_of
@@ -71,7 +72,7 @@ class Scoring:
             rewards (`Tensor`): (N, K), gathered from all ranks, so that all ranks return the same text.
         """
         for index, reward in enumerate(self.functions):
-            if _is_model(reward) and not (finite := rewards[:, index].isfinite()).all():
+            if is_model(reward) and not (finite := rewards[:, index].isfinite()).all():
                 row = int(finite.logical_not().nonzero()[0])
                 return (
                     f"reward model {self._names[index]!r} gave {rewards[row, index].item()} for sample {row} of "
@@ -84,7 +85,7 @@ class Scoring:
     def _watched(self, index: int, reward: Any, name: str) -> Any:
         if isinstance(reward, Reward):
             return _named(name, lambda **columns: self._score(index, reward, columns))
-        if _is_model(reward):
+        if is_model(reward):
             return reward
         if is_async(reward):
             return _named(name, self._async_function(index, reward, name))
@@ -145,12 +146,6 @@ class Scoring:
             self.cause = self.cause or error.with_traceback(frames)
         self.failures.append(f"{what}{where(error)}: {in_one_line(error)}{hint(error, completions)}")
         return [0.0] * len(completions)
-
-
-def _is_model(reward: Any) -> bool:
-    from torch import nn  # imported here: the many scoring processes do not need torch
-
-    return isinstance(reward, nn.Module)
 
 
 def _named(name: str, function: Any) -> Any:

@@ -10,6 +10,7 @@ from .prompts import datasets_named
 from .reward import Reward
 
 
+TAKEN = ("prompts", "completions")  # arguments that TRL gives a reward beside the columns
 NOT_GIVEN = ("prompt", "completion", "completion_ids")  # columns that TRL does not pass to reward functions
 
 
@@ -37,6 +38,11 @@ def check_columns(reward: Any, dataset: Any, what: str, read: bool = True) -> No
     available = getattr(dataset, "column_names", None)
     if available is None or not callable(reward):
         return
+    if (taken := next((name for name in TAKEN if name in available), None)) and not is_model(reward):
+        raise ConfigError(
+            f"{what}: TRL gives each reward an argument {taken!r}, so that no reward can be called with a column of "
+            f"this name too. Rename it: dataset.rename_column({taken!r}, 'old_{taken}')."
+        )
     with error_prefix(what, ValueError):  # a reward's own `check_columns` may raise any ValueError
         if isinstance(reward, Reward):
             columns = columns_of(reward.definition, available, reward.renamed, reward.__name__)
@@ -47,6 +53,13 @@ def check_columns(reward: Any, dataset: Any, what: str, read: bool = True) -> No
         for name in needed(reward):
             if name not in TRL_GIVES:
                 _check_column(name_of(reward), name, available, f"columns: {{{name}: NAME}}")
+
+
+def is_model(reward: Any) -> bool:
+    """Return whether a reward is a model, to which TRL gives no columns."""
+    from torch import nn  # imported here: the many scoring processes do not need torch
+
+    return isinstance(reward, nn.Module)
 
 
 def columns_of(
