@@ -34,7 +34,9 @@ def test_a_mistyped_models_folder_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     (tmp_path / "tiny").mkdir()
     for name in ("tinny", "./tinny"):
-        with pytest.raises(ConfigError, match=re.escape(f"model: there is no folder {name}. Did you mean tiny?")):
+        with pytest.raises(
+            ConfigError, match=re.escape(f"model={name!r}: there is no such folder. Did you mean tiny?")
+        ):
             made(name, output_dir="out")
     with pytest.raises(OSError, match="We couldn't connect"):  # an id on the Hub keeps transformers' error
         made("nobody/none", output_dir="out")

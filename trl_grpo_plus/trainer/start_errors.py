@@ -44,4 +44,4 @@ def told(model: Any, output_dir: str, makes_it: bool) -> Iterator[None]:
 
 def _no_model(name: str) -> str:
     right = "Give a folder that `save_pretrained` wrote, or an id on the Hub."
-    return f"model: there is no folder {name}.{beside(name)} {right}"
+    return f"model={name!r}: there is no such folder.{beside(name)} {right}"
