@@ -299,7 +299,7 @@ def test_a_new_run_does_not_mix_with_an_old_one(tmp_path):
     assert traces.journal(tmp_path, "metrics") == []
     assert len(list((tmp_path / "rollouts" / "superseded-1").iterdir())) == 3
     new.begin(0, 9)  # the same trainer, trained anew
-    with pytest.raises(ValueError, match="has no traces"):
+    with pytest.raises(ValueError, match="has no attempts"):
         traces.find(tmp_path)
 
 
