@@ -94,6 +94,18 @@ def test_a_file_of_one_machine_counts_once_a_node(tmp_path):
     assert (spread.processes, spread.decided_by) == (8, f"--accelerate_config {for_two}")
 
 
+@pytest.mark.parametrize(
+    ("text", "why"), [("a: [", "while parsing a flow node"), ("- 1\n", "holds a list, not `key: value` lines")]
+)
+def test_a_file_that_is_no_configuration_is_named(tmp_path, capsys, text, why):
+    path = tmp_path / "own.yaml"
+    path.write_text(text)
+    assert main(["check", "arithmetic_cpu", "--accelerate_config", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: --accelerate_config {path}")
+    assert why in said
+
+
 def test_deepspeed_starts_each_node_by_its_own_command(tmp_path):
     name = "deepspeed_multinode_launcher"
     config, content = own_file(tmp_path, distributed_type="DEEPSPEED", num_processes=8, deepspeed_config={})

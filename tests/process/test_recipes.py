@@ -1066,6 +1066,17 @@ def test_a_launcher_passes_a_supervisors_signal_on_as_ctrl_c(tmp_path, launcher,
     assert run.end(130).count(f"told {int(signal.SIGINT)}") == processes
 
 
+def test_a_second_signal_to_the_launcher_stops_at_once(tmp_path):
+    (tmp_path / "child.py").write_text(CHILD.replace("sys.exit(130)", "pass"))
+    words = ["torchrun", *LAUNCHERS_OF_CHILD["torchrun"]]
+    run = Run([sys.executable, "-m", "trl_grpo_plus.launch.launcher_main", *words, "child.py"], tmp_path)
+    run.wait_for("ready\n" * 2)
+    os.kill(run.process.pid, signal.SIGTERM)
+    run.wait_for(r"(?s)(told 2.*){2}")
+    os.kill(run.process.pid, signal.SIGTERM)
+    run.end(130, seconds=60)
+
+
 def test_two_processes_end_and_report_once(folder):
     """A run that hung at its end would not come back here. Launched for good, two end above."""
     options = ["--per_device_train_batch_size", "32", "--per_device_eval_batch_size", "96", "--max_steps", "4"]

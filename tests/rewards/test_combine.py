@@ -172,7 +172,21 @@ def test_a_part_that_must_not_fail_still_stops_the_run():
         scale(user_rewards.judge, 2)(completions=["raise"], answer=["46"])
     scoring = Scoring([scale(user_rewards.judge, 2)], ["scaled"])
     assert scoring.functions[0](completions=["46", "raise"], answer=ANSWERS[:2]) == [0.0, 0.0]
-    assert "no such key" in scoring.failures[0]
+    (failure,) = scoring.failures
+    assert failure.startswith("reward 'scaled' failed: reward 'user_judge'")
+    assert "no such key" in failure
+    assert "combine.py" not in failure, "the place of the error is the part's"
+
+
+def test_the_first_failure_of_a_combination_is_warned_of_once_with_its_score(caplog):
+    said = set()
+    for _ in range(2):
+        scoring = Scoring([clip(user_rewards.forgiving, 0.25, 1)], ["mine"], said)
+        scoring.functions[0](completions=TEXTS, answer=ANSWERS)
+    warned = [record.message for record in caplog.records]
+    assert [text.partition(": ")[0] for text in warned] == ["reward 'mine'"] * 2
+    assert said == {("mine", "timeout"), ("mine", "error")}
+    assert all("Such a sample scores 0.25." in text for text in warned)
 
 
 def test_a_rule_that_gives_no_number_is_an_error_of_the_combination():

@@ -143,6 +143,7 @@ class _Watch(TrainerCallback):
         self._before = self._weights()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Write the report of the steps."""
         trainer = self._trainer
         planted = trainer.accelerator.reduce(torch.tensor(trainer.planted), reduction="sum").item()
         moved = max((after - self._before[name]).abs().max().item() for name, after in self._weights().items())

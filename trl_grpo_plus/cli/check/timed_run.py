@@ -35,6 +35,7 @@ class _Clock(TrainerCallback):
         self._last = time.monotonic()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Write the seconds of the steps so far, and the peak memory."""
         now = time.monotonic()
         self._seconds.append(now - self._last)
         self._last = now
