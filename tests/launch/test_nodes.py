@@ -154,8 +154,10 @@ OF_TRL = yaml.safe_load(Path(accelerate_configs()["zero3"]).read_text())  # num_
 STAND_INS = {
     "scontrol": "printf 'node1\\nnode2\\n'",
     "srun": 'while [[ $1 == --* ]]; do shift; done; "$@"',  # on one node, which SLURM_NODEID names
-    "trl": 'trap -p USR1 > "$OUT/trl.trap"; printf "%s\\n" trl "$@" > "$OUT/trl.words"',
-    "trl-grpo-plus": 'printf "%s\\n" trl-grpo-plus "$@" > "$OUT/trl-grpo-plus.words"',
+    "trl": 'trap -p USR1 > "$OUT/trl.trap"; printf "%s\\n" trl "$@" > "$OUT/part"; mv "$OUT/part" "$OUT/trl.words"',
+    # A trainer that ends kills the server, so this one waits until the server has written.
+    "trl-grpo-plus": 'printf "%s\\n" trl-grpo-plus "$@" > "$OUT/trl-grpo-plus.words"\n'
+    'while [[ "$*" == *vllm_server_host* && ! -e "$OUT/trl.words" ]]; do sleep 0.05; done',
 }
 
 
