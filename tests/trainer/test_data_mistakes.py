@@ -8,9 +8,11 @@ import pyarrow
 import pytest
 import tiny_models
 from datasets import Dataset, Features, Image, Value
+from trl import GRPOTrainer
 
 from trl_grpo_plus import GRPOPlusTrainer
 from trl_grpo_plus.scoring import check_prompts, check_tokens
+from trl_grpo_plus.traces import reader as traces
 from trl_grpo_plus.utils.validation import ConfigError
 
 
@@ -84,6 +86,9 @@ PROMPTS = {
     "no messages": ([messages(), []] * 4, "4 of 8 prompts are empty, row 1, 3, 5, ..."),
     "numbers": ([1, 2] * 4, "a prompt must be a text or a list of messages .* The first one is 1"),
     "token ids": ([[4, 5]] * 8, r"The first one is \[4, 5\]"),
+    # The tokenizer refuses them in TRL's first step; two texts it takes for a pair.
+    "a list of one text": ([["1+1="]] * 8, r"The first one is \['1\+1='\]"),
+    "a list of three texts": ([["1+", "1", "="]] * 8, r"The first one is \['1\+', '1', '='\]"),
     "no content": ([[{"role": "user"}]] * 8, r"The first one has a message without content: {'role': 'user'}"),
     "no role": ([[{"content": "1"}]] * 8, "The first one is"),
 }
@@ -115,6 +120,19 @@ def test_what_trl_trains_on_is_not_refused(tmp_path, prompts):
     )
     trainer.train()
     assert trainer.state.global_step == 3
+
+
+@pytest.mark.parametrize("mode", ["keep", "resample"])
+def test_prompts_of_two_texts_are_trained_on_as_trl_trains_on_them(tmp_path, mode, caplog):
+    """A tokenizer makes one sequence of two texts."""
+    prompts = [[f"{number:02d}+", f"{number:02d}="] for number in range(30)]
+    data = Dataset.from_dict({"prompt": prompts, "number": list(range(30))})
+    ours = tiny_models.trained(tmp_path / "ours", data=data, zero_variance_groups=mode)
+    if mode == "keep":
+        tiny_models.assert_same(ours, tiny_models.trained(tmp_path / "theirs", data=data, cls=GRPOTrainer))
+    rows = [row for group in traces.groups(tmp_path / "ours" / "run") for row in group]
+    assert all(row["prompt"] in prompts for row in rows)
+    assert "could not be kept" not in caplog.text
 
 
 def test_a_tokenizer_that_begins_each_text_with_a_token_makes_a_prompt_of_an_empty_one(tmp_path):

@@ -123,8 +123,9 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def images_of(prompt: Any) -> list[Any]:
-    """Return the images in a prompt's messages, in order; none for a text prompt."""
-    contents = [message.get("content") for message in prompt] if isinstance(prompt, list) else []
+    """Return the images in a prompt's messages, in order; none for texts."""
+    messages = prompt if isinstance(prompt, list) else []
+    contents = [message.get("content") for message in messages if isinstance(message, dict)]
     parts = [part for content in contents if isinstance(content, list) for part in content]
     return [part["image"] for part in parts if part.get("type") == "image" and "image" in part]
 

@@ -126,9 +126,14 @@ def _wrong_values(dataset: Any, what: str) -> str | None:
     if not len(dataset):
         return None
     first = _first(dataset)
-    if first is not None and (why := _wrong_kind(first, what)):
+    if first is not None and not _is_pair(first) and (why := _wrong_kind(first, what)):
         return why
     return _said_empty(dataset, what, empty) if (empty := _rows(dataset, _null)) else None
+
+
+def _is_pair(prompt: Any) -> bool:
+    """Return whether a prompt is two texts. A tokenizer makes one sequence of them, and TRL trains on it."""
+    return isinstance(prompt, list) and len(prompt) == 2 and all(isinstance(text, str) for text in prompt)
 
 
 def _wrong_kind(prompt: Any, what: str) -> str | None:

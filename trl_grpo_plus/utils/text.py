@@ -110,7 +110,9 @@ def _closing(text: str, opening: int) -> int | None:
     return None
 
 
-def _content(message: dict[str, Any]) -> str:
+def _content(message: dict[str, Any] | str) -> str:
+    if isinstance(message, str):  # TRL trains on prompts of two texts
+        return message
     content = message.get("content") or ""
     if not isinstance(content, str):  # blocks
         content = "\n".join(block.get("text") or _named(block) for block in content)
