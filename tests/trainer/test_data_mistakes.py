@@ -24,13 +24,27 @@ def by_place(completions, **columns):
     return [float(i % 4) for i in range(len(completions))]
 
 
-@pytest.mark.parametrize("options", [{}, {"zero_variance_groups": "drop"}, {"prompt_selection": "belief"}])
+FEW = [{}, {"zero_variance_groups": "drop"}, {"prompt_selection": "belief"}]
+
+
+@pytest.mark.parametrize("options", FEW)
 @pytest.mark.parametrize("rows", [0, 1, 3])
-def test_too_few_rows_for_a_step_are_refused_in_every_mode(tmp_path, rows, options):
+def test_training_on_too_few_rows_for_a_step_is_refused_in_every_mode(tmp_path, rows, options):
+    data = tiny_models.prompts(30).select(range(rows))
+    trainer = made(tmp_path, data, per_device_train_batch_size=16, **options)
     with pytest.raises(
         ConfigError, match=rf"the training set has {rows} rows?, and a generation batch takes 4 prompts"
     ):
-        made(tmp_path, tiny_models.prompts(30).select(range(rows)), per_device_train_batch_size=16, **options)
+        trainer.train()
+    assert not (tmp_path / "run" / "rollouts").exists()
+
+
+@pytest.mark.parametrize("options", [*FEW, {"zero_variance_groups": "resample"}])
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_trainer_with_too_few_rows_for_a_step_evaluates(tmp_path, rows, options):
+    data, extra = tiny_models.prompts(30).select(range(rows)), {"eval_dataset": tiny_models.prompts(8)}
+    trainer = made(tmp_path, data, per_device_train_batch_size=16, extra=extra, **options)
+    assert trainer.evaluate()["eval_reward"] == 1.5
 
 
 def test_rows_for_one_batch_are_enough(tmp_path):

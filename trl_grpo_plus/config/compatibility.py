@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
-from ..curriculum.selection import check_enough_rows
 from ..objective.advantage_functions import by_path
 from ..utils.validation import ConfigError, did_you_mean
 
@@ -18,14 +17,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def check_rows(train_dataset: Any, eval_dataset: Any, config: "GRPOPlusConfig") -> None:
-    """Check that a loaded training set has the rows of one step, and warn of an evaluation set without rows.
-
-    TRL's sampler drops prompts that do not fill a generation batch. With fewer rows than that it deals none, and the
-    run would end without a step.
-    """
-    if hasattr(train_dataset, "__len__") and hasattr(train_dataset, "column_names"):
-        check_enough_rows(len(train_dataset), config)
+def warn_of_empty_evaluations(eval_dataset: Any, config: "GRPOPlusConfig") -> None:
+    """Warn of an evaluation set without rows, if the run evaluates."""
     if config.eval_strategy == "no" and not config.eval_on_start:
         return
     splits = eval_dataset if isinstance(eval_dataset, Mapping) else {"": eval_dataset}

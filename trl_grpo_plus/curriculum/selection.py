@@ -101,7 +101,6 @@ def make_sampler(train_set: Any, args: Any) -> PromptSampler:
         ConfigError: the training set cannot be sampled in this way.
     """
     check_stream(train_set, args)
-    check_enough_rows(len(train_set), args)
     name, arguments = _read(args.prompt_selection)
     if name in SAMPLERS:
         return SAMPLERS[name].make(train_set, args, **arguments)

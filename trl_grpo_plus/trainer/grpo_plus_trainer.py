@@ -142,9 +142,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._failures_said: set[tuple[str, str]] = set()  # rewards and statuses that a warning has told of
         self._window_tokens = 0  # live tokens of all ranks since the last optimizer step
         selection.check_dataset(train_dataset, "train_dataset", args)
-        dealt_by = ("get_train_dataloader", "_get_train_sampler")
-        if all(getattr(type(self), name) is getattr(GRPOPlusTrainer, name) for name in dealt_by):
-            compatibility.check_rows(train_dataset, eval_dataset, args)  # a subclass may repeat rows
+        compatibility.warn_of_empty_evaluations(eval_dataset, args)
         if not environment_factory:  # an environment may supply the prompts
             check_prompts(train_dataset, eval_dataset, read=rollout_func is None)
         reward_funcs, weights = resolve(reward_funcs, args.reward_weights)
@@ -572,8 +570,10 @@ class GRPOPlusTrainer(GRPOTrainer):
             *args, **kwargs: as in transformers' `Trainer.train`.
 
         Raises:
-            ConfigError: another run writes into `output_dir`; see [`trl_grpo_plus.utils.folder_lock`].
+            ConfigError: the training set has too few rows for a step, or another run writes into `output_dir`; see
+                [`trl_grpo_plus.utils.folder_lock`].
         """
+        self._check_rows()
         folder = self.args.output_dir
         try:
             with folder_lock.hold(folder), self._recorder.blaming_trackers():
@@ -581,6 +581,17 @@ class GRPOPlusTrainer(GRPOTrainer):
                 return super().train(checkpoint, *args, **kwargs)
         except RewardError as error:  # forty frames of the libraries would hide the reward's own
             raise error.with_traceback(None) from error.__cause__
+
+    def _check_rows(self) -> None:
+        """Check that a loaded training set has the rows of one step. A trainer that only evaluates needs none.
+
+        TRL's sampler drops prompts that do not fill a generation batch. With fewer rows than that it deals none, and
+        the run would end without a step.
+        """
+        dealt_by = ("get_train_dataloader", "_get_train_sampler")
+        as_trl = all(getattr(type(self), name) is getattr(GRPOPlusTrainer, name) for name in dealt_by)
+        if as_trl and hasattr(self.train_dataset, "__len__") and hasattr(self.train_dataset, "column_names"):
+            selection.check_enough_rows(len(self.train_dataset), self.args)  # a subclass may repeat rows
 
     def set_initial_training_values(self, *args: Any, **kwargs: Any) -> Any:
         """Return the lengths of the run as transformers' `Trainer` does, and keep that of an epoch."""
