@@ -54,19 +54,20 @@ def test_a_reward_that_works_is_not_warned_of(tmp_path, caplog):
     assert warned(caplog) == []
 
 
-def raised(folder, reward, **options):
+def raised(folder, reward, does="train", **options):
     """The error of a run, and what Python prints of it, without the lines of this file above `train`."""
     trainer = tiny_models.trainer(folder, reward, **options)
     with pytest.raises(RewardError) as caught:
-        trainer.train()
+        getattr(trainer, does)()
     return str(caught.value), "".join(traceback.format_exception(caught.value))
 
 
 LINE = adds.__code__.co_firstlineno + 1
 
 
-def test_an_error_is_printed_with_the_users_frames_and_once_more_in_one_line(tmp_path):
-    said, printed = raised(tmp_path, adds)
+@pytest.mark.parametrize("does", ["train", "evaluate"])
+def test_an_error_is_printed_with_the_users_frames_and_once_more_in_one_line(tmp_path, does):
+    said, printed = raised(tmp_path, adds, does, extra={"eval_dataset": tiny_models.prompts(8)})
     what = 'TypeError: can only concatenate str (not "int") to str'
     assert said == f"reward 'adds' failed (test_failures.py:{LINE}): {what}"
     assert printed.count(what) == 2

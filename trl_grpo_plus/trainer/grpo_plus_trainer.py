@@ -19,6 +19,7 @@ methods, in TRL's order of calls:
 """
 
 import copy
+import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -79,6 +80,20 @@ if TYPE_CHECKING:
     from trl.trainer.grpo_trainer import EnvironmentFactory, RewardFunc, RolloutFunc
 
 trl_releases.check(GRPOTrainer, trl.__version__)
+
+
+def _failing_in_short(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a method: forty frames of the libraries would hide a failed reward's own."""
+
+    @functools.wraps(method)
+    def in_short(*args: Any, **kwargs: Any) -> Any:
+        """Call the method, and raise the error of a reward without the frames above the reward's."""
+        try:
+            return method(*args, **kwargs)
+        except RewardError as error:
+            raise error.with_traceback(None) from error.__cause__
+
+    return in_short
 
 
 class GRPOPlusTrainer(GRPOTrainer):
@@ -477,6 +492,11 @@ class GRPOPlusTrainer(GRPOTrainer):
             super().log(logs, *args, **kwargs)
         self._recorder.log(self.state.log_history[-1])
 
+    @_failing_in_short
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluate as transformers' `Trainer` does."""
+        return super().evaluate(*args, **kwargs)
+
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
         """Evaluate as transformers' `Trainer` does, and note the split for the traces."""
         self._settle_record()
@@ -561,6 +581,7 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     # -- checkpoints and the Hub
 
+    @_failing_in_short
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Train as transformers' `Trainer` does; resume only from a complete checkpoint.
 
@@ -575,12 +596,9 @@ class GRPOPlusTrainer(GRPOTrainer):
         """
         self._check_rows()
         folder = self.args.output_dir
-        try:
-            with folder_lock.hold(folder), self._recorder.blaming_trackers():
-                checkpoint = checkpoint_integrity.complete_checkpoint(resume_from_checkpoint, folder)
-                return super().train(checkpoint, *args, **kwargs)
-        except RewardError as error:  # forty frames of the libraries would hide the reward's own
-            raise error.with_traceback(None) from error.__cause__
+        with folder_lock.hold(folder), self._recorder.blaming_trackers():
+            checkpoint = checkpoint_integrity.complete_checkpoint(resume_from_checkpoint, folder)
+            return super().train(checkpoint, *args, **kwargs)
 
     def _check_rows(self) -> None:
         """Check that a loaded training set has the rows of one step. A trainer that only evaluates needs none.
