@@ -1,5 +1,6 @@
 """What is said of a reward that fails: by whom it was written, where, and once."""
 
+import math
 import re
 import traceback
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 import tiny_models
 from datasets import Dataset
 
-from trl_grpo_plus.scoring import RewardError
+from trl_grpo_plus.scoring import AnnotatedScore, RewardError
 
 
 FILE = str(Path(__file__).parents[1] / "helpers" / "user_rewards.py")
@@ -47,6 +48,20 @@ def test_each_kind_of_failure_of_a_reward_in_workers_is_warned_of(tmp_path, capl
     )
     kinds = {said.partition("status ")[2].partition(":")[0] for said in warned(caplog)}
     assert kinds == {"'error'", "'timeout'"}
+
+
+@pytest.mark.parametrize(("fails", "told", "by_trl"), [((0, 29), 1, 0), ((29,), 1, 3), ((), 0, 3)])
+def test_trls_warning_of_no_score_comes_only_where_no_failure_explains_it(tmp_path, caplog, fails, told, by_trl):
+    """The warning of the first failure says that such a sample has no score. TRL's comes with each batch."""
+    failed = AnnotatedScore(math.nan, "error", "KeyError: 'mine'")
+
+    def mine(completions, number, **columns):
+        return [failed if n in fails else None for n in number]
+
+    data = tiny_models.prompts(30).select([0, 29])  # both are in each batch
+    tiny_models.trained(tmp_path, {"name": mine, "on_error": "abstain"}, data=data)
+    assert len(warned(caplog)) == told
+    assert caplog.text.count("All reward functions returned None") == by_trl
 
 
 def test_a_reward_that_works_is_not_warned_of(tmp_path, caplog):

@@ -292,6 +292,12 @@ class Batch:
         self.steps = scoring.steps_of(rows)
         self.statuses = [(None,) * len(scoring.outcomes)] * rows if scoring.failures else scoring.statuses(rows)
 
+    def failures_explain(self, rewards: Tensor) -> bool:
+        """Return whether a reward failed on each of this rank's rows that has none of its `rewards` `(rows, K)`."""
+        unscored = rewards.isnan().all(dim=1).tolist()
+        failed = [any(status in NO_VERDICT for status in statuses) for statuses in self.statuses]
+        return all(fails for fails, has_none in zip(failed, unscored, strict=True) if has_none)
+
     def attempts(
         self, inputs: Rows, prompts: list[Any], logged: Mapping[str, list[Any]], ends: set[int]
     ) -> tuple[Attempt, ...]:

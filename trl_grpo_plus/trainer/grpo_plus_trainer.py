@@ -20,6 +20,7 @@ methods, in TRL's order of calls:
 
 import copy
 import functools
+import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -81,6 +82,8 @@ if TYPE_CHECKING:
 
 trl_releases.check(GRPOTrainer, trl.__version__)
 
+_UNSCORED = "All reward functions returned None"
+
 
 def _failing_in_short(method: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a method: forty frames of the libraries would hide a failed reward's own."""
@@ -94,6 +97,26 @@ def _failing_in_short(method: Callable[..., Any]) -> Callable[..., Any]:
             raise error.with_traceback(None) from error.__cause__
 
     return in_short
+
+
+@contextmanager
+def _unscored_unsaid() -> Iterator[list[logging.LogRecord]]:
+    """Hold back TRL's warning of attempts that no reward scored, which comes with each batch; yield what is held."""
+    unsaid: list[logging.LogRecord] = []
+
+    def passes(record: logging.LogRecord) -> bool:
+        """Return whether a record is another one."""
+        if _UNSCORED in record.getMessage():
+            unsaid.append(record)
+            return False
+        return True
+
+    trls = logging.getLogger(GRPOTrainer.__module__)
+    trls.addFilter(passes)
+    try:
+        yield unsaid
+    finally:
+        trls.removeFilter(passes)
 
 
 class GRPOPlusTrainer(GRPOTrainer):
@@ -362,9 +385,12 @@ class GRPOPlusTrainer(GRPOTrainer):
         """Score the last generation with TRL's rewards. A failure stops all ranks with the same message."""
         batch, tokenizer = self._batch, self._tokenizer
         scoring = Scoring(self.reward_funcs, self.reward_func_names, self._failures_said)
-        with temporarily(self, reward_funcs=scoring.functions):
+        with temporarily(self, reward_funcs=scoring.functions), _unscored_unsaid() as unsaid:
             rewards = super()._calculate_rewards(batch.with_tool_mask(inputs), prompts, *completions)
         batch.scored(scoring, len(inputs))
+        if not batch.failures_explain(batches.own_rows(rewards, self.accelerator)):
+            for record in unsaid:
+                logging.getLogger(record.name).handle(record)
         logged = {name: values for name, values in self._pending_extra_logs.items() if len(values) == len(inputs)}
         ends = {*getattr(self, "eos_token_ids", [tokenizer.eos_token_id]), tokenizer.pad_token_id}
         attempts = batch.attempts(inputs, prompts, logged, ends)
