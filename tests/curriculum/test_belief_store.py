@@ -285,7 +285,6 @@ def test_what_cannot_work_is_refused(tmp_path, options, words):
         ),
         ({"prompt_selection": "tiny_models:qwen3"}, "tiny_models has no function 'qwen3'. Did you mean qwen2"),
         ({"prompt_selection": "itertools:repeat"}, "a repeat without take, observe, metrics, state_dict, load_"),
-        ({**PAIRS, **CHOICE, "data": tiny_models.prompts(3)}, "3 rows, and a generation batch takes"),
         ({**BELIEF, "reward_weights": [0.0]}, "no reward for advantage_baseline='belief' to remember"),
     ],
 )

@@ -24,7 +24,8 @@ def by_place(completions, **columns):
     return [float(i % 4) for i in range(len(completions))]
 
 
-FEW = [{}, {"zero_variance_groups": "drop"}, {"prompt_selection": "belief"}]
+BELIEF = {"advantage_baseline": "belief", "scale_rewards": "prior"}
+FEW = [{}, {"zero_variance_groups": "drop"}, {"prompt_selection": "belief"}, BELIEF]
 
 
 @pytest.mark.parametrize("options", FEW)

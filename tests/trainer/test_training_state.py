@@ -106,6 +106,29 @@ def test_resuming_with_another_dataset_says_so(tmp_path):
         resumed(checkpointed(tmp_path, **RESAMPLE), data=tiny_models.prompts(29))
 
 
+@pytest.mark.parametrize(("mode", "every", "of_batch"), [({}, 1, False), ({}, 4, True), (RESAMPLE, 4, True)])
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (range(30), None),
+        (range(29, -1, -1), "of 30 rows that were compared 30 differ, first row 0."),
+        ([*range(29), 28], "of 30 rows that were compared 1 differ, first row 29."),
+    ],
+)
+def test_other_rows_than_the_checkpoints_are_told_with_the_batch_of_those(
+    tmp_path, caplog, mode, every, of_batch, rows, words
+):
+    options = {**mode, "steps_per_generation": every}
+    checkpoint = checkpointed(tmp_path, **options)
+    trained = tiny_models.trainer(tmp_path, max_steps=3, data=tiny_models.prompts(30).select(rows), **options)
+    caplog.clear()
+    trained.train(resume_from_checkpoint=str(checkpoint))
+    (said,) = [record.message for record in caplog.records if "another training set" in record.message] or [""]
+    assert (words is None) == (not said)
+    assert (words or "") in said
+    assert ("train on the checkpoint's batch" in said) == bool(words and of_batch)
+
+
 @pytest.mark.parametrize(
     ("now", "words"),
     [

@@ -93,8 +93,8 @@ class BeliefStore:
             "rewards": {name: float(weight) for name, weight in zip(names, weights, strict=True) if weight},
             **{name: getattr(config, name) for name in ("failed_reward", "solved_reward", "belief_key")},
         }
-        self._prints = {} if streamed else dataset_rows.prints(train_set, ("prompt", config.belief_key))
-        self._num_rows, self._streamed = num_rows, streamed
+        # `None`: a stream.
+        self._rows = None if streamed else dataset_rows.fingerprint(train_set, ("prompt", config.belief_key))
         self._id_column, self._draws = config.belief_id, config.draws_prompts
 
     def show(self, rows: Sequence[dict[str, Any]]) -> None:
@@ -185,8 +185,7 @@ class BeliefStore:
         With `belief_id` it holds the ids of the rows about which something was learned, and of the rows `also`.
         """
         learned = {kind: {name: part.state_dict() for name, part in of.items()} for kind, of in self._parts.items()}
-        state: dict[str, Any] = {**learned, "about": self._about, "rows": self._prints, "num_rows": self._num_rows}
-        state |= {"streamed": self._streamed, "ids": None}
+        state: dict[str, Any] = {**learned, "about": self._about, "rows": self._rows, "ids": None}
         if self._stream_ids is not None:
             state["ids"] = {"column": self._id_column, "ids": self._stream_ids.state_dict()}
         if self._ids is not None:
@@ -226,30 +225,23 @@ class BeliefStore:
 
     def _moved(self, state: dict[str, Any]) -> Callable[[Tensor], Tensor] | None:
         """Return how to find the checkpoint's rows in this training set, or `None` if it is the same."""
-        kinds = ("a loaded dataset", "a stream")
-        if state["streamed"] != self._streamed:
-            before, now = kinds[state["streamed"]], kinds[self._streamed]
+        before, column = state["rows"], (state["ids"] or {}).get("column")
+        if (before is None) != (self._rows is None):
+            saved, now = ("a stream" if rows is None else "a loaded dataset" for rows in (before, self._rows))
             raise ConfigError(
-                f"The checkpoint's beliefs are about {before}, this run's training set is {now}. {_WAYS_ON}"
+                f"The checkpoint's beliefs are about {saved}, this run's training set is {now}. {_WAYS_ON}"
             )
-        prints, column = state["rows"], (state["ids"] or {}).get("column")
-        if self._streamed:
+        if self._rows is None:
             if column != self._id_column:
                 raise ConfigError(
                     f"The checkpoint's beliefs are about belief_id={column!r}, this run has "
                     f"belief_id={self._id_column!r}. {_WAYS_ON}"
                 )
             return None
-        other = [row for row, of_row in self._prints.items() if prints.get(row, of_row) != of_row]
-        looks_same = state["num_rows"] == self._num_rows and not other
+        what = dataset_rows.difference(before, self._rows)
         if self._ids is None or column != self._id_column:
-            if looks_same:
+            if not what:
                 return None
-            what = (
-                f"there were {state['num_rows']} rows, this run's training set has {self._num_rows}"
-                if state["num_rows"] != self._num_rows
-                else f"of {len(self._prints)} rows that were compared {len(other)} differ, first row {other[0]}"
-            )
             hint = "A run that sets belief_id finds its prompts again among other rows."
             if self._ids is not None:
                 hint = (
@@ -260,7 +252,7 @@ class BeliefStore:
                 f"{_WAYS_ON}"
             )
         rows, found = state["ids"]["rows"], self._ids.rows_of(state["ids"]["ids"])
-        if looks_same and torch.equal(rows, found):
+        if not what and torch.equal(rows, found):
             return None
         order = " The order of the prompts starts afresh." if self._draws else ""
         logger.warning(

@@ -17,6 +17,7 @@ from ..curriculum.prompt_states import MOST_TOKENS
 from ..curriculum.samplers import LearnabilitySampler, PromptSampler
 from ..curriculum.streaming_sampler import StreamingSampler
 from ..rollouts.groups import totals
+from ..utils import dataset_rows
 from ..utils.distributed import raise_on_all_ranks
 from ..utils.validation import ConfigError
 from .batch import Batch
@@ -64,6 +65,10 @@ class PromptSource:
         self.window: StreamingSampler | None = None
         self._stream: PromptSampler | None = None
         self.rollouts = 0
+        # `None`: there are no rows to tell apart, or the memory tells them apart.
+        self._rows: dict[str, Any] | None = None
+        if not config.what_believes and hasattr(train_set, "__len__"):
+            self._rows = dataset_rows.fingerprint(train_set, ("prompt",))
         if config.what_believes:
             selection.check_stream(train_set, config)
             if not hasattr(train_set, "__len__"):
@@ -191,7 +196,7 @@ class PromptSource:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint. The first rank's state is valid for all ranks."""
-        state = {"prompt_selection": self._config.prompt_selection, "rollouts": self.rollouts}
+        state = {"prompt_selection": self._config.prompt_selection, "rollouts": self.rollouts, "rows": self._rows}
         if self._accelerator.process_index:
             return {"stream": None, "memory": None, **state}
         visited = self._stream.visited_rows if isinstance(self._stream, LearnabilitySampler) else None
@@ -201,8 +206,9 @@ class PromptSource:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load the state of a checkpoint. Collective."""
         # Refuse on every rank, or the others would wait. The memory loads first, since it knows a stream.
-        names = ("stream", "memory", "prompt_selection", "rollouts")
-        saved = broadcast_object_list([{name: state.get(name) for name in names}])[0]
+        names = ("stream", "memory", "prompt_selection", "rollouts", "rows")
+        in_batch = state["buffered_inputs"] is not None
+        saved = broadcast_object_list([{"in_batch": in_batch, **{name: state.get(name) for name in names}}])[0]
         self.rollouts = saved["rollouts"] or 0
         if self.memory is not None and saved["memory"] is not None:
             self.memory.load_state_dict(saved["memory"])
@@ -220,6 +226,12 @@ class PromptSource:
                 self._stream.load_state_dict(saved["stream"])
             elif isinstance(self._stream, LearnabilitySampler):  # the other samplers start afresh
                 self._stream.load_state_dict(saved["stream"], moved)
+        if saved["rows"] and self._rows and (what := dataset_rows.difference(saved["rows"], self._rows)):
+            batch = " The steps before the next generation train on the checkpoint's batch, of those rows."
+            logger.warning(
+                "The checkpoint was saved with another training set, or with these rows in another order: "
+                f"{what}.{batch if saved['in_batch'] else ''} To train on the same rows, resume with the same dataset."
+            )
 
 
 def affordable_by(batch: Batch, share: float, accelerator: Any) -> float:

@@ -6,7 +6,7 @@ a checkpoint that holds NumPy or pandas numbers cannot be read again.
 
 import json
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import NoneType
 from typing import Any, NamedTuple
 
@@ -101,19 +101,34 @@ def unformatted(dataset: Any) -> Any:
     return dataset if form in (None, "custom") else dataset.with_format(None)
 
 
-def prints(dataset: Any, columns: Iterable[str | None]) -> dict[int, int]:
-    """Return checksums of these columns in rows of a map-style dataset, evenly spaced from the first to the last row.
-
-    Equal checksums mean equal rows in an equal order, as far as the sampled rows show.
+def fingerprint(dataset: Any, columns: Iterable[str | None]) -> dict[str, Any]:
+    """Return what tells a map-style dataset's rows from others: [`difference`] compares two of these.
 
     The fingerprint of `datasets` does not depend on contents: it changes if the same rows were made in another way.
+
+    Args:
+        dataset ([`~datasets.Dataset`]): the dataset.
+        columns (`Iterable[str]`): the columns that are read; `None` and columns that the dataset lacks are left out.
+
+    Returns:
+        `dict`: "num_rows", and "prints": row -> checksum, for rows that are evenly spaced from the first to the last.
     """
     present = [name for name in dict.fromkeys(columns) if name in (getattr(dataset, "column_names", None) or ())]
     count = min(len(dataset), SAMPLE) if present else 0
     rows = [place * (len(dataset) - 1) // max(count - 1, 1) for place in range(count)]
     # Read as stored, so that no transform runs and no picture is decoded.
     stored = dataset.select_columns(present).with_format("arrow")[rows].to_pylist() if rows else []
-    return {row: _checksum(content) for row, content in zip(rows, stored, strict=True)}
+    prints = {row: _checksum(content) for row, content in zip(rows, stored, strict=True)}
+    return {"num_rows": len(dataset), "prints": prints}
+
+
+def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Return how a run's dataset differs from the one before, by their [`fingerprint`]s; "" if they look the same."""
+    if before["num_rows"] != now["num_rows"]:
+        return f"there were {before['num_rows']} rows, this run's training set has {now['num_rows']}"
+    other = [row for row, of_row in now["prints"].items() if before["prints"].get(row, of_row) != of_row]
+    compared = f"of {len(now['prints'])} rows that were compared {len(other)} differ"
+    return f"{compared}, first row {other[0]}" if other else ""
 
 
 def _checksum(content: dict[str, Any]) -> int:
