@@ -32,12 +32,6 @@ def warn_of_empty_evaluations(eval_dataset: Any, config: "GRPOPlusConfig") -> No
         )
 
 
-def check_rewards(names: Sequence[str], weights: Sequence[float], args: "GRPOPlusConfig") -> None:
-    """Check that the trainer's rewards can judge groups, and that their results can be remembered."""
-    check_filter_metric(args.filter_metric, names)
-    check_weights(weights, args)
-
-
 def check_columns_read(columns: Sequence[str], dataset: Any, config: "GRPOPlusConfig") -> None:
     """Check that the training set has the columns that a baseline or an advantage function reads."""
     available: Sequence[str] = getattr(dataset, "column_names", None) or ()  # a stream may not know them

@@ -203,13 +203,13 @@ class BeliefStore:
         Raises:
             ConfigError: the checkpoint is about other rewards or options or, without `belief_id`, about other rows.
         """
-        about = state.get("about", self._about)
+        about = state["about"]
         if changed := [name for name, now in self._about.items() if about[name] != now]:
             before, now = (", ".join(f"{name}={of[name]!r}" for name in changed) for of in (about, self._about))
             raise ConfigError(f"The checkpoint's beliefs are about {before}, this run has {now}. {_WAYS_ON}")
         for kind, parts in self._parts.items():
-            if set(state.get(kind, ())) != set(parts):
-                saved, now = (", ".join(names) or "nothing" for names in (state.get(kind, ()), parts))
+            if set(state[kind]) != set(parts):
+                saved, now = (", ".join(names) or "nothing" for names in (state[kind], parts))
                 raise ConfigError(f"The checkpoint has {kind} about {saved}, this run about {now}. {_WAYS_ON}")
         self.moved = self._moved(state)
         for kind, parts in self._parts.items():

@@ -395,9 +395,6 @@ class SharedPrior:
         self._codes = grown(self._codes, self._shown + len(codes), 0)
         self._codes[self._shown : self._shown + len(codes)] = codes
         self._shown += len(codes)
-        self._add_keys()
-
-    def _add_keys(self) -> None:
         new = torch.zeros(4, len(self._key_codes) - self._by_key.shape[1], dtype=torch.float64)
         self._by_key = torch.cat([self._by_key, new], dim=1)
 

@@ -56,10 +56,13 @@ class PromptSampler(Protocol):
         """Learn from a scored generation batch and end the step.
 
         There are P rows, `(P, G)` rewards (NaN: unscored) and P verdicts of [`trl_grpo_plus.rollouts.groups.judge`].
+        By default a sampler learns nothing.
         """
+        return None
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics to log."""
+        """Return the metrics to log; by default none."""
+        return {}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that the sampler needs to resume."""
@@ -68,7 +71,7 @@ class PromptSampler(Protocol):
         """Restore the saved `state`."""
 
 
-class ShuffleSampler:
+class ShuffleSampler(PromptSampler):
     """An endless stream of dataset indices: one seeded permutation after another, each prompt once in each.
 
     The sampler never uses a rank's own random state. An index that a caller cannot use now is dealt first next time.
@@ -105,13 +108,6 @@ class ShuffleSampler:
         kept = len(taken) - len(taken) % multiple_of
         self._deferred.extendleft(reversed(passed + taken[kept:]))
         return taken[:kept]
-
-    def observe(self, rows: Sequence[int], rewards: Tensor, verdicts: Sequence[str]) -> None:
-        """Do nothing: the order does not depend on rewards."""
-
-    def metrics(self) -> dict[str, float]:
-        """Return no metrics."""
-        return {}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the stream as plain numbers and lists."""
@@ -154,7 +150,7 @@ class ShuffleSampler:
         return shuffled
 
 
-class LearnabilitySampler:
+class LearnabilitySampler(PromptSampler):
     """Deals the rows of a pool with the highest expected learnability.
 
     A `take` of `count` rows draws a pool of `pool` x `count` rows from shuffled passes. It asks `believe` once about
@@ -342,11 +338,9 @@ class ColumnSampler(ShuffleSampler):
     def _ordered(self, shuffled: Tensor) -> Tensor:
         levels = self._levels[shuffled]
         by_level = levels.argsort(stable=True, descending=self._kind == "hard_first")
-        if self._kind != "interleaved":
-            return shuffled[by_level]
-        first = torch.searchsorted(levels[by_level], levels[by_level])
-        turn = torch.arange(len(levels)) - first
-        return shuffled[by_level[turn.argsort(stable=True)]]
+        if self._kind == "interleaved":
+            by_level = by_level[_places(levels[by_level]).argsort(stable=True)]
+        return shuffled[by_level]
 
 
 class MixtureSampler(ShuffleSampler):
@@ -389,10 +383,13 @@ class MixtureSampler(ShuffleSampler):
     def _ordered(self, shuffled: Tensor) -> Tensor:
         sources = self._sources[shuffled]
         by_source = sources.argsort(stable=True)
-        first = torch.searchsorted(sources[by_source], sources[by_source])
-        turn = torch.arange(len(sources)) - first  # position of a row among the rows of its source
-        due = (turn + 0.5) / self._weights[sources[by_source]]
+        due = (_places(sources[by_source]) + 0.5) / self._weights[sources[by_source]]
         return shuffled[by_source[due.argsort(stable=True)]]
+
+
+def _places(kinds: Tensor) -> Tensor:
+    """Return the place of each row among the rows of its kind, from 0; `kinds` are sorted."""
+    return torch.arange(len(kinds)) - torch.searchsorted(kinds, kinds)
 
 
 def _levels(values: Sequence[Any] | Codes) -> Codes:

@@ -13,19 +13,16 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..utils.validation import ConfigError
-from .samplers import FLOOR, Believe, owed, ranked
+from .samplers import FLOOR, Believe, PromptSampler, owed, ranked
 
 
 Row = dict[str, Any]
 
 
-class StreamingSampler:
+class StreamingSampler(PromptSampler):
     """A window of a stream's rows, numbered from 0, from which it deals the rows of a generation batch.
-
-    The window is a [`~trl_grpo_plus.curriculum.samplers.PromptSampler`] of its rows.
 
     Every rank reads its own copy of the stream, in the same order, as TRL's dataloader does. A stream that ends starts
     again; a shuffled stream is shuffled anew. No window reaches over the end of a pass: the last rows of a pass are
@@ -99,9 +96,6 @@ class StreamingSampler:
         lots = torch.randperm(len(others), generator=self._noise)[:spared]
         return [pool[place] for place in torch.cat([best, others[lots]]).sort().values.tolist()]
 
-    def observe(self, rows: Sequence[int], rewards: Tensor, verdicts: Sequence[str]) -> None:
-        """Do nothing: no row of a stream rests."""
-
     def metrics(self) -> dict[str, float]:
         """Return the metrics `selection/pool` (rows of the window) and `selection/pass` (restarts of the stream)."""
         return {"selection/pool": float(len(self.rows)), "selection/pass": float(self._pass)}
@@ -115,7 +109,7 @@ class StreamingSampler:
         """Restore the saved `state` and continue reading from there."""
         self._ahead, self._pass, self._read = None, state["pass"], state["read"]
         self._owed = state["owed"]
-        self._columns |= dict.fromkeys(state.get("columns", ()))
+        self._columns |= dict.fromkeys(state["columns"])
         self._noise.set_state(state["noise"])
 
     def _next(self, count: int) -> list[Row]:

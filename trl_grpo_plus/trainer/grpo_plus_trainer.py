@@ -219,7 +219,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         # TRL would refuse a scale that it does not know. With such a scale, TRL's advantages are replaced.
         self.scale_rewards = args.scale_rewards if args.scale_rewards in TRL_SCALES else "group"
         names, weights = self.reward_func_names, self.reward_weights.tolist()
-        compatibility.check_rewards(names, weights, args)
+        compatibility.check_filter_metric(args.filter_metric, names)
+        compatibility.check_weights(weights, args)
         compatibility.check_columns_read(self._credit.columns, self.train_dataset, args)
         compatibility.check_model(
             args, self.environment_factories, self._is_vlm, self.rollout_func, self.tools, trl.__version__
@@ -693,15 +694,15 @@ class GRPOPlusTrainer(GRPOTrainer):
         rank, reference = self.accelerator.process_index, self._moving_reference
         with training_state.loaded(checkpoint, rank, self._layout) as state:
             if reference is not None:
-                training_state.load_reference(checkpoint, rank, reference, bool(state and state.get("reference")))
+                training_state.load_reference(checkpoint, rank, reference, bool(state and state["reference"]))
             if state is None:
                 return
             self._prompts.load_state_dict(state)  # first, because it is collective and a rank may lack later state
             if self.args.kl_target is not None:
                 self.beta = state["beta"]
             self._credit.load_state_dict(state)
-            self._recorder.load_state_dict(state.get("alarms"), state.get(checkpoint_integrity.RUN))
-            self._entropy, self._step = state.get("entropy"), state.get("step", self._step)
+            self._recorder.load_state_dict(state["alarms"], state[checkpoint_integrity.RUN])
+            self._entropy, self._step = state["entropy"], state.get("step", self._step)
             self._buffered_inputs = send_to_device(state["buffered_inputs"], self.accelerator.device)
 
     def create_model_card(self, model_name: str | None = None, *args: Any, **kwargs: Any) -> None:

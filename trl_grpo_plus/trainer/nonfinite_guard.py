@@ -85,7 +85,7 @@ class StepGuard:
         parts = {called: batch[name] for name, called in PARTS.items() if batch.get(name) is not None}
         if self._logps is not None:  # `None` for a loss without a forward pass of its own
             parts, self._logps = {LOGPS: self._logps, **parts}, None
-        self._parts.append((parts, batch.get(GROUPS) or ["a group of an older release"] * len(parts["advantages"])))
+        self._parts.append((parts, batch[GROUPS]))
         value = loss.detach()
         self._loss = value if self._loss is None else self._loss + value
         return loss * (0 * value + 1)

@@ -208,14 +208,14 @@ class PromptSource:
         # Refuse on every rank, or the others would wait. The memory loads first, since it knows a stream.
         names = ("stream", "memory", "prompt_selection", "rollouts", "rows")
         in_batch = state["buffered_inputs"] is not None
-        saved = broadcast_object_list([{"in_batch": in_batch, **{name: state.get(name) for name in names}}])[0]
-        self.rollouts = saved["rollouts"] or 0
+        saved = broadcast_object_list([{"in_batch": in_batch, **{name: state[name] for name in names}}])[0]
+        self.rollouts = saved["rollouts"]
         if self.memory is not None and saved["memory"] is not None:
             self.memory.load_state_dict(saved["memory"])
         elif self.memory is not None:
             logger.warning(f"The checkpoint holds no beliefs: {self._config.what_believes} starts without any.")
         if self._stream is not None and saved["stream"] is not None:
-            before, now = saved["prompt_selection"] or "shuffle", self._config.prompt_selection
+            before, now = saved["prompt_selection"], self._config.prompt_selection
             if before != now:
                 raise ConfigError(
                     f"The checkpoint's prompts were dealt by prompt_selection={before!r}, this run has {now!r}. "

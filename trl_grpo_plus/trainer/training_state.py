@@ -175,15 +175,14 @@ def _read(path: str) -> tuple[dict[str, Any] | None, str]:
         return None, ""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-        form = state.get("format", FORMAT)
-        if form == FORMAT and not {"layout", "buffered_inputs"} <= state.keys():
+        if not {"format", "layout", "buffered_inputs"} <= state.keys():
             raise ValueError(f"it holds {', '.join(map(str, state)) or 'nothing'}")
     except Exception as error:  # a damaged file can make the unpickler raise anything
         what = f"{type(error).__name__}: {error}".partition("\n")[0]
         return None, f"{path} cannot be read ({what}): it was cut off or changed. {_INSTEAD}"
-    if form != FORMAT:
-        text = f"{path} is of format {form}, this release reads {FORMAT}: resume with the release that wrote it."
-        return None, f"{text} {_INSTEAD}"
+    if state["format"] != FORMAT:
+        text = f"{path} is of format {state['format']}, this release reads {FORMAT}"
+        return None, f"{text}: resume with the release that wrote it. {_INSTEAD}"
     return state, ""
 
 
