@@ -21,7 +21,7 @@ from trl_grpo_plus.rollouts.groups import judge
 from trl_grpo_plus.traces import ADDS_SYSTEM, by_group
 from trl_grpo_plus.traces import reader as traces
 from trl_grpo_plus.traces.alarms import ALARMS, Finding, Rule
-from trl_grpo_plus.trainer import grpo_plus_trainer
+from trl_grpo_plus.trainer import recorder
 from trl_grpo_plus.trainer.recorder import _distinct
 from trl_grpo_plus.utils.validation import Number
 
@@ -244,7 +244,7 @@ def test_a_first_prompt_that_cannot_be_told_costs_nothing_else(tmp_path, asked, 
     def broken(*args, **kwargs):
         raise KeyError("a bug")
 
-    monkeypatch.setattr(grpo_plus_trainer, "as_given", broken)
+    monkeypatch.setattr(recorder, "as_given", broken)
     data, _ = asked
     assert train(tmp_path, said, data=data).state.global_step == 3
     assert sum("The first prompt could not be kept; training goes on" in one.message for one in caplog.records) == 1

@@ -40,6 +40,12 @@ def test_training_on_too_few_rows_for_a_step_is_refused_in_every_mode(tmp_path, 
     assert not (tmp_path / "run" / "rollouts").exists()
 
 
+def test_training_that_resamples_needs_more_prompts_than_those_of_a_batch(tmp_path):
+    trainer = made(tmp_path, tiny_models.prompts(2), zero_variance_groups="resample")
+    with pytest.raises(ConfigError, match="more prompts than the 2 of one generation batch, the dataset has 2"):
+        trainer.train()
+
+
 @pytest.mark.parametrize("options", [*FEW, {"zero_variance_groups": "resample"}])
 @pytest.mark.parametrize("rows", [0, 1])
 def test_a_trainer_with_too_few_rows_for_a_step_evaluates(tmp_path, rows, options):

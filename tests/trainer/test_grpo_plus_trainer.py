@@ -380,7 +380,6 @@ RESAMPLE = {"zero_variance_groups": "resample"}
             {"extra": {"eval_dataset": {"hard": tiny_models.prompts(4).remove_columns("prompt")}}},
         ),
         ("map-style dataset.*IterableDataset.*'drop'", {"data": STREAM, **RESAMPLE}),
-        ("more prompts than the 2", {"data": tiny_models.prompts(2), **RESAMPLE}),
     ],
 )
 def test_refuses_what_cannot_work(tmp_path, match, options):

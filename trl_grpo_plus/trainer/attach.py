@@ -21,7 +21,7 @@ from ..rollouts.generation import Generated
 from ..rollouts.groups import Round, judge_batch
 from ..rollouts.verdicts import DEAD
 from ..scoring import STATUSES
-from ..traces import advantages_by_token, as_given, split_name
+from ..traces import split_name
 from ..utils import folder_lock
 from ..utils.validation import did_you_mean
 from .batch import Batch
@@ -185,37 +185,12 @@ class _Observer:
             return method(*args, **kwargs)
 
     def _record(self, output: dict[str, Any]) -> None:
-        trainer, batch, options = self._trainer, self._batch, self._options
-        training = trainer.model.training
-        split = "train" if training else self._split
-        traced = self._recorder.traces(
-            split, trainer._step // (trainer.args.steps_per_generation * trainer.num_iterations)
-        )
-        if not traced and not (options.alarms and training):
-            return
+        trainer, batch, advantages = self._trainer, self._batch, output["advantages"]
+        split = "train" if trainer.model.training else self._split
+        number = trainer._step // (trainer.args.steps_per_generation * trainer.num_iterations)
         batch.kl = at_hand(output, loss_mask(output))
-        advantages = output["advantages"]
-        sampled = batch.traced(
-            split,
-            trainer.state.global_step,
-            batch.plan,
-            advantages,
-            names=self._recorder.weights,
-            weights=trainer.reward_weights.cpu(),
-            entropy=self._entropy(),
-            alike=not (getattr(trainer, "rollout_func", None) or getattr(trainer, "environment_factories", None)),
-            by_token=advantages_by_token(batch.trained, advantages, trainer.processing_class),
-        )
         self._settle()
-        if traced and training:
-            self._recorder.keep_first_prompt(sampled.step, self._first_prompt)
-        self._recorder.record(sampled, traced)
-
-    def _first_prompt(self) -> dict[str, Any]:
-        trainer, attempt = self._trainer, self._batch.rounds[0].attempts[0]
-        template = {"tools": getattr(trainer, "tools", None) or None, **trainer.chat_template_kwargs}
-        template["chat_template"] = getattr(trainer, "chat_template", None)
-        return as_given(attempt.prompt_ids, attempt.prompt, trainer.processing_class, template)
+        self._recorder.record_batch(trainer, batch, split, number, batch.plan, advantages, self._entropy())
 
     def _entropy(self) -> float | None:
         """Return the policy's entropy as TRL last measured it, in nats a token."""
@@ -224,5 +199,4 @@ class _Observer:
         return measured[-1] if measured else next(logged, None)
 
     def _settle(self) -> None:
-        for name, value in self._recorder.settle().items():
-            self._trainer._metrics["train"][name].append(value)
+        self._recorder.settle_into(self._trainer._metrics["train"])

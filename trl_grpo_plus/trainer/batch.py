@@ -16,14 +16,13 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 from ..objective.group_batch import GroupBatch
-from ..objective.padding import first_tokens
 from ..objective.scales import batch_std
 from ..rollouts.generation import Generated
 from ..rollouts.groups import Attempt, Partition, Plan, Round, Rows, totals
 from ..rollouts.groups import monitors as monitors_of
 from ..rollouts.steps import StepMarks, marked
 from ..scoring import NO_VERDICT, STATUSES, RewardError, Scoring, Step, reports_outcomes
-from ..traces import SampledBatch, logged_step
+from ..traces import logged_step
 from ..utils import dataset_rows
 from ..utils.distributed import gather_made
 from ..utils.patching import temporarily
@@ -323,37 +322,6 @@ class Batch:
                 truncated=not any(int(token) in ends for token in completion_ids[i][-1:]),
             )
             for i in range(len(inputs))
-        )
-
-    def traced(
-        self,
-        split: str,
-        step: int,
-        plan: Plan,
-        advantages: Tensor,
-        *,
-        names: Mapping[str, float],
-        weights: Tensor,
-        **fields: Any,
-    ) -> SampledBatch:
-        """Return the batch's record for traces and alarms.
-
-        `advantages` belong to this rank's rows of the plan, `weights` to the rewards in `names`. `fields` are the
-        record's other fields.
-        """
-        return SampledBatch(
-            split=split,
-            step=step,
-            size=self.size,
-            weights=dict(names),
-            rounds=self.rounds,
-            plan=plan,
-            totals=totals(self.sampled, weights),
-            # Move to the CPU here: in the writer's thread the copy would wait for the training step on the device.
-            advantages=first_tokens(advantages).cpu(),
-            kl=None if self.kl is None else self.kl.cpu(),
-            failing=dict(zip(names, self.failing, strict=True)),
-            **fields,
         )
 
     def without_monitors(self, trainer: Any, rewards: Tensor) -> Tensor:

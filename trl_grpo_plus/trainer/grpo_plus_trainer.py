@@ -51,7 +51,7 @@ from ..rollouts import groups, resampling
 from ..rollouts.exchange import carried, exchange
 from ..rollouts.generation import IMAGE_FIELDS, Generated, one_each, shown
 from ..scoring import RewardError, Scoring, check_prompts, check_splits, check_tokens, configure
-from ..traces import advantages_by_token, as_given, logged_step, split_name
+from ..traces import logged_step, split_name
 from ..utils import folder_lock
 from ..utils.patching import temporarily
 from . import batch as batches
@@ -488,29 +488,13 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def _record(self, plan: groups.Plan, advantages: Tensor) -> None:
         """Pass the batch to traces and alarms. `advantages` belong to this rank's rows of the plan."""
-        batch = self._batch
-        split = "train" if self.model.training else self._split
-        traced = self._recorder.traces(split, self._step // (self.args.steps_per_generation * self.num_iterations))
-        if not traced and not (self.args.alarms and self.model.training):
-            return
-        fields: dict[str, Any] = {"entropy": self._entropy, "beliefs": self._prompts.believed(batch)}
-        fields["alike"] = self.rollout_func is None and self.environment_factories is None
-        fields["by_token"] = advantages_by_token(batch.trained, advantages, self.processing_class)
-        fields["names"], fields["weights"] = self._recorder.weights, self.reward_weights.cpu()
-        sampled = batch.traced(split, self.state.global_step, plan, advantages, **fields)
+        split, beliefs = "train" if self.model.training else self._split, self._prompts.believed
+        number = self._step // (self.args.steps_per_generation * self.num_iterations)
         self._settle_record()
-        if traced and self.model.training:
-            self._recorder.keep_first_prompt(sampled.step, partial(self._as_given, batch.rounds[0].attempts[0]))
-        self._recorder.record(sampled, traced)
-
-    def _as_given(self, attempt: groups.Attempt) -> dict[str, Any]:
-        """Return an attempt's prompt as the model was given it."""
-        template = {"tools": self.tools or None, "chat_template": self.chat_template, **self.chat_template_kwargs}
-        return as_given(attempt.prompt_ids, attempt.prompt, self.processing_class, template)
+        self._recorder.record_batch(self, self._batch, split, number, plan, advantages, self._entropy, beliefs)
 
     def _settle_record(self) -> None:
-        for name, value in self._recorder.settle().items():
-            self._metrics["train"][name].append(value)
+        self._recorder.settle_into(self._metrics["train"])
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log as TRL does, and also into the run's journal."""

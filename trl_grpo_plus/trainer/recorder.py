@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -26,6 +27,8 @@ from tqdm.auto import tqdm
 from transformers import TrainerCallback
 
 from ..curriculum.selection import name_of
+from ..objective.padding import first_tokens
+from ..rollouts.groups import Attempt, Plan, totals
 from ..traces import (
     FIRST_PROMPT,
     FOLDER,
@@ -33,6 +36,8 @@ from ..traces import (
     SampledBatch,
     Thumbnails,
     Writer,
+    advantages_by_token,
+    as_given,
     by_group,
     complete,
     group_key,
@@ -46,6 +51,7 @@ from ..utils.distributed import gather_on_first_rank
 from ..utils.terminal import visible
 from ..utils.validation import RunError
 from ..view import Trackers, failed_in
+from .batch import Batch
 
 
 logger = get_logger(__name__)
@@ -235,6 +241,11 @@ class Recorder:
         pending, self._pending = self._pending, None
         return pending.result() if pending is not None else {}
 
+    def settle_into(self, metrics: dict[str, list[float]]) -> None:
+        """Append the metrics of [`settle`] to a trainer's."""
+        for name, value in self.settle().items():
+            metrics[name].append(value)
+
     def halting_alarm(self) -> str | None:
         """Return the new alarm of `halt_on_alarm`, the same on all ranks. Waits for the last batch. Collective."""
         if not self._args.halt_on_alarm:
@@ -242,6 +253,55 @@ class Recorder:
         if self._pending is not None:
             self._pending.result()
         return broadcast_object_list([self._halting])[0]
+
+    def record_batch(
+        self,
+        trainer: Any,
+        batch: Batch,
+        split: str,
+        number: int,
+        plan: Plan,
+        advantages: Tensor,
+        entropy: float | None,
+        beliefs: Callable[[Batch], list[dict[str, Any]]] = lambda batch: [],
+    ) -> None:
+        """Pass a trainer's batch to traces and alarms. Call [`settle`] first. Collective.
+
+        Args:
+            trainer: the trainer.
+            batch ([`~trl_grpo_plus.trainer.batch.Batch`]): its batch.
+            split (`str`): the split that the batch is of.
+            number (`int`): the number of generation batches before it.
+            plan ([`~trl_grpo_plus.rollouts.groups.Plan`]): the groups that are trained on.
+            advantages (`Tensor`): those of this rank's rows of the plan.
+            entropy (`float`, *optional*): as it was measured last.
+            beliefs (`Callable`, *optional*): returns the belief of each group of a batch.
+        """
+        training = trainer.model.training
+        traced = self.traces(split, number)
+        if not traced and not (self._args.alarms and training):
+            return
+        weights = trainer.reward_weights.cpu()
+        sampled = SampledBatch(
+            split=split,
+            step=trainer.state.global_step,
+            size=batch.size,
+            weights=self.weights,
+            rounds=batch.rounds,
+            plan=plan,
+            totals=totals(batch.sampled, weights),
+            # Move to the CPU here: in the writer's thread the copy would wait for the training step on the device.
+            advantages=first_tokens(advantages).cpu(),
+            kl=None if batch.kl is None else batch.kl.cpu(),
+            failing=dict(zip(self.weights, batch.failing, strict=True)),
+            entropy=entropy,
+            beliefs=beliefs(batch),
+            alike=not (getattr(trainer, "rollout_func", None) or getattr(trainer, "environment_factories", None)),
+            by_token=advantages_by_token(batch.trained, advantages, trainer.processing_class),
+        )
+        if traced and training:
+            self.keep_first_prompt(sampled.step, partial(_first_prompt, trainer, batch.rounds[0].attempts[0]))
+        self.record(sampled, traced)
 
     def record(self, sampled: SampledBatch, traced: bool) -> None:
         """Look for alarms in a batch, and keep the batch if it is `traced`. Call [`settle`] first. Collective."""
@@ -339,6 +399,13 @@ class Recorder:
                 if not isinstance(error, OSError):  # a bug, which needs its traceback
                     message += f"\n{traceback.format_exc()}"
                 logger.warning(visible(message))
+
+
+def _first_prompt(trainer: Any, attempt: Attempt) -> dict[str, Any]:
+    """Return an attempt's prompt as the model was given it."""
+    template = {"tools": getattr(trainer, "tools", None) or None, **trainer.chat_template_kwargs}
+    template["chat_template"] = getattr(trainer, "chat_template", None)
+    return as_given(attempt.prompt_ids, attempt.prompt, trainer.processing_class, template)
 
 
 def _joined(of_ranks: Sequence[list[float]], own: Tensor) -> Tensor:
