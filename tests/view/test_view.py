@@ -19,6 +19,7 @@ from trl_grpo_plus import traces
 from trl_grpo_plus.cli.main import main
 from trl_grpo_plus.rollouts.verdicts import VERDICTS
 from trl_grpo_plus.traces import believed, best_first, entry, trl_completions
+from trl_grpo_plus.utils import files
 from trl_grpo_plus.utils.text import as_text
 from trl_grpo_plus.view import page as view
 from trl_grpo_plus.view import panel, write_page
@@ -247,6 +248,24 @@ def test_what_is_no_run_and_no_output_is_refused(tmp_path):
     assert not (tmp_path / "report.html").exists()
     with pytest.raises(ValueError, match=r"is a folder.*report\.html"):
         write_page(synthetic_traces.write_run(tmp_path), tmp_path)
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+@pytest.mark.parametrize(
+    ("place", "why"), [("/proc/x.html", "the user .* may not write into /proc"), ("FILE/x.html", ".*FILE is a file")]
+)
+def test_a_place_that_cannot_be_written_is_named_as_given(tmp_path, capsys, runs, place, why):
+    folders = [str(synthetic_traces.write_run(tmp_path / str(number))) for number in range(runs)]
+    (tmp_path / "FILE").touch()
+    place = place.replace("FILE", str(tmp_path / "FILE"))
+    assert main(["view", *folders, "-o", place]) == 2
+    assert re.match(rf"error: {place} cannot be written: {why}.* Name another file\.\n$", capsys.readouterr().err)
+
+
+def test_a_file_that_cannot_be_put_in_place_is_named_itself(tmp_path):
+    (tmp_path / "page.html").mkdir()
+    with pytest.raises(OSError, match=rf": '{tmp_path}/page.html'$"):
+        files.replace(tmp_path / "page.html", [b""])
 
 
 def test_a_page_that_fails_leaves_the_old_one(tmp_path):

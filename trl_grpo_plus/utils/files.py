@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
 
-from .validation import did_you_mean
+from .validation import ConfigError, did_you_mean
 
 
 # Usual names of folders with checkpoints. A name such as outputs/x is then a path, not an id on the Hub.
@@ -23,6 +23,10 @@ def replace(path: Path, pieces: Iterable[bytes]) -> int:
             file.writelines(pieces)
         size = unfinished.stat().st_size
         os.replace(unfinished, path)
+    except OSError as error:
+        if error.filename != str(unfinished):
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None  # the only name that the caller knows
     finally:
         unfinished.unlink(missing_ok=True)
     return size
@@ -100,17 +104,35 @@ def no_folder(output_dir: str) -> str | None:
 
 def not_writable(output_dir: str) -> str | None:
     """Return why a run on this machine cannot write its folder; `None` if it can."""
-    there = _lowest_there(output_dir)
-    of_a_disk = not any(there.resolve().is_relative_to(folder) for folder in NOT_OF_DISKS)
-    if not there.is_dir() or (of_a_disk and os.access(there, os.W_OK | os.X_OK)):
+    why = _no_writing_in(_lowest_there(output_dir))
+    return f"output_dir: {output_dir} cannot be used: {why}. Name another folder; it need not exist." if why else None
+
+
+def check_output(path: Path, usual: str) -> None:
+    """Refuse a file to write that is a folder, or that cannot be made on this machine.
+
+    Args:
+        path (`Path`): the file.
+        usual (`str`): the usual name of such a file, for the message.
+
+    Raises:
+        ConfigError: the path is a folder, or lies below a file or in a folder that cannot be written.
+    """
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder. Give the name of the file to write, such as {path / usual}.")
+    there = _lowest_there(path.parent)
+    if why := _no_writing_in(there) if there.is_dir() else f"{there} is a file":
+        raise ConfigError(f"{path} cannot be written: {why}. Name another file.")
+
+
+def _no_writing_in(folder: Path) -> str | None:
+    of_a_disk = not any(folder.resolve().is_relative_to(other) for other in NOT_OF_DISKS)
+    if not folder.is_dir() or (of_a_disk and os.access(folder, os.W_OK | os.X_OK)):
         return None
-    return (
-        f"output_dir: {output_dir} cannot be used: the user {os.geteuid()} may not write into {there}, or its disk is "
-        "read-only. Name another folder; it need not exist."
-    )
+    return f"the user {os.geteuid()} may not write into {folder}, or its disk is read-only"
 
 
-def _lowest_there(output_dir: str) -> Path:
+def _lowest_there(path: str | Path) -> Path:
     """Return the path, or the nearest of its parents that exists."""
-    whole = Path(output_dir).absolute()
+    whole = Path(path).absolute()
     return next(path for path in (whole, *whole.parents) if os.path.lexists(path))

@@ -15,7 +15,7 @@ from typing import IO, Any, NamedTuple
 
 from .. import traces
 from ..traces import Row, entry
-from ..utils.files import replace
+from ..utils.files import check_output, replace
 from ..utils.validation import ConfigError, finite_values
 from . import file_index
 from .file_index import Sample
@@ -63,8 +63,7 @@ def write_comparison(runs: Sequence[str | Path], output: str | Path | None = Non
     """
     opened = open_runs(runs)
     path = Path(output) if output else shared_folder([run.folder for run in opened]) / _PAGE
-    if path.is_dir():
-        raise ConfigError(f"{path} is a folder. Give the name of the file to write, such as {path / _PAGE}.")
+    check_output(path, _PAGE)
     with tempfile.TemporaryFile() as spool:
         texts = _Texts(opened, spool)
         prompts = _prompts(texts.groups())

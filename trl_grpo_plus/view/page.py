@@ -15,7 +15,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from ..traces import Row, entry, group_key
-from ..utils.files import replace
+from ..utils.files import check_output, replace
 from ..utils.validation import ConfigError
 from . import file_index
 from .group_data import Tally, columns, detail, names_by_group
@@ -72,10 +72,7 @@ def write_page(run: str | Path, output: str | Path, max_mb: float = 100, rescore
         384
     """
     output = Path(output)
-    if output.is_dir():
-        raise ConfigError(
-            f"{output} is a folder. Give the name of the file to write, such as {output / 'report.html'}."
-        )
+    check_output(output, "report.html")
     source = source_of(run)
     with tempfile.TemporaryFile() as spool:
         supply = _Supply(source, spool, rescored)
