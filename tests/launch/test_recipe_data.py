@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import logging
 import random
 import re
 from collections import Counter
@@ -18,7 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from trl_grpo_plus.cli.check import samples
 from trl_grpo_plus.cli.check.rewards import check_gold
 from trl_grpo_plus.launch import accelerate as launch
-from trl_grpo_plus.launch import reward_inputs
+from trl_grpo_plus.launch import datasets_by_name, reward_inputs
 from trl_grpo_plus.launch.command_line import parse
 from trl_grpo_plus.recipes import (
     arithmetic,
@@ -256,6 +257,21 @@ def test_test_rows_are_the_same_each_time_and_leave_the_training_rows(tmp_path):
 def test_without_test_rows_at_most_a_quarter_is_held_out(tmp_path, asked, held_out):
     data = dataset_helpers.make_splits(script(tmp_path, [{"a": str(i)} for i in range(40)]), letters, ["a"], asked)
     assert (len(data["test"]), len(data["train"])) == (held_out, 40 - held_out)
+
+
+def test_of_a_broken_line_the_library_prints_nothing_of_its_own(tmp_path, caplog):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "a"}\n{"prompt": "b, "answer": "3"}\n')
+    log = logging.getLogger("datasets")
+    log.addHandler(caplog.handler)
+    try:
+        with pytest.raises(
+            ConfigError, match=r"rows\.jsonl, line 2 is not JSON \(.*\)\. Mend the line or remove it: "
+        ):
+            datasets_by_name.load(str(rows))
+    finally:
+        log.removeHandler(caplog.handler)
+    assert caplog.messages == []
 
 
 def test_a_mistake_of_a_recipe_s_user_is_told_in_one_line(tmp_path):

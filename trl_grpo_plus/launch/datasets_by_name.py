@@ -1,6 +1,7 @@
 """Datasets by name: a file, a saved folder, or an id on the Hub."""
 
 import json
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,10 +36,14 @@ def load(name: str, config: str | None = None, streaming: bool = False) -> Any:
     path = os.path.expanduser(name)
     if not os.path.exists(path):
         return _load(name, config, streaming)
+    log = logging.getLogger("datasets.packaged_modules.json.json")
+    was_off, log.disabled = log.disabled, True  # of a broken line it logs less than the message below says
     try:
         splits = _load(name, config, streaming)
     except Exception as error:  # pyarrow, pandas and datasets raise many kinds
         raise ConfigError(_broken_line(Path(path)) or f"{name} cannot be read: {_cause(error)}") from error
+    finally:
+        log.disabled = was_off
     if _builder(name) == "csv":
         _check_commas(splits["train"], name)
     return splits
@@ -103,12 +108,14 @@ def _not_objects(file: Path) -> Iterator[str]:
                 yield f" is not JSON: {error}"
             return
         lines.seek(0)
+        mend = "Mend the line or remove it: "
         for number, line in enumerate(lines, 1):
             try:
                 if line.strip() and not isinstance(json.loads(line.strip()), dict):
-                    yield f', line {number} is not a JSON object such as {{"prompt": ...}}: {line.strip():.80}'
+                    yield f', line {number} is not a JSON object such as {{"prompt": ...}}. {mend}{line.strip():.80}'
             except json.JSONDecodeError as error:
-                yield f", line {number} is not JSON ({error.msg} at column {error.colno}): {line.strip():.80}"
+                where = f"{error.msg} at column {error.colno}"
+                yield f", line {number} is not JSON ({where}). {mend}{line.strip():.80}"
 
 
 def _cause(error: BaseException) -> str:
