@@ -177,6 +177,17 @@ def test_the_command_prints_a_table_and_fails_where_there_is_a_hole(tmp_path, ca
     assert "--gold is for --attack" in capsys.readouterr().err
 
 
+def test_an_async_function_is_attacked(tmp_path, capsys):
+    data, rewards = tmp_path / "data.jsonl", tmp_path / "rewards.py"
+    data.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    rewards.write_text(
+        "import asyncio\n\n\nasync def judge(completions, answer):\n    await asyncio.sleep(0)\n"
+        "    return [float(a in c) for c, a in zip(completions, answer)]\n"
+    )
+    assert main(["check", "rewards", f"{rewards}:judge", "--dataset", str(data), "--attack"]) == 1
+    assert "\nFAILED: enumeration, candidates, wrong part, contradiction, hidden." in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("limit", ["0", "1"])
 def test_too_few_rows_are_refused(tmp_path, capsys, limit):
     data = tmp_path / "data.jsonl"

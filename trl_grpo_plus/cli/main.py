@@ -415,13 +415,13 @@ def _check_rewards(options: argparse.Namespace) -> int:
 def _attack_rewards(options: argparse.Namespace, args: dict[str, Any], dataset: Any, limit: dict[str, int]) -> int:
     from ..registry import Reward, list_rewards
     from .check.attack import attack
-    from .check.trial import definition_of, is_registered, try_out
+    from .check.trial import attackable, definition_of, is_registered, try_out
 
     failed = False
     for name in options.names or list_rewards():
         try:
             definition = definition_of(name)
-            reward = Reward(definition, args).prepare()
+            reward = Reward(attackable(definition), args).prepare()
             plain = reward if args else definition.function
             rows = [] if is_registered(definition) else [try_out(plain, dataset)]
             if all(row.status == OK for row in rows):

@@ -5,6 +5,7 @@ whether the scores are right. Two rows are few on purpose: a reward may be slow 
 """
 
 import asyncio
+import functools
 import inspect
 import re
 import signal
@@ -21,7 +22,7 @@ from typing import Any
 from ...registry import Reward, check_columns, find, list_rewards
 from ...scoring import NO_VERDICT, TRL_GIVES, Definition, Outcome, outcomes_of
 from ...utils.import_path import is_path, load
-from ...utils.signatures import call, name_of, needed
+from ...utils.signatures import call, is_async, name_of, needed
 from ...utils.tables import FAILED, OK, UNSEEN, WARNED, Row, in_a_line
 from ...utils.text import content_of
 from ...utils.validation import ConfigError
@@ -51,6 +52,20 @@ def definition_of(name: str) -> Definition:
         if not hasattr(function, "__name__"):
             return Definition(name_of(function), function, name)
     return find(name)
+
+
+def attackable(definition: Definition) -> Definition:
+    """Return a definition whose function returns its scores: of an async function, one that runs the coroutine."""
+    function = definition.function
+    if not is_async(function):
+        return definition
+
+    @functools.wraps(function)
+    def run(*args: Any, **columns: Any) -> Any:
+        return asyncio.run(_awaited(function(*args, **columns)))
+
+    run.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    return replace(definition, function=run)
 
 
 def is_registered(definition: Definition) -> bool:
