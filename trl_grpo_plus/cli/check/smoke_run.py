@@ -73,14 +73,16 @@ class SmokeTrainer(GRPOPlusTrainer):
         completion_ids, *rest = super()._generate_single_turn(prompt_ids, *args, **kwargs)
         if self.model.training and len(self._rows) == len(completion_ids):
             first = self.accelerator.process_index * len(completion_ids)
+            golds: dict[int, str | None] = {}  # a gold answer may take calls of the rewards, so one for each group
             for i, row in enumerate(self._rows):
                 group, attempt = divmod(first + i, self.num_generations)
                 if is_planted(group, attempt):
-                    completion_ids[i] = self._planted(row, completion_ids[i])
+                    if group not in golds:
+                        golds[group] = self.gold_of(row)
+                    completion_ids[i] = self._planted(golds[group], completion_ids[i])
         return completion_ids, *rest
 
-    def _planted(self, row: dict[str, Any], otherwise: list[int]) -> list[int]:
-        gold = self.gold_of(row)
+    def _planted(self, gold: str | None, otherwise: list[int]) -> list[int]:
         ids = [] if gold is None else self._tokenizer(gold, add_special_tokens=False)["input_ids"]
         if not 0 < len(ids) <= LONGEST_GOLD:
             return otherwise
