@@ -234,6 +234,8 @@ MISTAKES = (
     Mistake("evaluation without a split for it",
             ("Evaluation is on, but the data has no split other than the training split.", "eval_strategy"),
             {"eval_strategy": "steps", "eval_steps": 1}),
+    Mistake("a tool that is not there", ("tools: task.py has no function 'prepar'. Did you mean prepare?",),
+            {"tools": ["task.py:prepare", "task.py:prepar"]}),
     Mistake("a prepare function that is not there",
             ("prepare: task.py has no function 'prepar'. Did you mean prepare?",),
             {"dataset_name": ..., "prepare": "task.py:prepar"}),

@@ -29,6 +29,7 @@ REFUSED_BY = {
     "machine": "a package that is not installed",
     "output": "a checkpoint to resume from that is not there",
     "rewards": "a reward that is none",
+    "callables": "a tool that is not there",
     "filter_metric": "a filter by rewards without weight",
     "stream": "a stream's class that is not there",
     "advantage": "an advantage function that is not there",

@@ -19,8 +19,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from trl_grpo_plus.cli.check import samples
 from trl_grpo_plus.cli.check.rewards import check_gold
 from trl_grpo_plus.launch import accelerate as launch
-from trl_grpo_plus.launch import datasets_by_name, reward_inputs
+from trl_grpo_plus.launch import datasets_by_name, reward_inputs, train
 from trl_grpo_plus.launch.command_line import parse
+from trl_grpo_plus.launch.recipe import launched
 from trl_grpo_plus.recipes import (
     arithmetic,
     code_problems,
@@ -257,6 +258,19 @@ def test_test_rows_are_the_same_each_time_and_leave_the_training_rows(tmp_path):
 def test_without_test_rows_at_most_a_quarter_is_held_out(tmp_path, asked, held_out):
     data = dataset_helpers.make_splits(script(tmp_path, [{"a": str(i)} for i in range(40)]), letters, ["a"], asked)
     assert (len(data["test"]), len(data["train"])) == (held_out, 40 - held_out)
+
+
+def test_tools_environment_and_rollout_function_reach_the_trainer(tmp_path):
+    code = tmp_path / "code.py"
+    code.write_text("def add(a, b): ...\n\n\nclass World: ...\n\n\ndef roll(prompts, trainer): ...\n")
+    paths = {"tools": "add", "environment_factory": "World", "rollout_func": "roll"}
+    options = [word for name, what in paths.items() for word in (f"--{name}", f"{code}:{what}")]
+    given = train._make_trainer(lambda **given: given, launched(*parsed("arithmetic_cpu", *options)))
+    assert [tool.__name__ for tool in given["tools"]] == ["add"]
+    assert given["environment_factory"].__name__ == "World"
+    assert given["rollout_func"].__name__ == "roll"
+    without = train._make_trainer(lambda **given: given, launched(*parsed("arithmetic_cpu")))
+    assert without.keys().isdisjoint(paths)
 
 
 def test_of_a_broken_line_the_library_prints_nothing_of_its_own(tmp_path, caplog):

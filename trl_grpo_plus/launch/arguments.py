@@ -24,6 +24,12 @@ class GRPOPlusScriptArguments(ScriptArguments):
             names the data to load.
         prepare_args (`dict[str, Any]` or `str`, *optional*):
             Keyword arguments of `prepare`. On the command line they are given as JSON.
+        tools (`list[str]`, *optional*):
+            Functions that the model may call, each given by its path like a reward function.
+        environment_factory (`str`, *optional*):
+            Class, or function without arguments, that makes an environment, given by its path.
+        rollout_func (`str`, *optional*):
+            Function `(prompts, trainer) -> dict` that samples completions in TRL's place, given by its path.
     """
 
     reward_funcs: list[str] | None = field(
@@ -42,6 +48,15 @@ class GRPOPlusScriptArguments(ScriptArguments):
     )
     prepare_args: dict[str, Any] | str | None = field(
         default=None, metadata={"help": "Keyword arguments of `prepare`, as JSON on the command line."}
+    )
+    tools: list[str] | None = field(
+        default=None, metadata={"help": "Functions that the model may call, each given as path/to/file.py:func."}
+    )
+    environment_factory: str | None = field(
+        default=None, metadata={"help": "Class that makes an environment, given as path/to/file.py:Class."}
+    )
+    rollout_func: str | None = field(
+        default=None, metadata={"help": "Function that samples completions, given as path/to/file.py:func."}
     )
 
 

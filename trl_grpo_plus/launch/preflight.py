@@ -24,7 +24,7 @@ from ..utils.tables import FAILED, OK, UNSEEN, WARNED, Row, refused
 from ..utils.validation import ConfigError, did_you_mean
 from .option_checks import bad_together, lost_in_rounding, missing_packages, wrong_options
 from .recipe import Recipe
-from .reward_inputs import check_data_name, read_rewards, reward_name
+from .reward_inputs import check_data_name, load_callables, read_rewards, reward_name
 
 
 def keys(recipe: Recipe) -> list[Row]:
@@ -130,6 +130,11 @@ def rewards(recipe: Recipe) -> list[Row]:
         return [Row("rewards", FAILED, str(error))]
     weighed = zip(recipe.rewards, args.reward_weights or [1.0] * len(recipe.rewards), strict=True)
     return [Row("rewards", OK, ", ".join(f"{reward_name(reward)} x {weight:g}" for reward, weight in weighed))]
+
+
+def callables(recipe: Recipe) -> list[Row]:
+    """Check that the tools, the environment and the rollout function exist."""
+    return refused("callables", load_callables, recipe.script)
 
 
 def filter_metric(recipe: Recipe) -> list[Row]:
@@ -245,7 +250,7 @@ def template(recipe: Recipe) -> list[Row]:
 Check = Callable[[Recipe], Iterable[Row]]
 PAPER: tuple[Check, ...] = (
     *(keys, preset, processes, options, together, machine, dtype, output),
-    *(rewards, filter_metric, stream, advantage, data, model),
+    *(rewards, callables, filter_metric, stream, advantage, data, model),
 )
 # `model` is checked again here, because a prepare function may make the model.
 DATA: tuple[Check, ...] = (splits, model, prompts, enough, remembered, columns, template)

@@ -45,6 +45,17 @@ def _parsed(entry: str) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
+def load_callables(script_args: Any) -> dict[str, Any]:
+    """Return the trainer's `tools`, `environment_factory` and `rollout_func` that a recipe names by path.
+
+    Raises:
+        ConfigError: there is no such module, file, function or class.
+    """
+    single = {name: getattr(script_args, name) for name in ("environment_factory", "rollout_func")}
+    loaded: dict[str, Any] = {name: load(path, name) for name, path in single.items() if path}
+    return loaded | ({"tools": [load(path, "tools") for path in script_args.tools]} if script_args.tools else {})
+
+
 def check_data_name(script_args: Any, dataset_args: Any) -> None:
     """Refuse a recipe that names no data, or names a prepare function, an argument or a file that does not exist."""
     if script_args.prepare:

@@ -27,7 +27,7 @@ from .command_line import launched_as, parse, resume_command
 from .launchers import ERROR_FILE, STARTED_BY
 from .preflight import on_data, on_paper
 from .recipe import Recipe, launched
-from .reward_inputs import load_data
+from .reward_inputs import load_callables, load_data
 
 
 LOST = """\
@@ -141,6 +141,7 @@ def _make_trainer(trainer_class: Callable[..., Any] | None, recipe: Recipe) -> A
         eval_dataset=recipe.eval_sets or None,
         quantization_config=get_quantization_config(model_args),
         peft_config=get_peft_config(model_args),
+        **load_callables(recipe.script),
     )
 
 
