@@ -65,7 +65,8 @@ def choice_answer(
     Nothing else may stand there, so a hedge ("B or C", "A, B", "probably B", "B (not C)"), a negation ("not B") and a
     letter beside another choice's text score 0. So do two boxes, or two `<answer>`, that differ and have nothing but
     "or", "and", a comma, a slash or the like between them; with a sentence's end or other words between them, or
-    nothing, the last one counts. A bare small letter counts for nothing: "a" is an article, and `b` in a formula is a
+    nothing, the last one counts. A bare small letter (`b`, `b.`, `[b]`, `**b**`) counts only where it is all of the
+    text, tag or box and no choice's text is a single sign. In a sentence "a" is an article, in a formula `b` is a
     variable. What an HTML comment or the text behind an end-of-turn mark says does not count.
     Texts are compared without case, repeated white space and a full stop at the end.
 

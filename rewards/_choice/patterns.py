@@ -26,8 +26,9 @@ DRESS = 1000  # characters of formatting around a choice's letter or text, at mo
 _COMMANDS = r"\\(?:boxed|text|textbf|textrm|textit|mathrm|mathbf|mathit)\s{0,9}"
 _OPTION = r"(?:(?:[Tt]he )?(?:[Oo]ption|[Cc]hoice|[Ll]etter) )?"
 _PREFIX = re.compile(_OPTION)
-# A small letter needs its parenthesis: "a" is an article, "b" a variable.
+# In a sentence a small letter needs its parenthesis: "a" is an article, "b" a variable.
 _LETTER = re.compile(_OPTION + r"(?:\(([A-Za-z])\)|([A-Z])\)?|([a-z])\))[.。]?", re.ASCII)
+_SMALL = re.compile(r"(\*\*)?(\[)?([a-z])(?(2)\])[.。]?(?(1)\*\*)", re.ASCII)
 _LETTER_AND_TEXT = [
     re.compile(pattern, re.ASCII | re.DOTALL)
     for pattern in (
@@ -44,7 +45,7 @@ _TEXT_AND_LETTER = re.compile(rf"(\S.*) \({_OPTION}([A-Z])\)[.。]?", re.ASCII |
 _QUOTED = re.compile(
     r"\[\[([^\[\]]+)\]\]|\[([^\[\]]+)\]|`([^`]+)`|\"([^\"]+)\"|'([^']+)'|\u201c([^\u201c\u201d]+)\u201d|__((?:[^_]|_(?!_))+)__"
 )
-_BECAUSE = re.compile(r"(.{1,200}?),? (?:because|since) (.+)", re.DOTALL)
+_BECAUSE = re.compile(r"(.{1,200}?)(?:,? (?:because|since)|, as) (.+)", re.DOTALL)
 # Full-width letters and punctuation, as Chinese and Japanese keyboards type them.
 _WIDTHS = {wide: wide - 0xFEE0 for wide in (*range(0xFF21, 0xFF3B), *map(ord, "（）：．，！？；"))}
 _WRAPPED = re.compile(
@@ -58,11 +59,15 @@ _BLANKS = re.compile(r"\\boxed\s{10}")  # too many blanks before the brace
 def chosen(text: str, choices: list[str] | None, think_opened: bool = False) -> int | None:
     """Return the index of the one choice that a completion names; `None` if it names none or leaves it open."""
     final = shown(after_thinking(text, think_opened)).strip().translate(_WIDTHS)
-    if "<answer>" in final or "</answer>" in final:
-        body = (answer_of(final) or "").strip()
-        return _place(body if "\n" in body else answer_in(body) or body, choices)
-    if "\\boxed" in final:
-        return _place(_boxed(final), choices)
+    is_tagged, is_boxed = "<answer>" in final or "</answer>" in final, "\\boxed" in final
+    whole = (answer_of(final) or "").strip() if is_tagged else _boxed(final).strip() if is_boxed else final
+    small = _SMALL.fullmatch(whole)
+    if small and not any(len(plain(choice)) == 1 for choice in choices or ()):
+        return letter(small[3].upper(), len(choices or LETTERS))
+    if is_tagged:
+        return _place(whole if "\n" in whole else answer_in(whole) or whole, choices)
+    if is_boxed:
+        return _place(whole, choices)
     head, _, last = final.rpartition("\n")
     stated = answer_in(last, head)
     if stated is None and head.endswith("\n") and unwrapped(last) != last.strip() and not is_denied(head):

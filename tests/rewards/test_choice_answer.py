@@ -96,6 +96,11 @@ def test_unusual_choices():
         assert (why, named) == (why, [right])
 
 
+def test_a_small_letter_names_nothing_where_a_choice_s_text_may_be_meant():
+    assert [score("<answer>b</answer>", letter, ["x", "$y$", "x + y"]) for letter in "ABC"] == [0.0] * 3
+    assert score("<answer>b</answer>", "B", ["2x", "$2y$", "x + y"]) == 1.0
+
+
 @pytest.mark.parametrize("answer", ["B", 1, "Paris"])
 def test_ways_to_give_the_gold(answer):
     choice_answer.definition.check_columns(answer=[answer], choices=[CITIES])

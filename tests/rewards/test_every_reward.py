@@ -185,7 +185,7 @@ TREE = {"$ref": "#/$defs/n", "$defs": {"n": {"type": "array", "items": {"$ref": 
 BACKTRACKS = r"(?s)(?:(\w+)\s?)+:\d|(?:<[^>]*>\s*)*x{3}"
 # Arguments and a row for which no bomb is an answer; more places for them.
 ROWS = {
-    "choice_answer": [({}, {"answer": 1, "choices": choices}) for choices in (CITIES, None)],
+    "choice_answer": [({}, {"answer": 3, "choices": choices}) for choices in (CITIES, None)],
     "countdown": [({}, {"numbers": [2, 5, 7], "target": 25})],
     "exact_answer": [({}, {"answer": "46"})],
     "gsm8k_answer": [({}, {"answer": "#### 18"})],
