@@ -54,12 +54,19 @@ def within(path: Path, folder: Path) -> Path:
     Raises:
         Unreadable: a link leads out of the folder.
     """
-    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+    _inner_path(path, folder)
+    return path
+
+
+def _inner_path(path: Path, folder: Path) -> Path:
+    """Return `path` relative to `folder`, once all links are followed."""
+    real, root = Path(os.path.realpath(path)), Path(os.path.realpath(folder))
+    if not real.is_relative_to(root):
         raise Unreadable(
             f"{path} is a link that leads out of {folder}, and is not followed: what it leads to would stand in what "
             "is made of this run. Put a copy in its place, or remove it."
         )
-    return path
+    return real.relative_to(root)
 
 
 def open_within(path: Path, folder: Path) -> IO[bytes]:
@@ -67,12 +74,23 @@ def open_within(path: Path, folder: Path) -> IO[bytes]:
 
     Raises:
         Unreadable: a link leads out of the folder, or the path is something other than a file.
+        OSError: the file cannot be opened, for instance because a link took its place after the check.
     """
-    within(path, folder)
+    *folders, name = _inner_path(path, folder).parts or (".",)
     if path.exists() and not path.is_file():
         kind = "a folder" if path.is_dir() else "no plain file"
         raise Unreadable(f"{path} is {kind}, and should be a file. Move it away.")
-    return open(path, "rb")
+    # Step by step and without links, because the path may have been changed since the check.
+    at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for inner in folders:
+            outer, at = at, os.open(inner, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=at)
+            os.close(outer)
+        return open(
+            path, "rb", opener=lambda _, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=at)
+        )
+    finally:
+        os.close(at)
 
 
 def looks_local(name: str) -> bool:
