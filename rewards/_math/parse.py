@@ -33,14 +33,15 @@ _GREEK = (
     "|psi|omega|Gamma|Delta|Theta|Lambda|Xi|Sigma|Upsilon|Phi|Psi|Omega|ell|hbar"
 )
 _OF_POINTS = "angle|measuredangle|triangle|square|odot|overline|widehat|hat|vec|arc|det|deg|dim"
-# Names: x, x_1, f(3), |A|, n(A \cup B), |\vec{v}|,
-# \sum, \sum x_i, AB, \theta, \angle ABC, (x, y), Area, f^{-1}(x), P(X=2), \frac{dy}{dx}, |AB|, \vec{v}, \cos 2\theta
+# Names: x, x_1, f_{\max}, f(3), |A|, n(A \cup B), |\vec{v}|, \sum, \sum x_i, AB, \theta, \angle ABC, (x, y), Area,
+# [ABC], f^{-1}(x), P(X=2), \frac{dy}{dx}, |AB|, \vec{v}, \cos 2\theta
 _NAME = re.compile(
     rf"(?:\\text\{{[A-Za-z ]+\}}|(?:m(?=\\angle))?\\(?:{_OF_POINTS}|Delta)\s*[A-Z]{{1,4}}"
     rf"|\\(?:{_GREEK}|angle|triangle|max|min|sup|inf|gcd|lcm|det|deg|dim|Pr|Re|Im|arg)(?![A-Za-z])|[A-Z]{{2,4}}|[A-Za-z]|[A-Za-z]{{3,}})"
-    r"(?:_(?:\{(?:\\triangle)?[A-Za-z0-9 ]+\}|[A-Za-z0-9]))?(?:\^\{-1\})?'*(?:\s*\([A-Za-z0-9, ]+\))?"
-    r"|\([a-z](?:,\s*[a-z])+\)|(?:P|Pr|E|Var)\s*\([^()]*\)|\\frac\{d[A-Za-z]?\}\{d[A-Za-z]\}|\|[A-Z]{2}\||\\#\s*[A-Z]"
-    r"|\|\s*[A-Z](?:\s*\\(?:cup|cap)\s*[A-Z])*\s*\||n\s*\([A-Z](?:\s*\\(?:cup|cap)\s*[A-Z])*\)"
+    r"(?:_(?:\{(?:(?:\\triangle)?[A-Za-z0-9 ]+|\\(?:max|min))\}|[A-Za-z0-9]))?(?:\^\{-1\})?'*"
+    r"(?:\s*\([A-Za-z0-9, ]+\))?"
+    r"|\[[A-Z]{3,6}\]|\([a-z](?:,\s*[a-z])+\)|(?:P|Pr|E|Var)\s*\([^()]*\)|\\frac\{d[A-Za-z]?\}\{d[A-Za-z]\}|\\#\s*[A-Z]"
+    r"|\|\s*[A-Z]{2}\s*\||\|\s*[A-Z](?:\s*\\(?:cup|cap)\s*[A-Z])*\s*\||n\s*\([A-Z](?:\s*\\(?:cup|cap)\s*[A-Z])*\)"
     r"|(?:\\?\|)\s*(?:\\(?:vec|overrightarrow|overline)\s*\{?[A-Za-z]{1,2}\}?|\{[a-z]\})\s*(?:\\?\|)"
     r"|\\(?:sum|prod)(?![A-Za-z])(?:\s*[A-Za-z](?:_(?:\{[A-Za-z0-9]+\}|[A-Za-z0-9]))?)?"
     r"|\\(?:overline|vec)\s*\{[A-Za-z]{1,4}\}|\\(?:sin|cos|tan)\s*[0-9]?\s*(?:\\[a-z]+|\(?[A-Za-z]\)?)"

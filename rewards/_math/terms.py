@@ -79,6 +79,7 @@ _LETTERS = re.compile(r"[A-Za-z][A-Za-z' .-]*")
 _NUMBERED = re.compile(r"[A-Za-z][A-Za-z0-9' .,:-]*")
 _DATE = re.compile(r"[A-Za-z]{3,} [0-9]{1,4}(?:, [0-9]{4})?")
 _CLOCK = re.compile(r"([0-9]{1,2}:[0-9]{2}) ?([AaPp])\.? ?[Mm]\.?")
+_ARTICLE = re.compile(r"^(?:an?|the) (?=[a-z]{3})")
 _TEXT_COMMAND = re.compile(r"\\text\{([^{}]*)\}")
 
 
@@ -100,4 +101,4 @@ def words(text: str) -> str | None:
     numbered = worded and _NUMBERED.fullmatch(bare) and (_TEXT_COMMAND.fullmatch(text) or _DATE.fullmatch(bare))
     if not numbered and not (_LETTERS.fullmatch(bare) and ("\\text" in text or worded or bare in ("No", "no"))):
         return None
-    return bare.rstrip(".").casefold()
+    return _ARTICLE.sub("", bare.rstrip(".").casefold()).replace("solutions", "solution")
