@@ -28,8 +28,8 @@ class Scoring:
     Args:
         rewards (`Sequence`): K reward functions or models; models are not wrapped.
         names (`Sequence[str]`): K names.
-        said (`set`, *optional*): names and statuses of failures that the run goes on with, and was warned of. `None`:
-            no warnings.
+        warned (`set`, *optional*):
+            Names and statuses of failures that the run goes on with, and was warned of. `None`: no warnings.
 
     Attributes:
         functions (`list`): K functions to call.
@@ -41,11 +41,11 @@ class Scoring:
         cause (`BaseException`, *optional*): the first exception of a user's function, with that function's frames.
     """
 
-    def __init__(self, rewards: Sequence[Any], names: Sequence[str], said: set[tuple[str, str]] | None = None):
+    def __init__(self, rewards: Sequence[Any], names: Sequence[str], warned: set[tuple[str, str]] | None = None):
         self.outcomes: list[list[Outcome] | None] = [None] * len(rewards)
         self.steps: list[list[tuple[Step, ...] | None] | None] = [None] * len(rewards)
         self.failures: list[str] = []
-        self._names, self._said = names, said
+        self._names, self._warned = names, warned
         self.cause: BaseException | None = None
         self.functions = [self._watched(i, reward, names[i]) for i, reward in enumerate(rewards)]
 
@@ -126,8 +126,8 @@ class Scoring:
     def _count(self, index: int, outcomes: list[Outcome], failure: str | None, policies: Mapping[str, Policy]) -> None:
         """Keep a reward's outcomes for the metrics, and warn of its first failure that does not stop the run."""
         self.outcomes[index] = outcomes
-        if failure is None and self._said is not None:
-            warn_of_first(self._names[index], outcomes, policies, self._said)
+        if failure is None and self._warned is not None:
+            warn_of_first(self._names[index], outcomes, policies, self._warned)
 
     def _passed(self, index: int, outcomes: Sequence[Outcome], failure: str | None) -> list[float | None]:
         if failure:

@@ -64,7 +64,7 @@ def hint(error: BaseException, completions: Sequence[Any]) -> str:
 
 
 def warn_of_first(
-    name: str, outcomes: Sequence[Outcome], policies: Mapping[str, str], said: set[tuple[str, str]]
+    name: str, outcomes: Sequence[Outcome], policies: Mapping[str, str], warned: set[tuple[str, str]]
 ) -> None:
     """Warn of the first failure of each kind that a reward has in a run, because training goes on in spite of it.
 
@@ -72,13 +72,13 @@ def warn_of_first(
         name (`str`): the reward's.
         outcomes (`Sequence[Outcome]`): the outcomes of its samples in this batch.
         policies (`Mapping[str, str]`): its policies by status.
-        said (`set`): names and statuses of which a warning has told; this function adds to it.
+        warned (`set`): names and statuses of which a warning has told; this function adds to it.
     """
     for outcome in outcomes:
         status = outcome.status
-        if status not in ("error", "timeout", "starved") or (name, status) in said:
+        if status not in ("error", "timeout", "starved") or (name, status) in warned:
             continue
-        said.add((name, status))
+        warned.add((name, status))
         count = sum(other.status == status for other in outcomes)
         lines = [line.strip() for line in outcome.message.splitlines() if line.strip()]
         why = lines[-1][:300].rstrip(".") if lines else "no reason given"

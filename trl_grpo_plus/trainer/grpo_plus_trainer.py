@@ -177,7 +177,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._sampler: Any = None  # TRL's sampler of the training set
         self._split = "eval"  # the split under evaluation
         self._entropy: float | None = None  # the value that was measured last
-        self._failures_said: set[tuple[str, str]] = set()  # rewards and statuses that a warning has told of
+        self._failures_warned: set[tuple[str, str]] = set()  # rewards and statuses that a warning has told of
         self._window_tokens = 0  # live tokens of all ranks since the last optimizer step
         selection.check_dataset(train_dataset, "train_dataset", args)
         compatibility.warn_of_empty_evaluations(eval_dataset, args)
@@ -385,7 +385,7 @@ class GRPOPlusTrainer(GRPOTrainer):
     def _score(self, inputs: list[dict[str, Any]], prompts: list[Any], *completions: Any) -> groups.Round:
         """Score the last generation with TRL's rewards. A failure stops all ranks with the same message."""
         batch, tokenizer = self._batch, self._tokenizer
-        scoring = Scoring(self.reward_funcs, self.reward_func_names, self._failures_said)
+        scoring = Scoring(self.reward_funcs, self.reward_func_names, self._failures_warned)
         with temporarily(self, reward_funcs=scoring.functions), _unscored_unsaid() as unsaid:
             rewards = super()._calculate_rewards(batch.with_tool_mask(inputs), prompts, *completions)
         batch.scored(scoring, len(inputs))
