@@ -8,7 +8,7 @@ types               the classes of a rule and its finding
 examples            finds the groups of a batch that show an alarm
 history             statistics kept of the earlier batches
 text_stats          copies, loops and missing answers in texts
-smoothing           smoothed means and their best values
+smoothing           smoothed means and their best values; lines through values
 metric_history      logged metrics
 evaluation_history  held-out rewards beside training rewards
 

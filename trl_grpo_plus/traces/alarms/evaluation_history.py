@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
-from .smoothing import Level
+from .smoothing import Level, line_of
 
 
 START = 2  # evaluations whose mean gap is the gap at the start, and, of the last ones, the gap now
@@ -99,7 +99,7 @@ class Evaluations:
         if rise <= 0 or rise < _SURE * math.hypot(pairs[0].train.error, pairs[-1].train.error):
             return None
         ranked = kendall(train, held_out)
-        change, error, scatter = _line(held_out)
+        change, error, _, scatter = line_of(list(enumerate(held_out)), len(held_out) - 1)
         if ranked > correlation or change + _BELOW * error >= rise / 2:
             return None
         gap = sum(pair.gap for pair in pairs[-START:]) / START - sum(pair.gap for pair in self.first) / len(self.first)
@@ -119,13 +119,3 @@ def kendall(first: Sequence[float], second: Sequence[float]) -> float:
 
 def _sign(value: float) -> int:
     return (value > 0) - (value < 0)
-
-
-def _line(values: Sequence[float]) -> tuple[float, float, float]:
-    """Fit a line by least squares. Return its change from end to end, the change's standard error, and the scatter."""
-    n, middle = len(values), (len(values) - 1) / 2
-    mean = sum(values) / n
-    spread = sum((x - middle) ** 2 for x in range(n))
-    slope = sum((x - middle) * (y - mean) for x, y in enumerate(values)) / spread
-    scatter = math.hypot(*(y - mean - slope * (x - middle) for x, y in enumerate(values))) / math.sqrt(n - 2)
-    return slope * (n - 1), scatter * (n - 1) / math.sqrt(spread), scatter

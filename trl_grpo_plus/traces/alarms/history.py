@@ -14,7 +14,7 @@ from ...utils.validation import finite_or_none
 from .. import SampledBatch, by_group, evaluated, json_value
 from .evaluation_history import Evaluations
 from .metric_history import Logged, note
-from .smoothing import Level, Peak, level_of
+from .smoothing import Level, Peak, level_of, line_of
 from .text_stats import TextStats, look_at
 
 
@@ -189,9 +189,8 @@ class History:
         full = of * self.thresholds.window
         if high <= low or len(records) < full or len(points) < max(4, 0.75 * full):
             return None
-        change, error, mean = _line(points, full - 1)
-        best = high if sign > 0 else -low
-        return Trend(change / (high - low), error / (high - low), (best - mean) / (high - low))
+        line, best = line_of(points, full - 1), high if sign > 0 else -low
+        return Trend(*(value / (high - low) for value in (line.change, line.error, best - line.mean)))
 
     def _range(self, name: str | None) -> tuple[float, ...]:
         """Return (lowest, highest) of a reward or, without a name, of the total."""
@@ -321,17 +320,6 @@ def _centred(values: Tensor, counted: Tensor) -> Tensor:
     values = values.masked_fill(~counted, 0.0)
     means = values.sum(dim=1, keepdim=True) / counted.sum(dim=1, keepdim=True).clamp(min=1)
     return (values - means).masked_fill(~counted, 0.0)
-
-
-def _line(points: list[tuple[float, float]], span: float) -> tuple[float, float, float]:
-    """Fit a line by least squares. Return (rise over `span`, its standard error, mean)."""
-    n = len(points)
-    at = sum(x for x, _ in points) / n
-    mean = sum(y for _, y in points) / n
-    spread = sum((x - at) ** 2 for x, _ in points)
-    slope = sum((x - at) * (y - mean) for x, y in points) / spread
-    rest = sum((y - mean - slope * (x - at)) ** 2 for x, y in points)
-    return slope * span, math.sqrt(rest / (n - 2) / spread) * span, mean
 
 
 def mean(values: Iterable[float | None], least: int) -> float | None:

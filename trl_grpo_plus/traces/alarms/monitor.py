@@ -13,17 +13,18 @@ from .rules import ALARMS
 from .types import Finding
 
 
-_SETTINGS = {
-    "window": Number(at_least=4, integer=True, note=", a number of batches"),
-    "min_batches": Number(at_least=1, integer=True, note=", a number of batches"),
-    "entropy_floor": Number(above=0),
-    "kl_floor": Number(above=0),
-    "grad_norm_floor": Number(above=0),
-    "sampler_floor": Number(above=0),
-    "distinct_floor": Number(above=0, at_most=1),
-    "held_out_window": Number(at_least=5, integer=True, note=", a number of evaluations"),
-    "held_out_correlation": Number(at_least=-1, at_most=1),
-    "held_out_floor": Number(above=0, at_most=1),
+# setting -> its default and the values that it may have
+_SETTINGS: dict[str, tuple[float, Number]] = {
+    "window": (50, Number(at_least=4, integer=True, note=", a number of batches")),
+    "min_batches": (20, Number(at_least=1, integer=True, note=", a number of batches")),
+    "entropy_floor": (0.05, Number(above=0)),
+    "kl_floor": (0.2, Number(above=0)),
+    "grad_norm_floor": (1.0, Number(above=0)),
+    "sampler_floor": (0.05, Number(above=0)),
+    "distinct_floor": (0.2, Number(above=0, at_most=1)),
+    "held_out_window": (8, Number(at_least=5, integer=True, note=", a number of evaluations")),
+    "held_out_correlation": (0.3, Number(at_least=-1, at_most=1)),
+    "held_out_floor": (0.05, Number(above=0, at_most=1)),
 }
 
 
@@ -76,34 +77,16 @@ class Thresholds(SimpleNamespace):
     held_out_correlation: float
     held_out_floor: float
 
-    def __init__(
-        self,
-        window: int = 50,
-        min_batches: int = 20,
-        entropy_floor: float = 0.05,
-        kl_floor: float = 0.2,
-        grad_norm_floor: float = 1.0,
-        sampler_floor: float = 0.05,
-        distinct_floor: float = 0.2,
-        held_out_window: int = 8,
-        held_out_correlation: float = 0.3,
-        held_out_floor: float = 0.05,
-        **thresholds: float | None,
-    ):
-        bounds = _SETTINGS | {name: rule.limits for name, rule in ALARMS.items()}
+    def __init__(self, **thresholds: float | None):
+        known = _SETTINGS | {name: (rule.default, rule.limits) for name, rule in ALARMS.items()}
         for name in thresholds:
-            if name not in bounds:
+            if name not in known:
                 raise ConfigError(
-                    f"{name!r} is no alarm threshold.{did_you_mean(name, bounds)} Known: {', '.join(bounds)}."
+                    f"{name!r} is no alarm threshold.{did_you_mean(name, known)} Known: {', '.join(known)}."
                 )
-        limits = {name: rule.default for name, rule in ALARMS.items()} | thresholds
-        floors = {"entropy_floor": entropy_floor, "kl_floor": kl_floor, "sampler_floor": sampler_floor}
-        floors |= {"distinct_floor": distinct_floor, "grad_norm_floor": grad_norm_floor}
-        floors |= {"held_out_correlation": held_out_correlation, "held_out_floor": held_out_floor}
-        floors |= {"held_out_window": held_out_window}
-        super().__init__(window=window, min_batches=min_batches, **floors, **limits)
+        super().__init__(**{name: default for name, (default, _) in known.items()} | thresholds)
         for name, value in vars(self).items():
-            bounds[name].check(name, value)
+            known[name][1].check(name, value)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Thresholds":

@@ -1,9 +1,9 @@
-"""Smoothed means over batches, and their best values in a run."""
+"""Smoothed means over batches, their best values in a run, and lines through them."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
 # Standard errors that a difference must exceed to be believed. It is high because the best of some thousand batches is
@@ -37,6 +37,25 @@ class Peak:
     def of(cls, state: dict[str, Any]) -> "Peak":
         """Make a peak from its fields in a checkpoint."""
         return cls(state["step"], Level(**state["level"]), Level(**state["total"]))
+
+
+class Line(NamedTuple):
+    """A line through points, by least squares."""
+
+    change: float  # over the span
+    error: float  # standard error of `change`
+    mean: float
+    scatter: float  # standard deviation of the points about the line
+
+
+def line_of(points: Sequence[tuple[float, float]], span: float) -> Line:
+    """Fit a line to three points (x, y) or more; `span` is the length of x over which it changes by `change`."""
+    n = len(points)
+    at, mean = sum(x for x, _ in points) / n, sum(y for _, y in points) / n
+    spread = sum((x - at) ** 2 for x, _ in points)
+    slope = sum((x - at) * (y - mean) for x, y in points) / spread
+    scatter = math.hypot(*(y - mean - slope * (x - at) for x, y in points)) / math.sqrt(n - 2)
+    return Line(slope * span, scatter * span / math.sqrt(spread), mean, scatter)
 
 
 def level_of(values: Iterable[float | None]) -> Level | None:
