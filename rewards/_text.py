@@ -12,6 +12,8 @@ from trl_grpo_plus.utils.text import last_message, written
 from ._math.answer_lists import between
 
 
+# Signs of arithmetic, as models and typography write them: × · ⋅ ∗ for *, ÷ for /, minus and en dash for -.
+SIGNS = str.maketrans({"×": "*", "·": "*", "⋅": "*", "∗": "*", "÷": "/", "−": "-", "–": "-"})
 _FENCE = re.compile(r"[ \t]*(?:<answer>[ \t]*|(?:[-*+]|[0-9]{1,9}[.)])[ \t]+)?(`{3,}|~{3,})[ \t]*(.*)", re.DOTALL)
 _LANGUAGE = re.compile(r"\{?[ \t]*\.?([\w+.#-]*)")
 _LABEL_AND_CODE = re.compile(

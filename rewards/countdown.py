@@ -12,14 +12,12 @@ from trl_grpo_plus.registry import Example, register_reward
 from trl_grpo_plus.utils.validation import Number
 
 from ._rows import refuse_rows
-from ._text import after_opened, answer_of, text_of
+from ._text import SIGNS, after_opened, answer_of, text_of
 
 
 MAX_LENGTH = 1000  # characters; bounds the nesting and the size of the numbers too
 GOLD_NUMBERS = 6
 
-# As models and typography write them: × · ⋅ ∗ for *, ÷ for /, minus and en dash for -.
-_SIGNS = str.maketrans({"×": "*", "·": "*", "⋅": "*", "∗": "*", "÷": "/", "−": "-", "–": "-"})
 _ALLOWED = re.compile(r"[0-9+\-*/() \t]+")
 _OPERATIONS: dict[type[ast.operator], Any] = {
     ast.Add: Fraction.__add__,
@@ -136,7 +134,7 @@ def _parsed(body: str, target: int) -> ast.expr | None:
     """Return the expression in an answer; `None` if the answer breaks the grammar."""
     if len(body) > MAX_LENGTH:
         return None
-    expression, equals, tail = body.translate(_SIGNS).strip().partition("=")
+    expression, equals, tail = body.translate(SIGNS).strip().partition("=")
     expression = expression.strip()
     if (equals and tail.strip() != str(target)) or not _ALLOWED.fullmatch(expression):
         return None

@@ -9,11 +9,11 @@ from trl_grpo_plus.registry import Example, Step, register_reward
 from trl_grpo_plus.utils.text import as_text, content_of
 from trl_grpo_plus.utils.validation import Number
 
+from ._text import SIGNS
+
 
 MAX_LINE = 300  # characters of a line that is read, at most; bounds the numbers too
 
-# As models and typography write them: × · ⋅ ∗ for *, ÷ for /, minus and en dash for -.
-_SIGNS = str.maketrans({"×": "*", "·": "*", "⋅": "*", "∗": "*", "÷": "/", "−": "-", "–": "-"})
 _NUMBER = r"[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?"
 _TERM = rf"\$?(-?{_NUMBER})"
 # At the line's end, and not the tail of a longer equation: no number, sign or bracket is before it.
@@ -107,7 +107,7 @@ def _verdicts(text: str, problem: str) -> Iterator[tuple[int, bool | None]]:
     end = 0
     for line in text.splitlines(keepends=True):
         end += len(line)
-        found = _EQUATION.search(line.strip().translate(_SIGNS)) if len(line) <= MAX_LINE else None
+        found = _EQUATION.search(line.strip().translate(SIGNS)) if len(line) <= MAX_LINE else None
         if found is None:
             continue
         a, b, c = (_value(found[group]) for group in (1, 3, 4))
