@@ -18,6 +18,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")  # else four threads for each model of 27 tensors
 
 # Many processes import the same modules: they are compiled once.
 sys.dont_write_bytecode = False
