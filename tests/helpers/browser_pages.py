@@ -154,7 +154,7 @@ def serving(folder, port=0):
 
 def until(page, condition, *args):
     """`condition` is JavaScript; the page's policy forbids playwright's own waiting, which evaluates a text."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not page.evaluate(condition, *args):
         assert time.monotonic() < end, f"{condition}: {page.inner_text('body')[:2000]}"
         time.sleep(0.02)
@@ -163,7 +163,7 @@ def until(page, condition, *args):
 def soon(condition, told=""):
     """Assert `condition`, a function that reads pages, once it holds: they draw when they have time. Playwright's own
     assertions wait, too, but they read texts without their spaces, and not what a script of a page tells."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while True:
         fault = None
         try:
@@ -216,7 +216,7 @@ def body(page, attempt):
 
 
 def ask(server, path, method="GET", **headers):
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
     try:
         connection.putrequest(method, path, skip_host="Host" in headers)
         for name, value in headers.items():

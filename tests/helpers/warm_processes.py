@@ -63,6 +63,8 @@ class Popen:
             raise ValueError(f"{', '.join(changed)}: read at import, so another value needs a cold process.")
         places = {"cwd": cwd, "stdout": stdout, "stderr": stderr}
         options = {name: os.path.abspath(place) for name, place in places.items()}
+        for stream in (options["stdout"], options["stderr"]):
+            open(stream, "a").close()  # it is there to be read before the process has come so far
         self._zygote = _zygote(env.get("PYTHONHASHSEED"))
         self._child = self._zygote.fork({"argv": self.args, "env": env, "path": _path(), **options})
         self.pid = self._child.pid

@@ -886,7 +886,7 @@ def test_a_new_run_moves_the_old_one_aside_and_ctrl_c_twice_stops_at_once(folder
     time.sleep(1.2)
     assert run.process.poll() is None
     run.interrupt()
-    output = run.end(130, seconds=20)
+    output = run.end(130, seconds=60)
     assert "Stopped at once." in output
     assert "To resume" not in output
     assert "Moved a finished run from again to again/earlier-1. Starting a new run.\n" in output
@@ -961,7 +961,7 @@ def test_ctrl_c_in_the_warm_up_leaves_nothing(folder):
     run = Run([*SCRIPT, "--config", "arithmetic_cpu", "--output_dir", "warm"], folder)
     run.wait_for(r"Warm-up.* [1-9]\d*/2000")
     run.interrupt()
-    assert "Stopped at once." in run.end(130, seconds=20)
+    assert "Stopped at once." in run.end(130, seconds=60)
     assert not (folder / "warm").exists()
 
 
@@ -1031,7 +1031,7 @@ def test_a_signal_ends_a_launcher_that_waits_for_other_nodes(tmp_path):
     run.wait_for("waits")
     time.sleep(8)  # nothing tells when it waits
     os.kill(run.process.pid, signal.SIGTERM)
-    run.end(-signal.SIGTERM, seconds=30)
+    run.end(-signal.SIGTERM, seconds=60)
 
 
 CHILD = """

@@ -188,11 +188,11 @@ def test_ctrl_c_ends_it_and_nothing_is_left(run, tmp_path):
             assert process.poll(0.02) is None, err.read_text()
             assert time.monotonic() < end
         address = re.search(r"http://127\.0\.0\.1:(\d+)(/[\w-]{32}/)\n", out.read_text())
-        connection = http.client.HTTPConnection("127.0.0.1", int(address[1]), timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", int(address[1]), timeout=60)
         connection.request("GET", f"{address[2]}data")
         assert json.loads(connection.getresponse().read())["live"]["groups"] == 3
         os.kill(process.pid, signal.SIGINT)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     finally:
         process.kill()
     assert err.read_text() == ""

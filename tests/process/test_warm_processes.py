@@ -92,7 +92,7 @@ def test_it_is_waited_for_signalled_and_ended_as_subprocess_has_it(tmp_path):
     while "begun" not in (tmp_path / "out").read_text():
         assert process.poll(0.01) is None
     os.killpg(process.pid, signal.SIGINT)
-    assert process.wait(20) == process.poll() == -signal.SIGINT
+    assert process.wait(60) == process.poll() == -signal.SIGINT
     assert (tmp_path / "err").read_text().endswith("KeyboardInterrupt\n")
     with pytest.raises(ProcessLookupError):  # nothing of its group is left
         os.killpg(process.pid, 0)
