@@ -1,6 +1,7 @@
 """Functions by path: `pkg.mod.func`, `pkg.mod:func`, `path/to/file.py:func`."""
 
 import ast
+import contextlib
 import hashlib
 import importlib
 import importlib.util
@@ -91,10 +92,13 @@ def _load_file(where: str) -> Any:
     # The name holds a hash of the whole path, because two files may be called rewards.py.
     name = f"{_FROM_FILE}{Path(path).stem}_{hashlib.blake2b(path.encode(), digest_size=4).hexdigest()}"
     # The file may be imported under another name; a second copy would register its rewards again.
+    ours = os.stat(path)
     for imported in list(sys.modules.values()):
         file = getattr(imported, "__file__", None)
-        if isinstance(file, str) and os.path.realpath(file) == path and imported.__name__ != "__main__":
-            return imported
+        if isinstance(file, str) and imported.__name__ != "__main__":
+            with contextlib.suppress(OSError, ValueError):  # a file that is gone, or one inside an archive
+                if os.path.samestat(os.stat(file), ours):
+                    return imported
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{where} cannot be imported.")
