@@ -772,7 +772,10 @@ def main() -> int:
         failed += run_all(specs, options.results, options.jobs)
         rates = picked(read(options.results))
         later = [seed for seed in options.seeds if seed not in PICKING]
-        specs = [Spec(**{**vars(s), "rate": rates.get(group_of(vars(s)), 1.0)}) for s in wanted(options, arms, later)]
+        specs = [
+            Spec(**{**vars(s), "rate": rates.get(group_of(vars(s)), options.rates[0])})
+            for s in wanted(options, arms, later)
+        ]
         failed += run_all(specs, options.results, options.jobs)
     if lines := read(options.results):
         tables = report(lines, options.results.with_suffix(".png"))
