@@ -16,9 +16,10 @@ process_state  restores a worker process to its state before a sample
 from .batch_scoring import Scoring
 from .columns import check_columns, check_splits, columns_of
 from .definition import TRL_GIVES, Definition, Example, Policy, define, definition_at
+from .failures import TRL_UNSCORED, RewardError, held_back
 from .outcome import NO_VERDICT, STATUSES, AnnotatedScore, Outcome, Step, outcome_of, outcomes_of, with_worst_status
 from .process_state import kept
 from .prompts import check_prompts, check_tokens, has_messages, is_conversation, lacks_template, wrong_prompts
-from .reward import Reward, RewardError, reports_outcomes, scores_of_part
+from .reward import Reward, reports_outcomes, scores_of_part
 from .worker_main import excuse, sandbox_options
 from .worker_pool import configure, default_size, shared

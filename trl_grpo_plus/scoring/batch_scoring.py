@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from ..utils.signatures import call, is_async
 from .columns import is_model
 from .definition import FAILURES, Policy
-from .failures import hint, in_one_line, own_frames, warn_of_first, where
+from .failures import RewardError, hint, in_one_line, own_frames, warn_of_first, where
 from .outcome import STATUSES, Outcome, Step, first_failure, outcomes_of
-from .reward import Reward, RewardError, reports_outcomes
+from .reward import Reward, reports_outcomes
 
 
 if TYPE_CHECKING:

@@ -3,7 +3,8 @@
 import logging
 import os
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -20,7 +21,18 @@ _ON_LISTS = (
     "sequence item 0: expected str instance",
     "argument of type 'dict'",
 )
+TRL_UNSCORED = "All reward functions returned None"  # of a warning that TRL gives with each batch
 _MESSAGES = "Completions are lists of messages here: the text of one is completion[-1]['content']."
+
+
+class RewardError(RuntimeError):
+    """Raised when a reward failed and its `on_error` or `on_timeout` is "raise".
+
+    Control characters in the quoted text are made visible.
+    """
+
+    def __init__(self, what: str):
+        super().__init__(visible(what))
 
 
 def own_frames(error: BaseException) -> TracebackType | None:
@@ -91,3 +103,22 @@ def warn_of_first(
                 f"{stop if status in policies else ''}"
             )
         )
+
+
+@contextmanager
+def held_back(source: logging.Logger, text: str) -> Iterator[list[logging.LogRecord]]:
+    """Keep a logger from logging messages that contain `text`, and yield the list of those that it was to log."""
+    held: list[logging.LogRecord] = []
+
+    def passes(record: logging.LogRecord) -> bool:
+        """Return whether a record is to be logged."""
+        if text in record.getMessage():
+            held.append(record)
+            return False
+        return True
+
+    source.addFilter(passes)
+    try:
+        yield held
+    finally:
+        source.removeFilter(passes)

@@ -12,25 +12,14 @@ from typing import Any
 from ..utils import optional_packages
 from ..utils.import_path import load
 from ..utils.signatures import call, is_async
-from ..utils.terminal import visible
 from ..utils.validation import ConfigError, Number, did_you_mean, error_prefix, fits, one_of, spelled
 from .definition import FAILURES, FOR_ALL, NOT_IN_WORKERS, POLICIES, TRL_GIVES, Definition, Policy, definition_at
-from .failures import hint, in_one_line, own_frames, with_frames
+from .failures import RewardError, hint, in_one_line, own_frames, with_frames
 from .outcome import Outcome, first_failure, outcomes_of
 from .worker_pool import shared
 
 
 TIMEOUT = Number(above=0, at_most=86_400, note=" (seconds)")
-
-
-class RewardError(RuntimeError):
-    """Raised when a reward failed and its `on_error` or `on_timeout` is "raise".
-
-    Control characters in the quoted text are made visible.
-    """
-
-    def __init__(self, what: str):
-        super().__init__(visible(what))
 
 
 class Reward:

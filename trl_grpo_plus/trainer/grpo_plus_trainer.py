@@ -50,7 +50,16 @@ from ..registry import resolve
 from ..rollouts import groups, resampling
 from ..rollouts.exchange import carried, exchange
 from ..rollouts.generation import IMAGE_FIELDS, Generated, one_each, shown
-from ..scoring import RewardError, Scoring, check_prompts, check_splits, check_tokens, configure
+from ..scoring import (
+    TRL_UNSCORED,
+    RewardError,
+    Scoring,
+    check_prompts,
+    check_splits,
+    check_tokens,
+    configure,
+    held_back,
+)
 from ..traces import logged_step, split_name
 from ..utils import folder_lock
 from ..utils.patching import temporarily
@@ -82,11 +91,11 @@ if TYPE_CHECKING:
 
 trl_releases.check(GRPOTrainer, trl.__version__)
 
-_UNSCORED = "All reward functions returned None"
+_TRLS_LOGGER = logging.getLogger(GRPOTrainer.__module__)
 
 
-def _failing_in_short(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a method: forty frames of the libraries would hide a failed reward's own."""
+def _raising_in_short(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a method, so that forty frames of the libraries do not hide those of a reward that failed."""
 
     @functools.wraps(method)
     def in_short(*args: Any, **kwargs: Any) -> Any:
@@ -97,26 +106,6 @@ def _failing_in_short(method: Callable[..., Any]) -> Callable[..., Any]:
             raise error.with_traceback(None) from error.__cause__
 
     return in_short
-
-
-@contextmanager
-def _unscored_unsaid() -> Iterator[list[logging.LogRecord]]:
-    """Hold back TRL's warning of attempts that no reward scored, which comes with each batch; yield what is held."""
-    unsaid: list[logging.LogRecord] = []
-
-    def passes(record: logging.LogRecord) -> bool:
-        """Return whether a record is another one."""
-        if _UNSCORED in record.getMessage():
-            unsaid.append(record)
-            return False
-        return True
-
-    trls = logging.getLogger(GRPOTrainer.__module__)
-    trls.addFilter(passes)
-    try:
-        yield unsaid
-    finally:
-        trls.removeFilter(passes)
 
 
 class GRPOPlusTrainer(GRPOTrainer):
@@ -386,12 +375,12 @@ class GRPOPlusTrainer(GRPOTrainer):
         """Score the last generation with TRL's rewards. A failure stops all ranks with the same message."""
         batch, tokenizer = self._batch, self._tokenizer
         scoring = Scoring(self.reward_funcs, self.reward_func_names, self._failures_warned)
-        with temporarily(self, reward_funcs=scoring.functions), _unscored_unsaid() as unsaid:
+        with temporarily(self, reward_funcs=scoring.functions), held_back(_TRLS_LOGGER, TRL_UNSCORED) as held:
             rewards = super()._calculate_rewards(batch.with_tool_mask(inputs), prompts, *completions)
         batch.scored(scoring, len(inputs))
         if not batch.failures_explain(batches.own_rows(rewards, self.accelerator)):
-            for record in unsaid:
-                logging.getLogger(record.name).handle(record)
+            for record in held:
+                _TRLS_LOGGER.handle(record)
         logged = {name: values for name, values in self._pending_extra_logs.items() if len(values) == len(inputs)}
         ends = {*getattr(self, "eos_token_ids", [tokenizer.eos_token_id]), tokenizer.pad_token_id}
         attempts = batch.attempts(inputs, prompts, logged, ends)
@@ -503,7 +492,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             super().log(logs, *args, **kwargs)
         self._recorder.log(self.state.log_history[-1])
 
-    @_failing_in_short
+    @_raising_in_short
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate as transformers' `Trainer` does."""
         return super().evaluate(*args, **kwargs)
@@ -592,7 +581,7 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     # -- checkpoints and the Hub
 
-    @_failing_in_short
+    @_raising_in_short
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Train as transformers' `Trainer` does; resume only from a complete checkpoint.
 
