@@ -120,8 +120,8 @@ def test_an_evaluation_batch_holds_whole_groups_of_an_evaluation():
 
 
 def test_model_init_kwargs_win_against_the_models_own_keys():
-    _, training, model, _ = parsed(*CPU, "--dtype", "float32", "--model_init_kwargs", '{"dtype": "bfloat16"}')
-    recipe = SimpleNamespace(model=model, training=training, rewards=[], train_set=None, eval_sets={})
+    script, training, model, _ = parsed(*CPU, "--dtype", "float32", "--model_init_kwargs", '{"dtype": "bfloat16"}')
+    recipe = SimpleNamespace(script=script, model=model, training=training, rewards=[], train_set=None, eval_sets={})
     training = _make_trainer(lambda **options: options["args"], recipe)
     assert training.model_init_kwargs["dtype"] == "bfloat16"
     assert training.model_init_kwargs["revision"] == "main"
