@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from trl_grpo_plus.cli.check import samples
 from trl_grpo_plus.cli.check.rewards import check_gold
 from trl_grpo_plus.launch import accelerate as launch
-from trl_grpo_plus.launch import datasets_by_name, reward_inputs, train
+from trl_grpo_plus.launch import datasets_by_name, preflight, reward_inputs, train
 from trl_grpo_plus.launch.command_line import parse
 from trl_grpo_plus.launch.recipe import launched
 from trl_grpo_plus.recipes import (
@@ -36,6 +36,7 @@ from trl_grpo_plus.recipes import (
 from trl_grpo_plus.recipes import reasoning_gym_mixture as mixture
 from trl_grpo_plus.registry import check_columns, get_reward
 from trl_grpo_plus.rewards.countdown import solve
+from trl_grpo_plus.utils.tables import FAILED
 from trl_grpo_plus.utils.validation import ConfigError
 
 
@@ -271,6 +272,18 @@ def test_tools_environment_and_rollout_function_reach_the_trainer(tmp_path):
     assert given["rollout_func"].__name__ == "roll"
     without = train._make_trainer(lambda **given: given, launched(*parsed("arithmetic_cpu")))
     assert without.keys().isdisjoint(paths)
+
+
+@pytest.mark.parametrize("option", ["environment_factory", "rollout_func", None])
+def test_a_column_that_an_environment_or_a_rollout_function_may_add_is_not_asked_of_the_data(tmp_path, option):
+    code = tmp_path / "code.py"
+    code.write_text("class World: ...\n\n\ndef score(completions, found): ...\n")
+    reward = ["--reward_funcs", f"{code}:score", *([f"--{option}", f"{code}:World"] if option else [])]
+    recipe = launched(*parsed("arithmetic_cpu", *reward))
+    preflight.rewards(recipe)
+    recipe.train_set, recipe.eval_sets = Dataset.from_dict({"prompt": ["1+1="]}), {}
+    rows = preflight.columns(recipe)
+    assert [row.status for row in rows] == ([] if option else [FAILED])
 
 
 def test_of_a_broken_line_the_library_prints_nothing_of_its_own(tmp_path, caplog):
