@@ -10,6 +10,7 @@ and the share of groups of eight that are dead. What is made lies in outputs/fam
 - `word_problems`: chains of one to six steps, reasoned through (recipes/word_problems.py).
 - `smollm2`: sums and products for SmolLM2-135M-Instruct with LoRA, a real language model of which all else is small
   (recipes/mental_arithmetic.py). `make real-model` gets the model.
+- `smollm2_passes`: the same with 96 problems, which a run visits four times on average.
 - `chains`: sums of up to eight terms, worked out line by line by the same model after a warm-up of some minutes
   (recipes/chain_sums.py).
 - `digits`: sums of three digits, rewarded by the share of right digits. The warm-up forgets a carry to the tens six
@@ -25,6 +26,7 @@ import random
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -229,15 +231,20 @@ def _kind(a: int, b: int) -> str | None:
 SMOLLM2 = Path("outputs/SmolLM2-135M-Instruct")
 
 
-def smollm2(condition: str, seed: int) -> Family:
-    """Mental arithmetic, the recipe's mix whatever the condition. Prompts are texts: the chat template is applied."""
+FEW_PROBLEMS = {"sums_1": 12, "sums_2": 24, "sums_3": 24, "products_1x1": 12, "products_1x2": 24}
+
+
+def smollm2(condition: str, seed: int, name: str = "smollm2", mix: Mapping[str, int] | None = None) -> Family:
+    """Mental arithmetic, whatever the condition, by default the recipe's mix.
+
+    Prompts are texts: the chat template is applied.
+    """
     _need_smollm2()
-    data = _as_texts(
-        mental_arithmetic.prepare(None, types.SimpleNamespace(seed=seed), None), key="kind", gold="answer"
-    )
+    made = mental_arithmetic.prepare(None, types.SimpleNamespace(seed=seed), None, train_mix=mix)
+    data = _as_texts(made, key="kind", gold="answer")
     train, held_out = data.pop("train"), data
     return Family(
-        *("smollm2", condition, seed, train, held_out, tuple(held_out), SMOLLM2),
+        *(name, condition, seed, train, held_out, tuple(held_out), SMOLLM2),
         *("regex_match", get_reward("regex_match")),
         max_completion_length=16,
         learning_rate=2e-4,
@@ -320,6 +327,7 @@ FAMILIES: dict[str, Callable[[str, int], Family]] = {
     "word_problems": _also_noisy(words),
     "digits": _also_noisy(digits),
     "smollm2": smollm2,
+    "smollm2_passes": partial(smollm2, name="smollm2_passes", mix=FEW_PROBLEMS),
     "chains": chains,
 }
 

@@ -723,6 +723,7 @@ TARGETS = {
     "word_problems": (0.4, 0.5),
     "digits": (0.55, 0.7),
     "smollm2": (0.3, 0.4),
+    "smollm2_passes": (0.3, 0.4),
     "chains": (0.5, 0.6),
 }
 
