@@ -15,7 +15,7 @@ import yaml
 from trl_grpo_plus import registry
 from trl_grpo_plus.cli.main import main
 from trl_grpo_plus.launch import accelerate as launch
-from trl_grpo_plus.launch.launchers import MAIN, in_this_python, launch_command
+from trl_grpo_plus.launch.launchers import MAIN, Start, in_this_python, launch_command
 from trl_grpo_plus.registry import list_advantages, list_rewards
 from trl_grpo_plus.utils.files import TracesError
 from trl_grpo_plus.utils.validation import ConfigError
@@ -72,15 +72,15 @@ def test_what_cannot_be_launched_is_refused(capsys):
 
 
 def test_another_launcher_is_an_entry():
-    command = launch_command("arithmetic_cpu", ["--seed", "1"], num_processes=2, launcher="torchrun")
+    command = launch_command(Start("arithmetic_cpu", ("--seed", "1"), num_processes=2, launcher="torchrun"))
     assert Path(command[0]).name == "torchrun"
     script = ["-m", "trl_grpo_plus.recipes.grpo", "--config", "arithmetic_cpu", "--seed", "1"]
     assert command[1:] == ["--standalone", "--nproc_per_node", "2", *script]
     assert in_this_python(command)[1:] == ["-m", MAIN, "torchrun", *command[1:]]
     with pytest.raises(ConfigError, match="zero2 is for accelerate, not for --launcher torchrun"):
-        launch_command("arithmetic_cpu", accelerate_config="zero2", launcher="torchrun")
+        Start("arithmetic_cpu", accelerate_config="zero2", launcher="torchrun")
     with pytest.raises(ConfigError, match="Did you mean torchrun"):
-        launch_command("arithmetic_cpu", launcher="torch_run")
+        Start("arithmetic_cpu", launcher="torch_run")
 
 
 @pytest.mark.parametrize("verb", ["run", "check", "race"])
@@ -98,18 +98,18 @@ def test_the_command_says_how_many_processes(tmp_path):
     mine.write_text("gradient_accumulation_steps: 4")
 
     def launched(*options, recipe=str(mine), **how):
-        return " ".join(launch_command(recipe, *options, **how)[1:])
+        return " ".join(launch_command(Start(recipe, options, **how))[1:])
 
     script = f"-m trl_grpo_plus.recipes.grpo --config {mine}"
     plain = "--num_machines 1 --mixed_precision no --dynamo_backend no"
     assert launched() == f"launch --num_processes 1 {plain} {script}"
-    assert launched(["--seed", "2"], num_gpus=1) == f"launch --num_processes 1 {plain} {script} --seed 2"
+    assert launched("--seed", "2", num_gpus=1) == f"launch --num_processes 1 {plain} {script} --seed 2"
     assert launched(num_gpus=4) == f"launch --num_processes 4 {plain} --multi_gpu {script}"
     assert launched(num_gpus=4, num_processes=1) == f"launch --num_processes 1 {plain} {script}"
     assert launched(num_processes=2) == f"launch --num_processes 2 {plain} --multi_gpu {script}"
     assert "--num_processes 1 " in launched(num_gpus=4, recipe="arithmetic_cpu")  # use_cpu
-    assert "--num_processes 4 " in launched(["--use_cpu=false"], num_gpus=4, recipe="arithmetic_cpu")
-    assert "--num_processes 1 " in launched(["--use_cpu", "--seed", "2"], num_gpus=4)
+    assert "--num_processes 4 " in launched("--use_cpu=false", num_gpus=4, recipe="arithmetic_cpu")
+    assert "--num_processes 1 " in launched("--use_cpu", "--seed", "2", num_gpus=4)
 
 
 def test_the_command_with_a_configuration_of_trls_or_a_file_of_accelerates(tmp_path):
@@ -120,7 +120,7 @@ def test_the_command_with_a_configuration_of_trls_or_a_file_of_accelerates(tmp_p
 
     def launched(configuration, *options, **how):
         config = configuration if configuration in launch.accelerate_configs() else str(own)
-        command = " ".join(launch_command(str(mine), options, config, **how))
+        command = " ".join(launch_command(Start(str(mine), options, config, **how)))
         return command.split(f"--config_file {files[configuration]}")[1].split("-m trl_")[0].strip()
 
     assert launched("zero2", num_gpus=4) == "--num_processes 4 --mixed_precision no"
@@ -146,9 +146,11 @@ def test_the_command_with_a_configuration_of_trls_or_a_file_of_accelerates(tmp_p
 def test_what_check_expects_is_what_is_launched(recipe, configuration, processes, num_gpus):
     if configuration == "single_gpu" and processes == 3:
         return
-    command = launch_command(recipe, (), configuration, processes, num_gpus)
+    start = Start(recipe, (), configuration, processes, num_gpus)
+    command = launch_command(start)
     assert launch.on_cpu(recipe) == (recipe == "arithmetic_cpu")
     spread = launch.distribution(configuration, processes, 0 if launch.on_cpu(recipe) else num_gpus)
+    assert start.spread == spread
     assert command[command.index("--num_processes") + 1] == str(spread.processes)
 
 

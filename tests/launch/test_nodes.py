@@ -12,7 +12,7 @@ from torch.distributed.run import config_from_args, get_args_parser
 
 from trl_grpo_plus.cli.main import _nodes, _parser, main
 from trl_grpo_plus.launch.accelerate import accelerate_configs, distribution
-from trl_grpo_plus.launch.launchers import launch_command
+from trl_grpo_plus.launch.launchers import Start, launch_command
 from trl_grpo_plus.launch.nodes import OPTIONS, TWINS, Nodes, nodes
 from trl_grpo_plus.utils.validation import ConfigError
 
@@ -25,7 +25,7 @@ C10D = {"nnodes": "2", "rdzv_backend": "c10d", "rdzv_endpoint": "node1:29501", "
 def command(launcher, given, num_processes=None, num_gpus=0, config=None, content=None):
     """The words between the launcher and the script."""
     over = nodes(launcher, given, content)
-    words = launch_command("arithmetic_gpu", (), config, num_processes, num_gpus, launcher=launcher, nodes=over)
+    words = launch_command(Start("arithmetic_gpu", (), config, num_processes, num_gpus, launcher, over))
     return words[1 : words.index("-m")]
 
 

@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 
 from trl_grpo_plus.launch import accelerate as launch
 from trl_grpo_plus.launch import train
-from trl_grpo_plus.launch.launchers import launch_command
+from trl_grpo_plus.launch.launchers import Start, launch_command
 from trl_grpo_plus.launch.preflight import processes
 from trl_grpo_plus.traces import reader as traces
 from trl_grpo_plus.trainer import progress
@@ -42,8 +42,8 @@ NO_GPU = {"FSDP_SYNC_MODULE_STATES": "false", "FSDP_CPU_RAM_EFFICIENT_LOADING": 
 
 def launched(configuration, num_processes=2, accumulation=2):
     """accelerate's arguments, and what it adds to the environment of the processes."""
-    options = ["--gradient_accumulation_steps", str(accumulation)]
-    command = launch_command("arithmetic_gpu", options, configuration, num_processes)
+    options = ("--gradient_accumulation_steps", str(accumulation))
+    command = launch_command(Start("arithmetic_gpu", options, configuration, num_processes))
     parser = accelerate_launch.launch_command_parser()
     args = parser.parse_args(["--main_process_port", "0", *command[2:]])
     args, defaults, of_the_file = accelerate_launch._validate_launch_command(args)

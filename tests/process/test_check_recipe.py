@@ -4,10 +4,13 @@ import json
 import math
 import os
 import re
+import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 import tiny_models
 import torch
@@ -28,6 +31,7 @@ from trl_grpo_plus.cli.check.recipe import check_recipe
 from trl_grpo_plus.cli.check.rewards import RewardCheck
 from trl_grpo_plus.cli.check.tiny_model import CHATML, byte_tokenizer, write
 from trl_grpo_plus.cli.main import main
+from trl_grpo_plus.launch import LAUNCHERS, Start
 from trl_grpo_plus.launch import accelerate as launch
 from trl_grpo_plus.launch.nodes import Nodes
 from trl_grpo_plus.launch.preflight import on_paper
@@ -49,6 +53,10 @@ def place(tmp_path, monkeypatch):
 
     recipe()
     return recipe
+
+
+def checked(name, options=(), gpu=None, gpu_memory=None, smoke=False, **start):
+    return check_recipe(Start(name, tuple(options), **start), gpu, gpu_memory, smoke)
 
 
 def by_name(rows):
@@ -95,7 +103,7 @@ def test_a_recipe_in_order(place, capsys, tmp_path):
 
 
 def test_what_the_rows_say(place):
-    rows = by_name(check_recipe(place(max_steps=-1, num_train_epochs=3, gradient_accumulation_steps=1)))
+    rows = by_name(checked(place(max_steps=-1, num_train_epochs=3, gradient_accumulation_steps=1)))
     assert rows["data"].text == "train 6 rows"
     assert "6/6 gold answers score full marks; 6/6 another row's do not" in rows["exact_answer"].text
     batch = "a generation batch: 2 prompts x 4 = 8 attempts; an optimizer step: 8 attempts"
@@ -108,31 +116,31 @@ def test_what_the_rows_say(place):
 def test_a_gold_that_scores_in_one_form_alone(place):
     """The check boxes it itself; a model does so if the prompt asks for it."""
     write_rows({"prompt": f"{i}+{i}=", "answer": str(2 * i)} for i in range(6))
-    row = by_name(check_recipe(place(reward_funcs=["math_answer"])))["math_answer"]
+    row = by_name(checked(place(reward_funcs=["math_answer"])))["math_answer"]
     scores, form = row.text.splitlines()
     assert row.status == OK
     assert "; 6/6 gold answers score full marks; " in scores
     assert form.startswith(
         r"The gold answers were posed as \boxed{0}. Bare, such as '0', 0 of 6 score full marks: the "
     )
-    assert "\n" not in by_name(check_recipe(place()))["exact_answer"].text  # as the data has it
+    assert "\n" not in by_name(checked(place()))["exact_answer"].text  # as the data has it
 
 
 def test_what_the_model_or_the_recipe_has_attempts_sampled_with(place):
     """A warning of the run, which the trainer gives."""
     Path("model/generation_config.json").write_text(json.dumps({"do_sample": True, "min_p": 0.2, "top_p": 0.5}))
     recipe = place(temperature=0.7, top_p=0.9, num_iterations=2)
-    of_the_model, of_the_recipe = [row for row in check_recipe(recipe) if row.name == "sampling"]
+    of_the_model, of_the_recipe = [row for row in checked(recipe) if row.name == "sampling"]
     assert (of_the_model.status, of_the_recipe.status) == (WARNED, WARNED)
     assert "The model's generation_config has min_p=0.2. " in of_the_model.text
     assert "set generation_kwargs: {min_p: 0.0}. " in of_the_model.text
     assert of_the_recipe.text.startswith("top_p=0.9: ")
-    in_order = check_recipe(place(generation_kwargs={"min_p": 0.0}, top_p=0.9))
+    in_order = checked(place(generation_kwargs={"min_p": 0.0}, top_p=0.9))
     assert not [row for row in in_order if row.name == "sampling"]
     Path("model/generation_config.json").unlink()  # transformers reads the config then
     facts = json.loads(Path("model/config.json").read_text())
     Path("model/config.json").write_text(json.dumps({**facts, "no_repeat_ngram_size": 2}))
-    (row,) = [row for row in check_recipe(place()) if row.name == "sampling"]
+    (row,) = [row for row in checked(place()) if row.name == "sampling"]
     assert "generation_config has no_repeat_ngram_size=2. " in row.text
 
 
@@ -159,10 +167,10 @@ def test_steps_are_counted_as_trl_counts_them(tmp_path, keys, epoch, total):
 
 
 def test_a_batch_is_that_of_so_many_processes(place):
-    rows = by_name(check_recipe(place(num_generations=16), num_processes=4))
+    rows = by_name(checked(place(num_generations=16), num_processes=4))
     assert "4 processes (--num_processes)" in rows["batches"].text
     assert "2 prompts x 16 = 32 attempts" in rows["batches"].text
-    rows = by_name(check_recipe(place(), accelerate_config="zero2"))
+    rows = by_name(checked(place(), accelerate_config="zero2"))
     assert "8 processes (--accelerate_config zero2)" in rows["batches"].text
     assert "zero2: not installed here (pip install deepspeed)" in rows["machine"].text
 
@@ -170,29 +178,29 @@ def test_a_batch_is_that_of_so_many_processes(place):
 def test_an_earlier_run_is_announced_and_left_alone(place, tmp_path):
     (tmp_path / "out" / "checkpoint-3").mkdir(parents=True)
     (tmp_path / "out" / "checkpoint-3" / "trainer_state.json").write_text("{}")
-    rows = by_name(check_recipe(place()))
+    rows = by_name(checked(place()))
     assert rows["output"].text == "out: an earlier run there would be moved to earlier-N"
-    resumed = by_name(check_recipe("my_run.yaml", ["--resume_from_checkpoint", "true"]))
+    resumed = by_name(checked("my_run.yaml", ["--resume_from_checkpoint", "true"]))
     assert resumed["output"].text == "resumes from out/checkpoint-3"
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["checkpoint-3"]
 
 
 def test_prepare_writes_nothing_to_the_output_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    rows = by_name(check_recipe("arithmetic_cpu"))
+    rows = by_name(checked("arithmetic_cpu"))
     assert rows["model"].text == "what prepare made, a llama (here)"
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_stream_is_looked_at_too(place):
-    rows = check_recipe(place(dataset_streaming=True))
+    rows = checked(place(dataset_streaming=True))
     assert [row for row in rows if row.status == FAILED] == []
     assert by_name(rows)["prompts"].text == "texts"
     assert by_name(rows)["data"].text == "train a stream of rows"
     choice = {"prompt_selection": "belief", "advantage_baseline": "belief", "scale_rewards": "prior"}
-    rows = check_recipe(place(dataset_streaming=True, **choice))
+    rows = checked(place(dataset_streaming=True, **choice))
     assert [row for row in rows if row.status == FAILED] == []
-    rows = check_recipe(place(dataset_streaming=True, **choice, belief_key="levle"))
+    rows = checked(place(dataset_streaming=True, **choice, belief_key="levle"))
     assert [row.text.split(" of the")[0] for row in rows if row.status == FAILED] == [
         "belief_key='levle' is no column"
     ]
@@ -200,7 +208,7 @@ def test_a_stream_is_looked_at_too(place):
 
 def test_a_prepare_that_fails_is_a_row(place, tmp_path):
     (tmp_path / "broken.py").write_text("import json\n\n\ndef prepare(*args):\n    return json.loads('x')\n")
-    rows = by_name(check_recipe(place(prepare="broken.py:prepare", dataset_name=...)))
+    rows = by_name(checked(place(prepare="broken.py:prepare", dataset_name=...)))
     assert rows["data"].status == FAILED
     assert rows["data"].text.startswith("broken.py:prepare: JSONDecodeError: Expecting value")
     assert rows["data"].text.endswith(f"({tmp_path / 'broken.py'}:5)")
@@ -229,19 +237,19 @@ def test_a_reward_without_examples_stops_no_run(place, tmp_path, monkeypatch):
         "from trl_grpo_plus.registry import register_reward\n\n\n@register_reward('bare')\n"
         "def bare(completions, answer):\n    return [0.0] * len(completions)\n"
     )
-    rows = by_name(check_recipe(place(reward_funcs=["mine.py:bare"])))
+    rows = by_name(checked(place(reward_funcs=["mine.py:bare"])))
     assert rows["bare"].status == OK
     assert "called once, on 2 rows of the data, in less than a second: '' scores 0, '4' scores 0." in rows["bare"].text
 
 
 def test_gold_answers_are_taken_from_all_over_the_data(place):
     write_rows({"prompt": "1+1=", "answer": "yes" if i < 300 else "no"} for i in range(600))
-    assert by_name(check_recipe(place()))["exact_answer"].status == OK
+    assert by_name(checked(place()))["exact_answer"].status == OK
 
 
 def test_the_longest_prompt_is_found_among_many(place):
     write_rows({"prompt": "1" * (60 if i == 1001 else 4), "answer": str(i)} for i in range(3001))
-    row = by_name(check_recipe(place()))["context"]
+    row = by_name(checked(place()))["context"]
     assert row.status == FAILED
     assert "4 tokens in the median, 60 at most" in row.text
 
@@ -273,7 +281,7 @@ def test_how_many_weights_small_updates_move(dtype, least, most):
 )
 def test_updates_that_16_bits_cannot_hold(place, keys, processes, status):
     place(**{"learning_rate": 5e-6, "dtype": "bfloat16", **keys})
-    row = by_name(check_recipe("my_run.yaml", num_processes=processes)).get("dtype")
+    row = by_name(checked("my_run.yaml", num_processes=processes)).get("dtype")
     assert (row and row.status) == status
     if status == FAILED:
         assert "lost in rounding" in row.text
@@ -300,7 +308,7 @@ def test_the_sharding_that_a_recipe_asks_for_itself(deepspeed, fsdp, sharding, o
 @pytest.mark.parametrize("text", ["[1]", "{", "3"])
 def test_a_deepspeed_configuration_that_is_none(place, tmp_path, text):
     (tmp_path / "zero.json").write_text(text)
-    rows = check_recipe(place(deepspeed="zero.json"), num_processes=2)
+    rows = checked(place(deepspeed="zero.json"), num_processes=2)
     assert rows[0].status == FAILED
     assert rows[0].text.startswith("deepspeed: zero.json ")
 
@@ -356,7 +364,7 @@ def test_a_prompt_is_shown_as_the_model_is_given_it(place, capsys):
 def test_it_is_what_trl_would_give_the_model(place, tmp_path, stream, template, prompt, kwargs, warns):
     tokenizer = with_template(template)
     write_prompts(*[prompt] * 6)
-    row = by_name(check_recipe(place(chat_template_kwargs=kwargs, dataset_streaming=stream)))["given"]
+    row = by_name(checked(place(chat_template_kwargs=kwargs, dataset_streaming=stream)))["given"]
     options = {"data": Dataset.from_list([{"prompt": prompt}] * 8), "chat_template_kwargs": kwargs}
     trainer = tiny_models.trainer(tmp_path, tiny_models.digits, **options, extra={"processing_class": tokenizer})
     [ids] = trainer._tokenize_prompts([prompt])[0]
@@ -370,7 +378,7 @@ def test_it_is_what_trl_would_give_the_model(place, tmp_path, stream, template, 
 def test_a_template_that_does_not_take_the_messages_fails_once(place):
     with_template("{{ 1 / 0 }}")
     write_prompts(*[asked("6 times 7?")] * 6)
-    rows = by_name(check_recipe(place()))
+    rows = by_name(checked(place()))
     assert rows["given"].text.startswith("the first prompt cannot be tokenized: ZeroDivisionError")
     assert (rows["given"].status, rows["context"].status) == (UNSEEN, FAILED)
 
@@ -402,13 +410,13 @@ def test_what_only_the_machine_lacks_is_no_failure(place, facts, capsys):
 def test_trackers_are_looked_for_and_not_imported(place, monkeypatch):
     monkeypatch.setattr(optional_packages, "find_spec", lambda name: name in ("tensorboardX", "wandb") or None)
     monkeypatch.setitem(sys.modules, "wandb", None)  # an import would fail
-    row = by_name(check_recipe(place(report_to=["tensorboard", "wandb", "mlflow"])))["machine"]
+    row = by_name(checked(place(report_to=["tensorboard", "wandb", "mlflow"])))["machine"]
     assert row.text == "report_to: mlflow: not installed here (pip install mlflow)"
 
 
 def test_sample_rows_are_not_taken_for_the_data(place, facts, monkeypatch, tmp_path):
     monkeypatch.setattr(samples, "sample_of", lambda name, config=None: str(tmp_path / "data.jsonl"))
-    rows = by_name(check_recipe(place(**ON_A_GPU, dataset_name="some/data")))
+    rows = by_name(checked(place(**ON_A_GPU, dataset_name="some/data")))
     assert rows["data"].status == UNSEEN
     assert "sample rows that ship with this package stand in (train 6)" in rows["data"].text
     assert rows["exact_answer"].status == OK
@@ -419,64 +427,64 @@ def test_sample_rows_are_not_taken_for_the_data(place, facts, monkeypatch, tmp_p
 
 
 def test_nothing_is_known_of_a_model(place):
-    rows = by_name(check_recipe(place(**{**ON_A_GPU, "model_name_or_path": "no/facts"})))
+    rows = by_name(checked(place(**{**ON_A_GPU, "model_name_or_path": "no/facts"})))
     assert rows["model"].status == UNSEEN
     assert "memory" not in rows
     assert "the model's context is not known" in rows["context"].text
 
 
 def test_prompts_that_fit_in_bytes_fit(place, facts):
-    row = by_name(check_recipe(place(**ON_A_GPU)))["context"]
+    row = by_name(checked(place(**ON_A_GPU)))["context"]
     assert row.status == OK
     assert "4 bytes in the median" in row.text
     for length, status in (("32767", UNSEEN), ("40000", FAILED)):  # the first may fit in tokens
-        assert by_name(check_recipe("my_run.yaml", ["--max_completion_length", length]))["context"].status == status
-    row = by_name(check_recipe(place(**ON_A_GPU, use_vllm=True, vllm_max_model_length=400)))["context"]
+        assert by_name(checked("my_run.yaml", ["--max_completion_length", length]))["context"].status == status
+    row = by_name(checked(place(**ON_A_GPU, use_vllm=True, vllm_max_model_length=400)))["context"]
     assert row.status == FAILED
     assert "more than the 400 of vllm_max_model_length" in row.text
 
 
 def test_memory_against_the_gpu(place, facts, monkeypatch):
     place(**ON_A_GPU)
-    row = by_name(check_recipe("my_run.yaml", gpu_memory=80))["memory"]
+    row = by_name(checked("my_run.yaml", gpu_memory=80))["memory"]
     assert row.status == OK
     assert re.match(r"about [\d.]+ GiB of the 80", row.text)
     about = reckoned(row)
     assert 25 < about < 45  # 6 + 12 + 6 + 3 and what goes through
     ran = Row("smoke", OK, "ran")
     monkeypatch.setattr("trl_grpo_plus.cli.check.recipe.run_smoke", lambda *_: [ran])
-    small = by_name(check_recipe("my_run.yaml", gpu_memory=16, smoke=True))
+    small = by_name(checked("my_run.yaml", gpu_memory=16, smoke=True))
     assert (small["memory"].status, small["smoke"]) == (FAILED, ran)
     assert "(--accelerate_config zero3, with dtype: bfloat16)" in small["memory"].text
-    assert by_name(check_recipe("my_run.yaml", gpu_memory=about * 1.05))["memory"].text.startswith("tight: ")
-    guessed = by_name(check_recipe("my_run.yaml", ["--per_device_train_batch_size", "512"]))["memory"]
+    assert by_name(checked("my_run.yaml", gpu_memory=about * 1.05))["memory"].text.startswith("tight: ")
+    guessed = by_name(checked("my_run.yaml", ["--per_device_train_batch_size", "512"]))["memory"]
     assert guessed.status == UNSEEN  # nobody said what there is
     assert "Say what there is" in guessed.text
 
 
 def test_memory_against_this_machine(place, monkeypatch):
-    row = by_name(check_recipe(place()))["memory"]
+    row = by_name(checked(place()))["memory"]
     assert row.status == OK
     assert re.match(r"about [\d.]+ GiB of the [\d,.]+ of this machine \(4 tokens for the longest prompt\): ", row.text)
     assert "reward workers" not in row.text
     limited = place(reward_funcs=[{"name": "exact_answer", "timeout": 5.0}], reward_workers=100)
-    with_workers = by_name(check_recipe(limited))["memory"]
+    with_workers = by_name(checked(limited))["memory"]
     assert reckoned(with_workers) == pytest.approx(reckoned(row) + 100 / 64, abs=0.1)
     assert "100 reward workers, 0.02 each where a reward holds little, 4.0 at most" in with_workers.text
-    twice = by_name(check_recipe(limited, num_processes=2))["memory"]
+    twice = by_name(checked(limited, num_processes=2))["memory"]
     assert reckoned(twice) == pytest.approx(2 * reckoned(with_workers), abs=0.1)
     assert twice.text.endswith("; in each of 2 processes")
     monkeypatch.setattr(check_model, "memory_bytes", lambda: int(0.5 * reckoned(row) * GIB))
-    small = by_name(check_recipe(place()))["memory"]
+    small = by_name(checked(place()))["memory"]
     assert small.status == FAILED
     assert "It does not fit. Lower per_device_train_batch_size" in small.text
     monkeypatch.setattr(check_model, "memory_bytes", lambda: int(1.05 * reckoned(row) * GIB))
-    assert by_name(check_recipe(place()))["memory"].text.startswith("tight: ")
+    assert by_name(checked(place()))["memory"].text.startswith("tight: ")
 
 
 def test_vllms_share_must_hold_the_weights(place, facts):
     place(**ON_A_GPU, use_vllm=True, vllm_gpu_memory_utilization=0.1)
-    rows = by_name(check_recipe("my_run.yaml", gpu_memory=24))
+    rows = by_name(checked("my_run.yaml", gpu_memory=24))
     assert rows["vllm"].status == FAILED
     assert "vllm_gpu_memory_utilization=0.1 is 2.4 GiB: the weights take 2.9" in rows["vllm"].text
 
@@ -503,14 +511,14 @@ def test_which_gpu_is_meant():
 def test_what_is_spread_over_gpus_takes_less_of_each(place, facts, tmp_path):
     place(**ON_A_GPU)
     sizes = {
-        configuration: reckoned(by_name(check_recipe("my_run.yaml", accelerate_config=configuration))["memory"])
+        configuration: reckoned(by_name(checked("my_run.yaml", accelerate_config=configuration))["memory"])
         for configuration in ("multi_gpu", "zero2", "zero3", "fsdp2")
     }
     assert sizes["multi_gpu"] > sizes["zero2"] > sizes["zero3"]
     assert sizes["multi_gpu"] > sizes["fsdp2"]
     (tmp_path / "zero.json").write_text('{"zero_optimization": {"stage": 3}}')
-    whole = by_name(check_recipe("my_run.yaml", num_processes=8))
-    sharded = by_name(check_recipe("my_run.yaml", ["--deepspeed", "zero.json"], num_processes=8))  # by the recipe
+    whole = by_name(checked("my_run.yaml", num_processes=8))
+    sharded = by_name(checked("my_run.yaml", ["--deepspeed", "zero.json"], num_processes=8))  # by the recipe
     assert "zero3: not installed here" in sharded["machine"].text
     assert reckoned(sharded["memory"]) < 0.7 * reckoned(whole["memory"])
 
@@ -532,7 +540,7 @@ def table_of_recipes():
 )
 @pytest.mark.parametrize(("name", "how", "memory"), table_of_recipes())
 def test_the_memory_that_recipes_tell_is_what_check_reckons(name, how, memory):
-    rows = check_recipe(name, **how)
+    rows = checked(name, **how)
     assert [row for row in rows if row.status == FAILED] == []
     row = by_name(rows)["memory"]
     assert row.status == OK, row.text
@@ -599,7 +607,7 @@ RUN_EACH_TIME |= {"reasoning_gym_qwen3-4b", "word_problems_steps_cpu"}
 )
 def test_every_recipe_runs_in_small(name, tmp_path, monkeypatch, warm_smoke):
     monkeypatch.chdir(tmp_path)
-    rows = check_recipe(name, smoke=True)
+    rows = checked(name, smoke=True)
     assert [row for row in rows if row.status == FAILED] == []
     *_, ran, groups, weights, traces = rows
     assert (ran.name, groups.name, weights.name, traces.name) == ("smoke", "groups", "learning", "traces")
@@ -612,7 +620,7 @@ def test_every_recipe_runs_in_small(name, tmp_path, monkeypatch, warm_smoke):
 
 def test_two_processes_run_in_small(place, warm_smoke):
     keys = {"zero_variance_groups": "resample", "beta": 0.04, "use_peft": True}
-    rows = check_recipe(place(**keys), num_processes=2, smoke=True)
+    rows = checked(place(**keys), num_processes=2, smoke=True)
     assert [row for row in rows if row.status != OK] == []
     *_, ran, groups, weights, traces = rows
     assert ran.text.endswith("2 processes")
@@ -624,8 +632,55 @@ def test_two_processes_run_in_small(place, warm_smoke):
     assert weights.text.startswith("moved, by ")
 
 
+def test_the_launcher_that_is_asked_for_starts_what_trains(place, monkeypatch):
+    started = []
+
+    def launched(command, environment, limit_s=None):
+        started.append((Path(command[0]).name, command[command.index("-m") + 1]))
+        return 1, "error: no"
+
+    monkeypatch.setattr(check_smoke, "_launched", launched)
+    assert main(["check", place(), "--smoke", "--launcher", "torchrun"]) == 1
+    monkeypatch.setattr("trl_grpo_plus.cli.check.recipe.run_smoke", lambda *_: [Row("smoke", OK, "ran")])
+    assert main(["check", place(), "--smoke", "--launcher", "torchrun"]) == 1
+    assert started == [("torchrun", check_smoke.SCRIPT), ("torchrun", check_smoke.CLOCKED)]
+
+
+SLEEPS = """
+import os, time
+from pathlib import Path
+
+
+def prepare(script_args, training_args, model_args):
+    Path(f"rank{training_args.process_index}").write_text(str(os.getpid()))
+    time.sleep(600)
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_of_a_run_that_takes_too_long_no_process_is_left(place, tmp_path, monkeypatch, launcher):
+    (tmp_path / "mine.py").write_text(SLEEPS)
+
+    def ends_too_late(self, timeout):
+        end = time.monotonic() + 240
+        while not Path("rank0").exists() or not Path("rank0").read_text():  # the other waits for it
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        raise subprocess.TimeoutExpired(self.args, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", ends_too_late)
+    recipe = read(place(prepare="mine.py:prepare", dataset_name=...), [], launch.distribution(None, 2, 0))
+    (row,) = check_smoke.smoke(recipe, str(tmp_path), launcher)
+    assert row == Row("smoke", FAILED, "two steps of a tiny model were not done after 15 minutes")
+    end = time.monotonic() + 30
+    while psutil.pid_exists(int(Path("rank0").read_text())):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
 def test_nothing_is_pushed(place, warm_smoke):
-    rows = check_recipe(place(push_to_hub=True, log_completions=True, log_completions_hub_repo="me/texts"), smoke=True)
+    rows = checked(place(push_to_hub=True, log_completions=True, log_completions_hub_repo="me/texts"), smoke=True)
     assert [row for row in rows if row.status == FAILED] == []
     ran = by_name(rows)["smoke"]
     assert "push_to_hub and log_completions_hub_repo are set aside: nothing is pushed" in ran.text
@@ -639,7 +694,7 @@ def test_a_reward_that_fails_is_the_reason(place, tmp_path, request, launcher):
         "def judge(completions, **columns):\n    if len(completions) == 2:  # the trial, before the run\n"
         "        return [0.0, 1.0]\n    raise OSError('the judge is away')\n"
     )
-    *_, ran = check_recipe(place(reward_funcs=["mine.py:judge"]), smoke=True)
+    *_, ran = checked(place(reward_funcs=["mine.py:judge"]), smoke=True)
     assert (ran.name, ran.status) == ("smoke", FAILED)
     assert "the judge is away" in ran.text
     assert "CalledProcessError" not in ran.text  # the launcher's own, which says nothing
@@ -650,7 +705,7 @@ def test_the_steps_of_the_model_itself_are_clocked(place, tmp_path, monkeypatch,
     keys = {"max_steps": 50, "gradient_accumulation_steps": 1, "steps_per_generation": 2, "eval_on_start": True}
     keys |= {"eval_strategy": "steps", "per_device_train_batch_size": 4, "per_device_eval_batch_size": 4}
     (tmp_path / "mine.py").write_text(SPLITS)
-    rows = check_recipe(place(**keys, prepare="mine.py:prepare", dataset_name=...), smoke=True)
+    rows = checked(place(**keys, prepare="mine.py:prepare", dataset_name=...), smoke=True)
     assert [row for row in rows if row.status != OK] == []
     row = by_name(rows)["speed"]
     assert re.match(r"[\d.,]+ s a step, the mean of 2 after a first one of [\d.,]+ s, measured here; ", row.text)
@@ -729,27 +784,27 @@ def test_the_time_of_a_model_made_for_a_check_says_so(place, tmp_path, monkeypat
 
 
 def test_a_time_that_cannot_be_measured_is_not_told(place, facts, monkeypatch):
-    assert by_name(check_recipe(place()))["speed"].text.startswith("not estimated: a CPU's must be measured; --smoke")
+    assert by_name(checked(place()))["speed"].text.startswith("not estimated: a CPU's must be measured; --smoke")
     monkeypatch.setattr("trl_grpo_plus.cli.check.recipe.run_smoke", lambda *_: [Row("smoke", OK, "ran")])
-    away = by_name(check_recipe(place(model_name_or_path="some/model"), smoke=True))["speed"]
+    away = by_name(checked(place(model_name_or_path="some/model"), smoke=True))["speed"]
     assert (away.status, away.text.split(",")[0]) == (UNSEEN, "not measured: some/model is in no folder here")
-    two = by_name(check_recipe(place(), num_processes=2, smoke=True, nodes=Nodes(2)))["speed"]
+    two = by_name(checked(place(), num_processes=2, smoke=True, nodes=Nodes(2)))["speed"]
     assert (two.status, two.text) == (UNSEEN, "not measured: the run has 2 nodes, and this machine is one")
     monkeypatch.setattr(check_model, "memory_bytes", lambda: 1)
-    assert by_name(check_recipe(place(), smoke=True))["speed"].status == UNSEEN
+    assert by_name(checked(place(), smoke=True))["speed"].status == UNSEEN
 
 
 def test_what_only_gpus_can_do_is_put_aside_in_small(place, tmp_path, warm_smoke):
     (tmp_path / "zero.json").write_text('{"zero_optimization": {"stage": 2}}')
     keys = {"deepspeed": "zero.json", "ddp_backend": "gloo", "optim": "adamw_8bit", "optim_args": "a=b"}
-    rows = check_recipe(place(**keys), num_processes=2, smoke=True)
+    rows = checked(place(**keys), num_processes=2, smoke=True)
     assert [row for row in rows if row.status == FAILED] == []
     assert by_name(rows)["smoke"].text.endswith("2 processes without zero2")
     assert by_name(rows)["speed"] == Row("speed", UNSEEN, "not measured: it needs what this machine lacks")
 
 
 def test_a_smoke_run_waits_for_what_failed(place):
-    rows = check_recipe(place(lerning_rate=1.0), smoke=True)
+    rows = checked(place(lerning_rate=1.0), smoke=True)
     assert rows[-1] == Row("smoke", UNSEEN, "not run: it needs what FAILED above")
 
 

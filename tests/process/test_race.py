@@ -20,6 +20,7 @@ from trl_grpo_plus.cli.race.evaluations import Evaluation, Standing, standing
 from trl_grpo_plus.cli.race.live import standing_of
 from trl_grpo_plus.cli.race.plan import PLUS, STOCK, plan
 from trl_grpo_plus.cli.race.script import reset
+from trl_grpo_plus.launch import Start
 
 
 # A warm-up of a second, and steps that leave time to interrupt them, the last ones all that it takes.
@@ -55,17 +56,17 @@ RACE = [
 
 def option(lane, name):
     """Its last value, which wins."""
-    words = lane.options
+    words = lane.start.options
     return next((words[at + 1] for at in reversed(range(len(words))) if words[at] == f"--{name}"), None)
 
 
 def test_both_get_the_command_line_and_stock_trl_a_group_size_of_its_own():
     given = ("--seed", "5", "--num_generations", "4", "--logging_steps", "7", "--output_dir", "out", "--eval_steps=3")
-    stock, plus = plan("arithmetic_cpu", given, (None, None, 0), 2).lanes
+    stock, plus = plan(Start("arithmetic_cpu", given), 2).lanes
     assert (stock.name, plus.name) == (STOCK, PLUS)
     for lane in (stock, plus):
         assert (option(lane, "seed"), option(lane, "logging_steps")) == ("5", "1")
-        assert lane.options.index("--eval_steps=3") > lane.options.index("--eval_steps")
+        assert lane.start.options.index("--eval_steps=3") > lane.start.options.index("--eval_steps")
         assert option(lane, "num_generations_eval") == "4"
         assert option(lane, "output_dir") == str(lane.folder)
     assert (option(stock, "num_generations"), option(plus, "num_generations")) == ("2", "4")
@@ -74,7 +75,7 @@ def test_both_get_the_command_line_and_stock_trl_a_group_size_of_its_own():
 
 @pytest.mark.parametrize(("steps", "every"), [(150, 15), (70, 7), (400, 40), (3, 1)])
 def test_ten_looks_are_ten(steps, every):
-    lane = plan("arithmetic_cpu", (), (None, None, 0)).lanes[0]
+    lane = plan(Start("arithmetic_cpu")).lanes[0]
     config = GRPOConfig(
         "out", use_cpu=True, bf16=False, eval_strategy="steps", eval_steps=float(option(lane, "eval_steps"))
     )
@@ -85,18 +86,18 @@ def test_ten_looks_are_ten(steps, every):
 
 
 @pytest.mark.parametrize(
-    ("options", "launcher", "cores", "together"),
+    ("how", "cores", "together"),
     [
-        ((), (None, None, 0), 2, True),
-        ((), (None, None, 0), 1, False),
-        (("--use_cpu", "false"), (None, None, 1), 8, False),
-        ((), (None, 2, 0), 8, False),
-        ((), ("multi_gpu", None, 0), 8, False),
+        ({}, 2, True),
+        ({}, 1, False),
+        ({"options": ("--use_cpu", "false"), "num_gpus": 1}, 8, False),
+        ({"num_processes": 2}, 8, False),
+        ({"accelerate_config": "multi_gpu"}, 8, False),
     ],
 )
-def test_they_run_side_by_side_where_nothing_is_shared(monkeypatch, options, launcher, cores, together):
+def test_they_run_side_by_side_where_nothing_is_shared(monkeypatch, how, cores, together):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)))
-    assert plan("arithmetic_cpu", options, launcher).together == together
+    assert plan(Start("arithmetic_cpu", **how)).together == together
 
 
 @pytest.mark.parametrize(
@@ -346,7 +347,7 @@ def test_a_run_that_fails_ends_the_other_and_is_told(tmp_path, monkeypatch, caps
             return subprocess.Popen([sys.executable, "-c", code], stdout=file, stderr=file, start_new_session=True)
 
     monkeypatch.setattr(processes, "start", start)
-    race = replace(plan("arithmetic_cpu", ("--output_dir", "out"), (None, None, 0)), together=True)
+    race = replace(plan(Start("arithmetic_cpu", ("--output_dir", "out"))), together=True)
     assert processes.run(race, "again") == 1
     out, err = capsys.readouterr()
     assert "error: stock TRL ended with status 3" in err

@@ -25,8 +25,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerControl, Tr
 
 from trl_grpo_plus.cli.check.recipe import refused
 from trl_grpo_plus.cli.main import main
-from trl_grpo_plus.launch import command_line, interrupts, report, reward_inputs
-from trl_grpo_plus.launch.accelerate import distribution
+from trl_grpo_plus.launch import Start, command_line, interrupts, report, reward_inputs
 from trl_grpo_plus.launch.arguments import make_parser
 from trl_grpo_plus.launch.command_line import load, parse
 from trl_grpo_plus.launch.datasets_by_name import check_name
@@ -906,7 +905,7 @@ def test_a_recipe_that_is_started_twice_moves_nothing_of_the_run_that_goes_on(fo
         assert f"error: {told}" in second
         assert "Warm-up" not in second
         monkeypatch.chdir(folder)
-        launcher = refused("arithmetic_cpu", [*SHORT[2:], "--output_dir", "twice"], distribution(None, None, 0))
+        launcher = refused(Start("arithmetic_cpu", (*SHORT[2:], "--output_dir", "twice")))
         assert [why.startswith(told) for why in launcher] == [True]
         assert [path for path in names(folder / "twice") if path != "rollouts"] == before
         assert main(["view", "twice"]) == main(["export", "twice", "--to", "jsonl"]) == 0  # which disturb nobody

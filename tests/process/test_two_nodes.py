@@ -12,7 +12,7 @@ import pytest
 import tiny_models
 import warm_processes
 
-from trl_grpo_plus.launch.launchers import in_this_python, launch_command
+from trl_grpo_plus.launch.launchers import Start, in_this_python, launch_command
 from trl_grpo_plus.launch.nodes import nodes
 
 
@@ -70,7 +70,7 @@ def start(launcher, port, *options):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     for rank in range(2):
         over = where(launcher, rank, port)
-        command = launch_command("run.yaml", options, num_processes=2, launcher=of, nodes=over)
+        command = launch_command(Start("run.yaml", options, num_processes=2, launcher=of, nodes=over))
         printed = Path(f"node{rank}.txt")
         printed.unlink(missing_ok=True)
         started.append((warm_processes.cold(in_this_python(command), stderr=printed, env=environment), printed))

@@ -16,6 +16,7 @@ from trl_grpo_plus import registry
 from trl_grpo_plus.cli.main import main
 from trl_grpo_plus.cli.race import processes
 from trl_grpo_plus.cli.race.plan import NAMES, STOCK, plan
+from trl_grpo_plus.launch import Start
 from trl_grpo_plus.scoring import RewardError
 from trl_grpo_plus.trainer import completions_table
 from trl_grpo_plus.utils.tables import FAILED, Row, table
@@ -105,7 +106,7 @@ def test_race(tmp_path, monkeypatch, capsys):
             return subprocess.Popen([sys.executable, "-c", code], stdout=file, stderr=file, start_new_session=True)
 
     monkeypatch.setattr(processes, "start", start)
-    race = replace(plan("arithmetic_cpu", ("--output_dir", "out"), (None, None, 0)), together=False)
+    race = replace(plan(Start("arithmetic_cpu", ("--output_dir", "out"))), together=False)
     assert processes.run(race, "again") == 1
     err = printed(capsys)
     assert f"error: {NAMES[STOCK]} ended" in err

@@ -6,14 +6,15 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from .. import __version__
 from ..config.presets import PRESETS
-from ..launch import distribution, find_recipe, headline, launch_command, recipes
+from ..launch import LAUNCHERS, Start, headline, launch_command, recipes
 from ..launch.accelerate import RUN_AS, content_of, on_cpu
 from ..launch.datasets_by_name import load
-from ..launch.launchers import LAUNCHERS, check_launcher, in_this_python
+from ..launch.launchers import in_this_python
 from ..launch.nodes import ONE, OPTIONS, Nodes, machines, nodes
 from ..utils.files import TracesError, beside
 from ..utils.tables import OK, UNSEEN, Row, aligned, failures, table
@@ -301,43 +302,40 @@ def _cp(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    _must_be_there(options)
-    spread_over, over = _spread_over(options), _nodes(options)
-    command = launch_command(options.name, options.rest, *spread_over, launcher=options.launcher, nodes=over)
+    start = _start(options)
+    command = launch_command(start)
     from .check.recipe import refused
 
-    if wrong := refused(options.name, options.rest, distribution(*spread_over, over)):
+    if wrong := refused(start):
         return _refuse(wrong)
     say(shlex.join([options.launcher, *command[1:]]), flush=True)
     os.environ[RUN_AS] = shlex.join(["trl-grpo-plus", *options.words])
     os.execv(sys.executable, in_this_python(command))
 
 
-def _spread_over(options: argparse.Namespace) -> tuple[str | None, int | None, int]:
-    """Return the accelerate configuration, the number of processes and the number of GPUs."""
-    num_gpus = 0 if on_cpu(options.name, options.rest) else len(gpus())
-    return options.accelerate_config, options.num_processes, num_gpus
+def _start(options: argparse.Namespace) -> Start:
+    """Return the run to start. What cannot be started is refused before the imports that take seconds."""
+    start = Start(
+        options.name,
+        tuple(options.rest),
+        options.accelerate_config,
+        options.num_processes,
+        launcher=options.launcher,
+        nodes=_nodes(options),
+    )
+    return start if on_cpu(start.recipe, start.options) else replace(start, num_gpus=len(gpus()))
 
 
 def _race(options: argparse.Namespace) -> int:
     if (config := options.accelerate_config) and machines(content_of(config)) > 1:
         raise ConfigError(f"--accelerate_config {config} has several machines (num_machines). A race runs on one.")
-    _must_be_there(options)
-    spread_over = _spread_over(options)
+    start = _start(options)
     from .race.plan import plan
 
-    race = plan(
-        options.name,
-        options.rest,
-        spread_over,
-        baseline_generations=options.baseline_generations,
-        looks=options.evaluations,
-        launcher=options.launcher,
-    )
+    race = plan(start, options.baseline_generations, options.evaluations)
     from .check.recipe import refused
 
-    wrong = [why for lane in race.lanes for why in refused(options.name, lane.options, distribution(*spread_over))]
-    if wrong:
+    if wrong := [why for lane in race.lanes for why in refused(lane.start)]:
         return _refuse(list(dict.fromkeys(wrong)))
     from .race.processes import run
 
@@ -355,23 +353,15 @@ def _env(options: argparse.Namespace) -> int:
     return 0
 
 
-def _must_be_there(options: argparse.Namespace) -> None:
-    # Checked before the imports that take seconds.
-    find_recipe(options.name)
-    check_launcher(options.launcher, options.accelerate_config)
-    distribution(options.accelerate_config, options.num_processes, 0, _nodes(options))
-
-
 def _check(options: argparse.Namespace) -> int:
     try:
-        _must_be_there(options)
+        start = _start(options)
     except ConfigError as error:
         meant = did_you_mean(options.name, ["rewards"], "check ") if options.name not in recipes() else ""
         raise ConfigError(f"{error}{meant}") from None
     from .check.recipe import check_recipe
 
-    how = (options.num_processes, options.accelerate_config, options.gpu, options.gpu_memory, options.smoke)
-    rows = check_recipe(options.name, options.rest, *how, _nodes(options))
+    rows = check_recipe(start, options.gpu, options.gpu_memory, options.smoke)
     say(table(rows))
     return int(bool(failures(rows)))
 

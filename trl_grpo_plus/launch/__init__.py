@@ -19,4 +19,4 @@ report            the closing report
 """
 
 from .accelerate import Distribution, accelerate_configs, distribution, find_recipe, headline, recipes
-from .launchers import LAUNCHERS, launch_command
+from .launchers import LAUNCHERS, Start, launch_command

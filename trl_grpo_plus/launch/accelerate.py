@@ -96,7 +96,7 @@ class Distribution:
 def distribution(
     accelerate_config: str | None, num_processes: int | None, num_gpus: int, nodes: Nodes = ONE
 ) -> Distribution:
-    """Return the distribution that [`~trl_grpo_plus.launch.launchers.launch_command`] with these arguments starts.
+    """Return the distribution of a run: see [`~trl_grpo_plus.launch.launchers.Start`] for the arguments.
 
     Raises:
         ConfigError: there is no such configuration, or it does not allow this number of processes, or the processes

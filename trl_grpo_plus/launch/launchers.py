@@ -7,7 +7,7 @@ A launcher defines the command that starts a recipe. `trl-grpo-plus run` shows t
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -34,24 +34,48 @@ STARTED_BY, ERROR_FILE = "TRL_GRPO_PLUS_STARTED_BY", "TORCHELASTIC_ERROR_FILE"
 
 @dataclass(frozen=True)
 class Start:
-    """A run to start.
+    """A run to start, as the command line describes it. What cannot be started cannot be made.
 
     Args:
         recipe (`str`): a file, or the name of a recipe.
-        options (`tuple[str, ...]`): options of the launch script.
+        options (`tuple[str, ...]`, *optional*): options of the launch script.
         accelerate_config (`str`, *optional*): one of [`~trl_grpo_plus.launch.accelerate.accelerate_configs`], or an
-            accelerate configuration file.
-        num_processes (`int`, *optional*): number of processes that the user gave.
+            accelerate configuration file. By default the launcher uses all GPUs here, or one process on the CPU.
+        num_processes (`int`, *optional*): number of processes on all nodes together. Default: the number in the
+            accelerate configuration file, or the number of GPUs of this machine times the number of nodes.
+        num_gpus (`int`, *optional*, defaults to `0`): number of GPUs of this machine. Not used if the run is to
+            `use_cpu`.
+        launcher (`str`, *optional*, defaults to `"accelerate"`): one of [`LAUNCHERS`].
+        nodes ([`~trl_grpo_plus.launch.nodes.Nodes`], *optional*): number of nodes, and the launcher's options for
+            them. Default: this machine alone.
+
+    Attributes:
         spread ([`~trl_grpo_plus.launch.accelerate.Distribution`]): number of processes, and the sharding.
-        nodes ([`~trl_grpo_plus.launch.nodes.Nodes`]): number of nodes, and the launcher's options for them.
+
+    Raises:
+        ConfigError: there is no such recipe, configuration or launcher, the launcher takes no configuration, or the
+            processes cannot be divided among the nodes.
     """
 
     recipe: str
-    options: tuple[str, ...]
-    accelerate_config: str | None
-    num_processes: int | None
-    spread: Distribution
+    options: tuple[str, ...] = ()
+    accelerate_config: str | None = None
+    num_processes: int | None = None
+    num_gpus: int = 0
+    launcher: str = "accelerate"
     nodes: Nodes = ONE
+    spread: Distribution = field(init=False)
+
+    def __post_init__(self) -> None:
+        num_gpus = 0 if on_cpu(self.recipe, self.options) else self.num_gpus
+        one_of("--launcher", self.launcher, LAUNCHERS)
+        if self.accelerate_config is not None and not LAUNCHERS[self.launcher].takes_config:
+            raise ConfigError(
+                f"--accelerate_config {self.accelerate_config} is for accelerate, not for --launcher {self.launcher}. "
+                "Leave one of the two out; sharding can stand in the recipe too (deepspeed: FILE, or fsdp: true)."
+            )
+        spread = distribution(self.accelerate_config, self.num_processes, num_gpus, self.nodes)
+        object.__setattr__(self, "spread", spread)
 
 
 @dataclass(frozen=True)
@@ -120,50 +144,18 @@ LAUNCHERS: dict[str, Launcher] = {
 }
 
 
-def launch_command(
-    recipe: str,
-    options: Sequence[str] = (),
-    accelerate_config: str | None = None,
-    num_processes: int | None = None,
-    num_gpus: int = 0,
-    script: str = SCRIPT,
-    launcher: str = "accelerate",
-    nodes: Nodes = ONE,
-) -> list[str]:
+def launch_command(start: Start, script: str = SCRIPT) -> list[str]:
     """Return the command that runs a recipe.
 
     Args:
-        recipe (`str`): a file, or the name of a recipe.
-        options (`Sequence[str]`, *optional*): options of the launch script.
-        accelerate_config (`str`, *optional*): one of [`~trl_grpo_plus.launch.accelerate.accelerate_configs`], or an
-            accelerate configuration file. By default the launcher uses all GPUs here, or one process on the CPU.
-        num_processes (`int`, *optional*): number of processes on all nodes together. Default: the number in the
-            accelerate configuration file, or the number of GPUs of this machine times the number of nodes.
-        num_gpus (`int`, *optional*, defaults to `0`): number of GPUs of this machine. Not used if the run is to
-            `use_cpu`.
+        start ([`Start`]): the run.
         script (`str`, *optional*): module to launch.
-        launcher (`str`, *optional*, defaults to `"accelerate"`): one of [`LAUNCHERS`].
-        nodes ([`~trl_grpo_plus.launch.nodes.Nodes`], *optional*): the nodes of the run. Default: this machine alone.
 
     Raises:
-        ConfigError: there is no such recipe, configuration or launcher, the launcher takes no configuration, or the
-            processes cannot be divided among the nodes.
+        ConfigError: the launcher is not installed, or the nodes cannot be started each by its own command.
     """
-    check_launcher(launcher, accelerate_config)
-    chosen = LAUNCHERS[launcher]
-    spread = distribution(accelerate_config, num_processes, 0 if on_cpu(recipe, options) else num_gpus, nodes)
-    start = Start(recipe, tuple(options), accelerate_config, num_processes, spread, nodes)
-    return [_path(launcher), *chosen.arguments(start), "-m", script, "--config", recipe, *options]
-
-
-def check_launcher(launcher: str, accelerate_config: str | None) -> None:
-    """Refuse an unknown launcher, and an accelerate configuration that the launcher does not read."""
-    one_of("--launcher", launcher, LAUNCHERS)
-    if accelerate_config is not None and not LAUNCHERS[launcher].takes_config:
-        raise ConfigError(
-            f"--accelerate_config {accelerate_config} is for accelerate, not for --launcher {launcher}. Leave one of "
-            "the two out; sharding can stand in the recipe too (deepspeed: FILE, or fsdp: true)."
-        )
+    arguments = LAUNCHERS[start.launcher].arguments(start)
+    return [_path(start.launcher), *arguments, "-m", script, "--config", start.recipe, *start.options]
 
 
 def in_this_python(command: Sequence[str]) -> list[str]:

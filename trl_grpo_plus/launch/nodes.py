@@ -66,8 +66,10 @@ def nodes(launcher: str, given: Mapping[str, str | None], content: Mapping[str, 
             configuration of one machine has them too, and they say nothing about several nodes.
 
     Raises:
-        ConfigError: an option is of another launcher, is missing, is not allowed, or would have no effect.
+        ConfigError: there is no such launcher; an option is of another one, is missing, is not allowed, or would have
+            no effect.
     """
+    one_of("--launcher", launcher, OPTIONS)
     set_here = {name: value for name, value in given.items() if value not in (None, "")}
     _refuse_foreign(launcher, set_here)
     content = content if content and machines(content) > 1 else {}

@@ -9,11 +9,9 @@ import gc
 import importlib
 import os
 import tempfile
-from collections.abc import Sequence
 
 from ...launch import preflight
-from ...launch.accelerate import Distribution, distribution, on_cpu
-from ...launch.nodes import ONE, Nodes
+from ...launch.launchers import Start
 from ...launch.preflight import on_data, on_paper
 from ...launch.recipe import Recipe, batches, read
 from ...utils import optional_packages
@@ -31,43 +29,30 @@ from .smoke import smoke as run_smoke
 # Checks whose failure does not stop the smoke run, which has a tiny model, short texts and no GPU.
 FINE_IN_SMALL = ("memory", "vllm", "context", "dtype")
 UNKNOWN_PROMPT, BYTES_A_TOKEN = 512, 3
+NOT_TIMED = Row("speed", OK, "not estimated: a CPU's must be measured; --smoke takes steps of the model itself")
 
 
 def check_recipe(
-    name: str,
-    options: Sequence[str] = (),
-    num_processes: int | None = None,
-    accelerate_config: str | None = None,
-    gpu: str | None = None,
-    gpu_memory: float | None = None,
-    smoke: bool = False,
-    nodes: Nodes = ONE,
+    start: Start, gpu: str | None = None, gpu_memory: float | None = None, smoke: bool = False
 ) -> list[Row]:
     """Check everything that a recipe needs.
 
     Args:
-        name (`str`): a file, or the name of a recipe that ships with this package.
-        options (`Sequence[str]`, *optional*): options of the launch script, as `run` takes them.
-        num_processes (`int`, *optional*): number of processes. Default: the configuration's number, or else one for
-            each GPU here, or else one.
-        accelerate_config (`str`, *optional*): one of TRL's configurations, or an accelerate configuration file.
+        start ([`~trl_grpo_plus.launch.launchers.Start`]): the run, as `run` would start it.
         gpu (`str`, *optional*): kind of GPU to estimate for, such as "A100". Default: this machine's, or else an H100.
         gpu_memory (`float`, *optional*): GiB of each GPU. Default: the memory of that kind.
         smoke (`bool`, *optional*, defaults to `False`): also run two steps on a tiny model.
-        nodes ([`~trl_grpo_plus.launch.nodes.Nodes`], *optional*): the nodes of the run. Default: this machine alone.
 
     Returns:
         `list[Row]`: the rows of the checks, in order.
 
     Raises:
-        ConfigError: there is no such recipe or configuration, or the GPU is unknown.
+        ConfigError: the GPU is unknown.
     """
     hub.settle()  # before the libraries that use the Hub are imported
     _import_libraries()
-    here = gpus()
-    spread = distribution(accelerate_config, num_processes, 0 if on_cpu(name, options) else len(here), nodes)
-    card = gpu_for(gpu, gpu_memory, here)
-    recipe = read(name, options, spread)
+    card = gpu_for(gpu, gpu_memory, gpus())
+    recipe = read(start.recipe, start.options, start.spread)
     rows = on_paper(recipe)
     if not recipe.readable:
         return rows
@@ -82,24 +67,22 @@ def check_recipe(
             rows.append(Row("batches", OK, batches(recipe)))
         rows += [*_given(recipe, tokens), *_costs(recipe, config, tokens, card)]
         rows = list(dict.fromkeys(rows))  # two checks may find the same mistake
-        ran = _smoked(recipe, folder, rows) if smoke else []
+        ran = _smoked(recipe, folder, rows, start.launcher) if smoke else []
         if recipe.on_cpu and recipe.stands and config is not None:
-            rows += _speed_on_cpu(recipe, folder, [*rows, *ran[:1]], config.origin, smoke, nodes)
+            timed = _speed_on_cpu(recipe, folder, [*rows, *ran[:1]], config.origin, start) if smoke else NOT_TIMED
+            rows.append(timed)
     return [*rows, *ran]
 
 
-def refused(name: str, options: Sequence[str], spread: Distribution) -> list[str]:
+def refused(start: Start) -> list[str]:
     """Return the reasons why the launch script would refuse a recipe, without launching the script.
 
     Only checks that need neither the network nor a prepare function are made.
-
-    Raises:
-        ConfigError: there is no such recipe.
     """
     environment = dict(os.environ)
     try:
         _import_libraries()
-        recipe = read(name, options, spread, launching=True)
+        recipe = read(start.recipe, start.options, start.spread, launching=True)
         rows = on_paper(recipe)
         if not failures(rows) and _lies_here(recipe):
             rows += check_data.load(recipe)
@@ -186,7 +169,7 @@ def _costs(recipe: Recipe, config: Loaded | None, tokens: Loaded | None, card: C
     return rows
 
 
-def _smoked(recipe: Recipe, folder: str, rows: list[Row]) -> list[Row]:
+def _smoked(recipe: Recipe, folder: str, rows: list[Row], launcher: str) -> list[Row]:
     if any(row.name not in FINE_IN_SMALL for row in failures(rows)):
         return [Row("smoke", UNSEEN, "not run: it needs what FAILED above")]
     away = [reward for reward in recipe.rewards if isinstance(reward, str) and not os.path.isdir(reward)]
@@ -196,20 +179,18 @@ def _smoked(recipe: Recipe, folder: str, rows: list[Row]) -> list[Row]:
         return [Row("smoke", UNSEEN, "not run: the data cannot be reached")]
     if recipe.model.use_peft and not optional_packages.is_installed("peft"):
         return [Row("smoke", UNSEEN, "not run: peft is not installed here")]
-    return run_smoke(recipe, folder)
+    return run_smoke(recipe, folder, launcher)
 
 
-def _speed_on_cpu(recipe: Recipe, folder: str, rows: list[Row], origin: str, smoke: bool, nodes: Nodes) -> list[Row]:
+def _speed_on_cpu(recipe: Recipe, folder: str, rows: list[Row], origin: str, start: Start) -> Row:
     """Return the time of a run on a CPU, which only steps of the real model can tell."""
-    if not smoke:
-        return [Row("speed", OK, "not estimated: a CPU's must be measured; --smoke takes steps of the model itself")]
     if failures(rows) or rows[-1].status != OK:
-        return [Row("speed", UNSEEN, "not measured: it needs what FAILED, or the smoke run, which was not run")]
+        return Row("speed", UNSEEN, "not measured: it needs what FAILED, or the smoke run, which was not run")
     if any(row.name == "machine" and row.status == UNSEEN for row in rows):
-        return [Row("speed", UNSEEN, "not measured: it needs what this machine lacks")]
+        return Row("speed", UNSEEN, "not measured: it needs what this machine lacks")
     if origin != "here":
         away = f"{recipe.model.model_name_or_path} is in no folder here"
-        return [Row("speed", UNSEEN, f"not measured: {away}, and the tiny model tells nothing of its time")]
-    if nodes.count > 1:
-        return [Row("speed", UNSEEN, f"not measured: the run has {nodes.count} nodes, and this machine is one")]
-    return [run_clocked(recipe, folder)]
+        return Row("speed", UNSEEN, f"not measured: {away}, and the tiny model tells nothing of its time")
+    if start.nodes.count > 1:
+        return Row("speed", UNSEEN, f"not measured: the run has {start.nodes.count} nodes, and this machine is one")
+    return run_clocked(recipe, folder, start.launcher)

@@ -14,7 +14,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from ...launch.launchers import launch_command
+from ...launch.launchers import Start, in_this_python, launch_command
 from ...launch.option_checks import evaluates
 from ...launch.recipe import Recipe, total_steps
 from ...launch.reward_inputs import takes_smoke
@@ -65,13 +65,20 @@ WHERE_SET: dict[str, Any] = {
 }
 
 
-def smoke(recipe: Recipe, folder: str) -> list[Row]:
-    """Make the smoke run in `folder`, which the caller removes, and return its rows."""
+def smoke(recipe: Recipe, folder: str, launcher: str = "accelerate") -> list[Row]:
+    """Make the smoke run in `folder`, which the caller removes, and return its rows.
+
+    Args:
+        recipe ([`~trl_grpo_plus.launch.recipe.Recipe`]): the recipe as read.
+        folder (`str`): folder of the run.
+        launcher (`str`, *optional*, defaults to `"accelerate"`): one of
+            [`~trl_grpo_plus.launch.launchers.LAUNCHERS`].
+    """
     output = os.path.join(folder, "smoke")
     processes = min(recipe.spread.processes, MOST_PROCESSES)
     small = smaller(recipe.training, recipe.model, processes)
-    options = [*recipe.options, *small, *recipe.on_a_cpu, "--output_dir", output]
-    command = launch_command(recipe.name, options, None, processes, script=SCRIPT)
+    options = (*recipe.options, *small, *recipe.on_a_cpu, "--output_dir", output)
+    command = launch_command(Start(recipe.name, options, num_processes=processes, launcher=launcher), SCRIPT)
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     status, errors = _launched(command, environment)
     if status is None:
@@ -89,17 +96,17 @@ def smoke(recipe: Recipe, folder: str) -> list[Row]:
     return rows_of(report, Path(output), on)
 
 
-def clocked(recipe: Recipe, folder: str) -> Row:
+def clocked(recipe: Recipe, folder: str, launcher: str = "accelerate") -> Row:
     """Measure the seconds of a step, and from them those of the run, on the recipe's own batches and model.
 
-    A model that `prepare` makes is made as for a check.
+    A model that `prepare` makes is made as for a check. The arguments are those of [`smoke`].
     """
-    output, args = Path(folder, "clocked"), recipe.training
+    output, args, processes = Path(folder, "clocked"), recipe.training, recipe.spread.processes
     every = args.steps_per_generation * args.num_iterations
     around = every // math.gcd(every, args.gradient_accumulation_steps)  # steps until the cycle repeats
     overrides = {**_steps_alone(args), "max_steps": 1 + around, "do_eval": False, "output_dir": str(output)}
-    options = [*recipe.options, *_words(overrides)]
-    command = launch_command(recipe.name, options, None, recipe.spread.processes, script=CLOCKED)
+    options = (*recipe.options, *_words(overrides))
+    command = launch_command(Start(recipe.name, options, num_processes=processes, launcher=launcher), CLOCKED)
     status, errors = _launched(command, {**os.environ, "CUDA_VISIBLE_DEVICES": ""}, CLOCKED_S)
     if status:
         return Row("speed", FAILED, _reason(output, errors))
@@ -127,10 +134,11 @@ def _pace(report: dict[str, Any], total: int | None) -> str:
 
 
 def _launched(command: list[str], environment: dict[str, str], limit_s: float = TIMEOUT_S) -> tuple[int | None, str]:
-    """Run a command; return its exit status, `None` if it took too long, and its stderr.
+    """Run a launcher's command; return its exit status, `None` if it took too long, and its stderr.
 
     All processes of the command are ended in any case.
     """
+    command = in_this_python(command)  # torch starts processes in sessions of their own, which end with this launcher
     pipes: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env=environment, start_new_session=True, **pipes) as launcher:
         try:

@@ -5,12 +5,11 @@ options. Stock TRL's run gets its own group size, and no option that this packag
 """
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...launch.accelerate import RUN_AS, on_cpu, setting
-from ...launch.launchers import launch_command
+from ...launch.launchers import Start, launch_command
 from ...utils.validation import ConfigError, Number
 
 
@@ -28,12 +27,12 @@ class Lane:
     Args:
         name (`str`): `STOCK` or `PLUS`.
         folder (`Path`): output_dir of the run.
-        options (`tuple[str, ...]`): options of the launch script, without the recipe.
+        start ([`~trl_grpo_plus.launch.launchers.Start`]): the run.
     """
 
     name: str
     folder: Path
-    options: tuple[str, ...]
+    start: Start
 
     @property
     def log(self) -> Path:
@@ -51,46 +50,31 @@ class Race:
     """A race of two runs.
 
     Args:
-        recipe (`str`): name or file of the recipe.
         folder (`Path`): folder of both runs.
         lanes (`tuple[Lane, ...]`): the two runs, stock TRL first.
         together (`bool`): whether the runs go side by side.
-        spread_over (`tuple`): accelerate configuration, processes and GPUs, as `launch_command` takes them.
-        launcher (`str`): one of [`~trl_grpo_plus.launch.launchers.LAUNCHERS`].
     """
 
-    recipe: str
     folder: Path
     lanes: tuple[Lane, ...]
     together: bool
-    spread_over: tuple[str | None, int | None, int]
-    launcher: str = "accelerate"
 
 
-def plan(
-    recipe: str,
-    options: Sequence[str],
-    spread_over: tuple[str | None, int | None, int],
-    baseline_generations: int = 8,
-    looks: int = 10,
-    launcher: str = "accelerate",
-) -> Race:
+def plan(start: Start, baseline_generations: int = 8, evaluations: int = 10) -> Race:
     """Return the race that a command line describes.
 
     Args:
-        recipe (`str`): a file, or the name of a recipe.
-        options (`Sequence[str]`): options of the launch script for both runs, except `num_generations`, which is for
-            this package's run only.
-        spread_over (`tuple`): accelerate configuration, processes and GPUs.
+        start ([`~trl_grpo_plus.launch.launchers.Start`]): both runs, except that `num_generations` among the options
+            is for this package's run only.
         baseline_generations (`int`, *optional*, defaults to `8`): `num_generations` of stock TRL's run.
-        looks (`int`, *optional*, defaults to `10`): number of evaluations during training, at least 2.
-        launcher (`str`, *optional*, defaults to `"accelerate"`): launcher of both runs.
+        evaluations (`int`, *optional*, defaults to `10`): number of evaluations during training, at least 2.
 
     Raises:
-        ConfigError: there is no such recipe, a number is too small, or an option does not work for two runs.
+        ConfigError: a number is too small, or an option does not work for two runs.
     """
+    recipe, options = start.recipe, start.options
     Number(at_least=2, integer=True).check("--baseline_generations", baseline_generations)
-    Number(at_least=2, integer=True).check("--evaluations", looks)
+    Number(at_least=2, integer=True).check("--evaluations", evaluations)
     given = {word.partition("=")[0].replace("-", "_").strip("_") for word in options if word.startswith("--")}
     if "resume_from_checkpoint" in given:
         raise ConfigError(
@@ -99,24 +83,23 @@ def plan(
     folder = Path(str(setting("output_dir", recipe, options) or "trainer_output") + "_race")
     attempts = setting("num_generations_eval", recipe, options) or setting("num_generations", recipe, options) or 8
     # The last option wins: users may evaluate more often, but not change the options that keep the runs comparable.
-    first = ["--eval_on_start", "true", "--eval_strategy", "steps", "--eval_steps", f"{1 / looks - 1e-9:.9f}"]
+    first = ["--eval_on_start", "true", "--eval_strategy", "steps", "--eval_steps", f"{1 / evaluations - 1e-9:.9f}"]
     last = ["--logging_strategy", "steps", "--logging_steps", "1", "--num_generations_eval", str(attempts)]
     own = {STOCK: ["--num_generations", str(baseline_generations)], PLUS: []}
-    lanes = tuple(
-        Lane(name, folder / name, (*first, *options, *last, *own[name], "--output_dir", str(folder / name)))
-        for name in (STOCK, PLUS)
-    )
-    config, processes, _ = spread_over
-    alone = config is None and processes in (None, 1) and on_cpu(recipe, options)
-    return Race(recipe, folder, lanes, alone and len(os.sched_getaffinity(0)) > 1, spread_over, launcher)
+    lanes = []
+    for name in (STOCK, PLUS):
+        of_lane = (*first, *options, *last, *own[name], "--output_dir", str(folder / name))
+        lanes.append(Lane(name, folder / name, replace(start, options=of_lane)))
+    alone = start.accelerate_config is None and start.num_processes in (None, 1) and on_cpu(recipe, options)
+    return Race(folder, tuple(lanes), alone and len(os.sched_getaffinity(0)) > 1)
 
 
 def command(race: Race, lane: Lane, go_on_with: str) -> tuple[list[str], dict[str, str]]:
     """Return the command of a run and its environment; `go_on_with` is the command that continues the race."""
-    options = list(lane.options)
+    start = lane.start
     if list(lane.folder.glob("checkpoint-[0-9]*")):
-        options += ["--resume_from_checkpoint", "true"]
-    command = launch_command(race.recipe, options, *race.spread_over, script=SCRIPT, launcher=race.launcher)
+        start = replace(start, options=(*start.options, "--resume_from_checkpoint", "true"))
+    command = launch_command(start, SCRIPT)
     environment = {**os.environ, RACER: lane.name, RUN_AS: go_on_with, "PYTHONUNBUFFERED": "1"}
     if race.together:  # also for a run that continues alone
         environment["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // len(race.lanes)))
