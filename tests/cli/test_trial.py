@@ -66,6 +66,10 @@ SOURCE = textwrap.dedent("""
         return [None for _ in completions]
 
 
+    def starts_judge(completions, answer):
+        return judge(completions, answer)  # TRL awaits async functions alone
+
+
     def logs(completions, answer, log_extra, log_metric):
         log_extra("seen", list(completions))
         log_metric("count", 1.0)
@@ -145,6 +149,11 @@ def test_a_call_that_hangs_is_not_seen(place, monkeypatch):
             "called once, on 2 rows of the data: it returned 1 rewards for 2 completions. Return a list",
         ),
         ("single", FAILED, "it must return one reward a completion in a list, a tensor or an array, got float: 1.0."),
+        (
+            "starts_judge",
+            FAILED,
+            "it must return one reward a completion in a list, a tensor or an array, got coroutine",
+        ),
         ("words", FAILED, "The reward must be a finite number or None, got 'good'. The completion was ''."),
         ("raises", FAILED, "it failed, ZeroDivisionError: division by zero ("),
         ("exits", FAILED, "it failed, SystemExit: 3 ("),

@@ -13,14 +13,14 @@ from .. import __version__
 from ..config.presets import PRESETS
 from ..launch import LAUNCHERS, Start, headline, launch_command, recipes
 from ..launch.accelerate import RUN_AS, content_of, on_cpu
-from ..launch.datasets_by_name import load
 from ..launch.launchers import in_this_python
 from ..launch.nodes import ONE, OPTIONS, Nodes, machines, nodes
 from ..utils.files import TracesError, beside
-from ..utils.tables import OK, UNSEEN, Row, aligned, failures, table
+from ..utils.tables import aligned, failures, table
 from ..utils.terminal import say, tell_errors_visibly
-from ..utils.validation import ConfigError, did_you_mean, json_object
+from ..utils.validation import ConfigError, did_you_mean
 from . import export, rescore, view
+from .check import rewards_command as check_rewards
 from .env import described, gpus
 
 
@@ -34,18 +34,6 @@ lengths and batch sizes. Estimates memory and time. Reports all mistakes at once
   trl-grpo-plus check my_run.yaml --num_processes 2 --smoke --learning_rate 2e-6
 
 To check rewards alone:  trl-grpo-plus check rewards
-"""
-
-REWARDS_HELP = """\
-Score the examples that each reward ships. With --dataset, also score the dataset's gold answers: each must get full
-marks in its own row, and at most 5 % of them may get full marks in another row. With --attack, score completions
-that try to get the reward without the answer (hedges, lists, repeated prompts, hidden text, ...), and honest
-completions that write the gold answer in other ways.
-
-  trl-grpo-plus check rewards
-  trl-grpo-plus check rewards math_answer countdown my_rewards.py:judge
-  trl-grpo-plus check rewards math_answer --dataset data.jsonl --args '{"column": "solution"}'
-  trl-grpo-plus check rewards my_rewards.py:judge --dataset data.jsonl --attack
 """
 
 RUN_HELP = """\
@@ -181,26 +169,13 @@ def _parser() -> argparse.ArgumentParser:
         help="also train two real steps of a tiny random model on the CPU; if the recipe is for the CPU and its model "
         "is here, also time that model",
     )
-    rewards = command(
-        CHECK_REWARDS, _check_rewards, "check that rewards score examples and gold answers correctly", REWARDS_HELP
-    )
-    rewards.add_argument(
-        "names", nargs="*", metavar="REWARD", help="registered name or path (default: all registered rewards)"
-    )
-    rewards.add_argument(
-        "--dataset",
-        help="data with gold answers: a .jsonl, .json, .parquet or .csv file, a saved dataset, or a Hub id",
-    )
-    rewards.add_argument("--config", help="configuration of a dataset on the Hub")
-    rewards.add_argument("--split", default="train", help="split of the dataset (default: %(default)s)")
-    rewards.add_argument("--args", default="{}", help="arguments of the reward, as JSON")
-    rewards.add_argument("--limit", type=int, help="score at most so many rows (default: 200, with --attack 20)")
-    rewards.add_argument("--attack", action="store_true", help="try to get the reward without the right answer")
-    rewards.add_argument(
-        "--gold",
-        metavar="TEXT",
-        help="with --attack: a completion that earns full marks, with the gold answer's column in braces, such as "
-        "'<answer>{answer}</answer>' (default: found by trying)",
+    check_rewards.add_options(
+        command(
+            CHECK_REWARDS,
+            check_rewards.run,
+            "check that rewards score examples and gold answers correctly",
+            check_rewards.HELP,
+        )
     )
     view.add_options(
         command("view", view.run, "write a page of a run's curves and attempts, or compare runs", view.HELP)
@@ -364,65 +339,6 @@ def _check(options: argparse.Namespace) -> int:
     rows = check_recipe(start, options.gpu, options.gpu_memory, options.smoke)
     say(table(rows))
     return int(bool(failures(rows)))
-
-
-def _check_rewards(options: argparse.Namespace) -> int:
-    from ..registry import get_reward, list_rewards
-    from .check.rewards import check_gold, findings_table
-    from .check.trial import check_alone, check_args
-
-    args = json_object("--args", options.args)
-    if args and len(options.names) != 1:
-        raise ConfigError("--args needs exactly one reward: trl-grpo-plus check rewards NAME --args '{...}'.")
-    if options.dataset and len(options.names) != 1:
-        raise ConfigError("--dataset needs exactly one reward: trl-grpo-plus check rewards NAME --dataset DATASET.")
-    if options.gold and not options.attack:
-        raise ConfigError("--gold is for --attack. Give both, or leave --gold out.")
-    if args:
-        check_args(options.names[0], args)
-    limit = {} if options.limit is None else {"limit": options.limit}
-    dataset = None
-    if options.dataset:
-        try:
-            splits = load(options.dataset, options.config)
-        except ValueError as error:  # of the library, such as an unknown configuration
-            raise ConfigError(str(error)) from error
-        if options.split not in splits:
-            guess = did_you_mean(options.split, splits)
-            raise ConfigError(
-                f"--split: {options.dataset} has no split {options.split!r}, only {', '.join(splits)}.{guess}"
-            )
-        dataset = splits[options.split]
-    if options.attack:
-        return _attack_rewards(options, args, dataset, limit)
-    findings = [check_alone(name, args, dataset) for name in options.names or list_rewards()]
-    if dataset is not None and findings[0].what == "examples" and not findings[0].unseen:
-        findings += check_gold(get_reward(options.names[0], **args), dataset, **limit)
-    say(findings_table(findings))
-    return int(any(finding.problems for finding in findings))
-
-
-def _attack_rewards(options: argparse.Namespace, args: dict[str, Any], dataset: Any, limit: dict[str, int]) -> int:
-    from ..registry import Reward, list_rewards
-    from .check.attack import attack
-    from .check.trial import attackable, definition_of, is_registered, try_out
-
-    failed = False
-    for name in options.names or list_rewards():
-        try:
-            definition = definition_of(name)
-            reward = Reward(attackable(definition), args).prepare()
-            plain = reward if args else definition.function
-            rows = [] if is_registered(definition) else [try_out(plain, dataset)]
-            if all(row.status == OK for row in rows):
-                rows += attack(reward, dataset, options.gold, **limit)
-        except ConfigError as error:
-            if len(options.names) == 1:
-                raise
-            rows = [Row("attack", UNSEEN, str(error))]
-        say(f"{name}\n\n{table(rows)}\n")
-        failed = failed or bool(failures(rows))
-    return int(failed)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ process_state  restores a worker process to its state before a sample
 """
 
 from .batch_scoring import Scoring
-from .columns import check_columns, check_splits, columns_of
-from .definition import TRL_GIVES, Definition, Example, Policy, define, definition_at
+from .columns import NOT_GIVEN, check_columns, check_splits, columns_of
+from .definition import ONLY_IN_A_RUN, TRL_GIVES, Definition, Example, Policy, define, definition_at
 from .failures import TRL_UNSCORED, RewardError, held_back
 from .outcome import NO_VERDICT, STATUSES, AnnotatedScore, Outcome, Step, outcome_of, outcomes_of, with_worst_status
 from .process_state import kept

@@ -4,6 +4,7 @@ TRL passes every column and every value of its own to every reward function, so 
 package a function may lack `**kwargs`. A function with `**kwargs` gets all values, as in TRL.
 """
 
+import asyncio
 import functools
 import inspect
 import json
@@ -24,6 +25,19 @@ def is_async(function: Any) -> bool:
     """Return whether a call gives a coroutine: of an async function, or an object with an async `__call__`."""
     function = _of_partial(function)
     return any(map(inspect.iscoroutinefunction, (function, getattr(function, "__call__", None))))  # noqa: B004
+
+
+def synchronous(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that runs the coroutine of an async one and returns its result; another function as it is."""
+    if not is_async(function):
+        return function
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return asyncio.run(function(*args, **kwargs))
+
+    run.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    return run
 
 
 def needed(function: Callable[..., Any]) -> list[str]:

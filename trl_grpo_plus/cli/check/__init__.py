@@ -1,17 +1,18 @@
-"""The command `trl-grpo-plus check`: everything that can be checked in a recipe before it costs GPU-hours.
+"""The commands `check` and `check rewards`: everything that can be checked before a recipe costs GPU-hours.
 
-recipe      the checks of a recipe, in order
-rewards     a reward's examples and gold answers
-attack      the search for holes of a reward
-attacks     the completions of each attack
-trial       one call of a reward that has neither examples nor gold answers
-data        splits, prompts, columns, time of the rewards
-model       architecture, tokenizer, memory
-estimate    memory and seconds of a step, from the model's shapes
-hub         models and datasets on the Hub
-samples/    rows and model shapes that stand in for the Hub
-tiny_model  a model of some thousand weights that stands in for the real one
-smoke       two real steps of a tiny model
-smoke_run   the process of the smoke test
-timed_run   the first steps of the real model on a CPU, timed
+recipe           the checks of a recipe, in order
+rewards_command  the command `check rewards`
+rewards          a reward's examples and gold answers
+attack           the search for holes of a reward
+attacks          the completions of each attack
+trial            one call of a reward that has neither examples nor gold answers
+data             splits, prompts, columns, time of the rewards
+model            architecture, tokenizer, memory
+estimate         memory and seconds of a step, from the model's shapes
+hub              models and datasets on the Hub
+samples/         rows and model shapes that stand in for the Hub
+tiny_model       a model of some thousand weights that stands in for the real one
+smoke            two real steps of a tiny model
+smoke_run        the process of the smoke test
+timed_run        the first steps of the real model on a CPU, timed
 """

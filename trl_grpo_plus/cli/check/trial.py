@@ -5,7 +5,6 @@ whether the scores are right. Two rows are few on purpose: a reward may be slow 
 """
 
 import asyncio
-import functools
 import inspect
 import re
 import signal
@@ -20,9 +19,9 @@ from itertools import islice
 from typing import Any
 
 from ...registry import Reward, check_columns, find, list_rewards
-from ...scoring import NO_VERDICT, TRL_GIVES, Definition, Outcome, outcomes_of
+from ...scoring import NO_VERDICT, NOT_GIVEN, ONLY_IN_A_RUN, TRL_GIVES, Definition, Outcome, outcomes_of
 from ...utils.import_path import is_path, load
-from ...utils.signatures import call, is_async, name_of, needed
+from ...utils.signatures import call, name_of, needed, synchronous
 from ...utils.tables import FAILED, OK, UNSEEN, WARNED, Row, in_a_line
 from ...utils.text import content_of
 from ...utils.validation import ConfigError
@@ -31,10 +30,8 @@ from .rewards import RewardCheck, check_examples, not_installed
 
 
 ROWS = 2
-GIVEN = ("completions", "prompts", "log_extra", "log_metric")  # values of the trainer that a trial gives
 NO_ANSWER = "I do not know."  # the completion in the place of a gold answer
 GIVE_ROWS = "There are no rows here; check rewards takes them from --dataset."
-NOT_DATA = ("prompt", "completion", "completion_ids")  # columns that TRL does not pass to a reward
 NO_ARGS = "--args was checked, and not used: examples have arguments of their own. It counts with --dataset."
 AN_OBJECT = "It is an object: give it to the trainer in Python, since a recipe names functions only."
 LIMIT_S = 60  # seconds that a trial may take
@@ -52,20 +49,6 @@ def definition_of(name: str) -> Definition:
         if not hasattr(function, "__name__"):
             return Definition(name_of(function), function, name)
     return find(name)
-
-
-def attackable(definition: Definition) -> Definition:
-    """Return a definition whose function returns its scores: of an async function, one that runs the coroutine."""
-    function = definition.function
-    if not is_async(function):
-        return definition
-
-    @functools.wraps(function)
-    def run(*args: Any, **columns: Any) -> Any:
-        return asyncio.run(_awaited(function(*args, **columns)))
-
-    run.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
-    return replace(definition, function=run)
 
 
 def is_registered(definition: Definition) -> bool:
@@ -154,7 +137,7 @@ def _values(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     prompts = [row.get("prompt", "") for row in rows]
     chat = not isinstance(prompts[0], str)
     completions = [[{"role": "assistant", "content": text}] if chat else text for text in texts]
-    columns = {name: [row.get(name) for row in rows] for name in rows[0] if name not in NOT_DATA}
+    columns = {name: [row.get(name) for row in rows] for name in rows[0] if name not in NOT_GIVEN}
     return {**columns, "prompts": prompts, "completions": completions, **logs}
 
 
@@ -244,17 +227,11 @@ class WrongScoresError(ValueError):
 def _outcomes(reward: Any, values: dict[str, Any]) -> list[Outcome]:
     if isinstance(reward, Reward):
         return reward.score(**values)
-    returned = call(reward, values)
-    if inspect.isawaitable(returned):
-        returned = asyncio.run(_awaited(returned))
+    returned = call(synchronous(reward), values)
     try:
         return outcomes_of(returned, values["completions"])
     except ValueError as error:
         raise WrongScoresError(str(error)) from error
-
-
-async def _awaited(value: Any) -> Any:
-    return await value
 
 
 def _read_by(function: Any) -> list[str]:
@@ -263,7 +240,7 @@ def _read_by(function: Any) -> list[str]:
         source = inspect.getsource(function if _is_function(function) else type(function))
     except (OSError, TypeError):
         return []
-    return [name for name in TRL_GIVES if name not in GIVEN and re.search(rf"\b{name}\b", source)]
+    return [name for name in ONLY_IN_A_RUN if re.search(rf"\b{name}\b", source)]
 
 
 def _reads_columns(function: Any) -> bool:

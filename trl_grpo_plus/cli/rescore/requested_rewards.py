@@ -1,6 +1,5 @@
 """The requested rewards, and a check that the traces hold their inputs."""
 
-import asyncio
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -8,15 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...registry import RewardSpec
-from ...scoring import Outcome, Reward, check_columns, outcomes_of
-from ...utils.signatures import call, is_async, name_of, needed
+from ...scoring import ONLY_IN_A_RUN, Outcome, Reward, check_columns, outcomes_of
+from ...utils.signatures import call, name_of, needed, synchronous
 from ...utils.validation import ConfigError, json_object, one_of
 
 
 TOTAL = "reward"  # name of the total in a trace
-GIVEN = ("completions", "prompts", "log_extra", "log_metric")  # arguments given besides the columns
-# TRL's arguments that traces do not hold
-NOT_TRACED = ("completion_ids", "tool_mask", "environments", "trainer_state")
 
 Row = Mapping[str, Any]  # an attempt, as a line of a trace
 
@@ -46,9 +42,7 @@ class RequestedReward:
         if isinstance(self.function, Reward):
             return self.function.score(completions, **columns)
         try:
-            scores = call(self.function, {"completions": completions, **columns})
-            if is_async(self.function):
-                scores = asyncio.run(scores)
+            scores = call(synchronous(self.function), {"completions": completions, **columns})
             return outcomes_of(scores, completions)
         except (Exception, SystemExit):
             return [Outcome(None, "error", traceback.format_exc(limit=-8))] * len(completions)
@@ -151,8 +145,8 @@ def _check_given(label: str, function: Any) -> None:
         _check_given(label, part)
     plain: Callable[..., Any] = function.definition.function if isinstance(function, Reward) else function
     for name in needed(plain):
-        if name in NOT_TRACED:
+        if name in ONLY_IN_A_RUN:
             raise ConfigError(
-                f"reward {label!r} needs {name}, which traces do not hold. They hold {', '.join(GIVEN[:2])} and the "
+                f"reward {label!r} needs {name}, which traces do not hold. They hold completions, prompts and the "
                 f"row's columns. Make it optional (`{name}=None`) and do without it here, or score in a run."
             )
