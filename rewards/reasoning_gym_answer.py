@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from trl_grpo_plus.registry import Example, register_reward
+from trl_grpo_plus.scoring import AnnotatedScore
 from trl_grpo_plus.utils import optional_packages
 from trl_grpo_plus.utils.validation import ConfigError, did_you_mean
 
@@ -86,8 +87,8 @@ def reasoning_gym(
     """0.0 to 1.0, as the task's own `score_answer` scores the answer.
 
     The answer is the body of the last `<answer>...</answer>` after the thinking, without white space around it. If
-    there is none or it is empty, the score is 0.0 and the scorer is not called. If the scorer raises or gives NaN, the
-    score is 0.0 too, because the answer made it do so.
+    there is none or it is empty, the score is 0.0 and the scorer is not called. If the scorer raises or gives no
+    finite number, the answer made it do so: the score is 0.0 too, and the outcome is an error, which is counted.
 
     Some scorers of reasoning-gym 0.1.25 are weak. The tasks in `REFUSED` are refused before training, each with its
     reason: some execute the answer. Most others give some credit to a wrong answer that contains the right one ("15"
@@ -199,9 +200,11 @@ def _score(answer: str | None, task: str, item: dict[str, Any]) -> float:
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             score = float(score_answer(answer.strip(), item))
-    except Exception:
-        return 0.0
-    return min(max(score, 0.0), 1.0) if math.isfinite(score) else 0.0
+    except Exception as error:
+        return AnnotatedScore(0.0, "error", f"The scorer of {task} failed on {answer!r:.80}: {error!r:.200}.")
+    if not math.isfinite(score):
+        return AnnotatedScore(0.0, "error", f"The scorer of {task} gave {score} for {answer!r:.80}.")
+    return min(max(score, 0.0), 1.0)
 
 
 @functools.cache

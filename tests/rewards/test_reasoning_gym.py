@@ -10,6 +10,8 @@ from case_tables import misjudged
 from datasets import Dataset
 
 from trl_grpo_plus.registry import RewardError, get_reward
+from trl_grpo_plus.scoring import outcome_of
+from trl_grpo_plus.scoring.failures import warn_of_first
 
 
 library = pytest.importorskip("reasoning_gym")
@@ -106,10 +108,25 @@ def test_junk_never_gets_full_marks_and_never_raises(task):
 
 
 def test_scores_are_between_0_and_1(monkeypatch):
-    for raw, expected in [(1.5, 1.0), (-1, 0.0), (float("nan"), 0.0), (float("inf"), 0.0), (None, 0.0), (True, 1.0)]:
+    for raw, expected in [(1.5, 1.0), (-1, 0.0), (True, 1.0)]:
         monkeypatch.setattr(module, "_scorer", lambda task, config, raw=raw: lambda answer, entry: raw)
         assert score("<answer>5</answer>") == expected
         assert type(score("<answer>5</answer>")) is float
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        (float("nan"), "The scorer of chain_sum gave nan for '5'."),
+        (float("inf"), "The scorer of chain_sum gave inf for '5'."),
+        (None, "The scorer of chain_sum failed on '5': TypeError("),
+    ],
+)
+def test_a_scorer_that_fails_scores_nothing_and_is_told_of(monkeypatch, raw, why):
+    monkeypatch.setattr(module, "_scorer", lambda task, config: lambda answer, entry: raw)
+    scored = outcome_of(score("<answer>5</answer>"))
+    assert (scored.score, scored.status) == (0.0, "error")
+    assert scored.message.startswith(why)
 
 
 def test_scorers_print_nothing_and_warn_of_nothing(capsys, recwarn):
@@ -262,6 +279,18 @@ def test_in_worker_processes_it_scores_as_here():
     answers[1] = "no answer"
     scores = get_reward("reasoning_gym")(answers, task=[*rows["task"][:3], None], entry=rows["entry"][:])
     assert scores == [1.0, 0.0, 1.0, None]
+
+
+def test_in_worker_processes_a_scorer_that_fails_is_told_of_and_stops_no_run(caplog):
+    made = get_reward("reasoning_gym")
+    answers, entry = ["<answer>x</answer>", "no answer"], json.dumps(item("prime_factorization"))
+    outcomes = made.score(answers, task=["prime_factorization"] * 2, entry=[entry] * 2)
+    assert [(one.score, one.status) for one in outcomes] == [(0.0, "error"), (0.0, "ok")]
+    assert outcomes[0].message.startswith("The scorer of prime_factorization failed on 'x': ValueError(")
+    assert made.failure(outcomes, answers) is None
+    warn_of_first("reasoning_gym", outcomes, made.policies, set())
+    assert "1 of 2 samples ended with status 'error': The scorer of prime_factorization" in caplog.text
+    assert "To stop at the first" not in caplog.text  # on_error has no say in it
 
 
 def test_in_worker_processes_a_bad_row_stops_the_run():

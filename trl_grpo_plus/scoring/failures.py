@@ -100,7 +100,7 @@ def warn_of_first(
             visible(
                 f"reward {name!r}: {count} of {len(outcomes)} samples ended with status {status!r}: {why}. Such "
                 f"a sample {scored}. This is said once in each process, and rewards/{name}/{status} logs their share."
-                f"{stop if status in policies else ''}"
+                f"{stop if status in policies and not outcome.decided else ''}"
             )
         )
 
