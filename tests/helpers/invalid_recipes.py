@@ -44,6 +44,13 @@ def _helper():
 def odd(completion, answer):
     return float(len(completion) % 2)
 """
+
+
+def mixture(*files: Any, path: str = "json", **keys: Any) -> dict[str, Any]:
+    """Keys of a recipe with TRL's mixture of these files."""
+    return {"dataset_name": ..., "datasets": [{"path": path, "data_files": f, **keys} for f in files or (None,)]}
+
+
 BELIEF = {"advantage_baseline": "belief", "scale_rewards": "prior"}
 
 
@@ -210,6 +217,20 @@ MISTAKES = (
             {"dataset_name": "broken.jsonl"}),
     Mistake("a broken line in a folder of data", ("folder/rows.jsonl, line 2 is not a JSON object", ": [1]"),
             {"dataset_name": "./folder"}),
+    Mistake("a mixture with a file that is not there",
+            ("datasets: there is no file or folder dta.jsonl. Did you mean data.jsonl",),
+            mixture({"train": ["data.jsonl", "dta.jsonl"]})),
+    Mistake("a mixture with a broken line",
+            ("datasets: broken.jsonl, line 4 is not JSON (Expecting ',' delimiter at column 33). Mend the line or",),
+            mixture("data.jsonl", "broken*.jsonl")),
+    Mistake("a mixture with a split that is not there",
+            ('datasets: data.jsonl cannot be read: ValueError: Unknown split "tes". Should be one of',),
+            mixture("data.jsonl", split="tes")),
+    Mistake("a mixture of what does not go together", ("datasets: they cannot be read, or do not go together: ",),
+            mixture("data.jsonl", "numbers.jsonl")),
+    Mistake("a mixture's file in the place of its kind",
+            ("datasets: data.jsonl is a file, and path names", "Write path: json, data_files: data.jsonl."),
+            mixture(path="data.jsonl")),
     Mistake("a broken array of data", ("broken.json is not JSON: ",), {"dataset_name": "broken.json"}),
     Mistake("data without a row", ("dataset_name: empty.jsonl is empty.",), {"dataset_name": "empty.jsonl"}),
     Mistake("a data file of another kind", ("data.tsv cannot be read: a data file ends in one of .jsonl",),

@@ -43,6 +43,7 @@ REFUSED_BY = {
     "template": "messages without a chat template",
 }
 # tests/process/test_accelerate_configs.py has the first, the next two warn, as below, and the last refuses nothing.
+MIXED = ["a mixture with a file that is not there", "a mixture with a broken line"]
 ELSEWHERE = {"processes", "dtype", "together", "preset"}
 
 
@@ -115,7 +116,7 @@ def test_each_check_of_the_list_has_a_mistake():
     assert {check.__name__ for check in (*preflight.PAPER, *preflight.DATA)} == REFUSED_BY.keys() | ELSEWHERE
 
 
-@named([*REFUSED_BY.values(), "a recipe that is none", "a folder below a file"])
+@named([*REFUSED_BY.values(), *MIXED, "a recipe that is none", "a folder below a file"])
 def test_run_refuses_it_before_anything_is_launched(here, place, capsys, mistake):
     mistake.write(place)
     assert main(["run", mistake.recipe, *mistake.options]) == 2
@@ -125,7 +126,7 @@ def test_run_refuses_it_before_anything_is_launched(here, place, capsys, mistake
     assert_says(refused, mistake)
 
 
-@named([*REFUSED_BY.values(), *(name for name, mistake in BY_NAME.items() if mistake.by == "script")])
+@named([*REFUSED_BY.values(), *MIXED, *(name for name, mistake in BY_NAME.items() if mistake.by == "script")])
 def test_the_script_refuses_it_before_a_model_is_loaded(here, place, monkeypatch, mistake):
     mistake.write(place)
     monkeypatch.setattr("trl.GRPOTrainer.__init__", lambda *_, **__: pytest.fail("a trainer was made"))

@@ -9,14 +9,17 @@ import re
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
 import yaml
 from datasets import Dataset
 from transformers import AutoConfig, AutoModelForCausalLM
+from trl import DatasetMixtureConfig
+from trl.scripts.utils import DatasetConfig
 
-from trl_grpo_plus.cli.check import samples
+from trl_grpo_plus.cli.check import hub, samples
 from trl_grpo_plus.cli.check.rewards import check_gold
 from trl_grpo_plus.launch import accelerate as launch
 from trl_grpo_plus.launch import datasets_by_name, preflight, reward_inputs, train
@@ -299,6 +302,37 @@ def test_of_a_broken_line_the_library_prints_nothing_of_its_own(tmp_path, caplog
     finally:
         log.removeHandler(caplog.handler)
     assert caplog.messages == []
+
+
+def mixed(*parts, **options):
+    return DatasetMixtureConfig(datasets=[DatasetConfig(**part) for part in parts], **options)
+
+
+def test_a_mixture_may_name_its_files_in_each_of_the_library_s_ways(tmp_path):
+    for number, folder in enumerate(("a", "a", "b")):
+        tmp_path.joinpath(folder).mkdir(exist_ok=True)
+        tmp_path.joinpath(folder, f"{number}.jsonl").write_text(f'{{"prompt": "{number}"}}\n' * 2)
+    parts = [
+        {"path": "json", "data_files": f"{tmp_path}/a/*.jsonl"},
+        {"path": "json", "data_dir": str(tmp_path), "data_files": {"train": ["a/0.jsonl", "b/2.jsonl"]}},
+        {"path": str(tmp_path / "b")},
+    ]
+    for part, prompts in zip(parts, ("0011", "0022", "22"), strict=True):
+        assert "".join(datasets_by_name.load_mixture(mixed(part))["train"]["prompt"]) == prompts
+        assert datasets_by_name.is_here(DatasetConfig(**part))
+    assert len(datasets_by_name.load_mixture(mixed(*parts, test_split_size=0.5))["test"]) == 5
+    parts[2]["data_files"] = "3.jsonl"
+    with pytest.raises(ConfigError, match=r"there is no file or folder .*/b/3\.jsonl\. Did you mean 2\.jsonl\?"):
+        datasets_by_name.load_mixture(mixed(*parts))
+
+
+def test_a_mixture_of_the_hub_says_what_the_network_said(monkeypatch):
+    monkeypatch.setattr("trl.get_dataset", mock.Mock(side_effect=ConnectionError("no route")))
+    some = mixed({"path": "some/data"})
+    with pytest.raises(ConfigError, match=r"^they cannot be read, or do not go together: ConnectionError: no route$"):
+        datasets_by_name.load_mixture(some)
+    arguments = SimpleNamespace(dataset_name=None, prepare=None)
+    assert hub.data(reward_inputs.load_data, arguments, None, None, some) is None  # seen as no network
 
 
 def test_a_mistake_of_a_recipe_s_user_is_told_in_one_line(tmp_path):

@@ -1,9 +1,12 @@
-"""Datasets by name: a file, a saved folder, or an id on the Hub."""
+"""Datasets by name: a file, a saved folder, or an id on the Hub; and TRL's mixtures of several."""
 
+import glob
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,17 +39,79 @@ def load(name: str, config: str | None = None, streaming: bool = False) -> Any:
     path = os.path.expanduser(name)
     if not os.path.exists(path):
         return _load(name, config, streaming)
-    log = logging.getLogger("datasets.packaged_modules.json.json")
-    was_off, log.disabled = log.disabled, True  # of a broken line it logs less than the message below says
-    try:
-        splits = _load(name, config, streaming)
-    except Exception as error:  # pyarrow, pandas and datasets raise many kinds
-        raise ConfigError(_broken_line(Path(path)) or f"{name} cannot be read: {_cause(error)}") from error
-    finally:
-        log.disabled = was_off
+    with _unlogged():
+        try:
+            splits = _load(name, config, streaming)
+        except Exception as error:  # pyarrow, pandas and datasets raise many kinds
+            raise ConfigError(_broken_line([path]) or f"{name} cannot be read: {_cause(error)}") from error
     if _builder(name) == "csv":
         _check_commas(splits["train"], name)
     return splits
+
+
+def load_mixture(mixture: Any) -> Any:
+    """Load a mixture of datasets as TRL does.
+
+    Args:
+        mixture (`trl.DatasetMixtureConfig`): the datasets, each as [`~datasets.load_dataset`] takes it.
+
+    Returns:
+        `DatasetDict`: with the split `train`, and `test` if the mixture has a `test_split_size`.
+
+    Raises:
+        ConfigError: a dataset does not exist or cannot be read, or the datasets do not go together. The message names
+            the file, and the line if a line is broken.
+    """
+    from trl import get_dataset
+
+    for part in mixture.datasets:
+        check_part(part)
+    with _unlogged():
+        try:
+            return get_dataset(mixture)
+        except Exception as error:
+            for part in filter(is_here, mixture.datasets):
+                _check_alone(mixture, part)
+            raise ConfigError(f"they cannot be read, or do not go together: {_cause(error)}") from error
+
+
+def _check_alone(mixture: Any, part: Any) -> None:
+    """Refuse a dataset of a mixture whose files here cannot be read."""
+    from trl import get_dataset
+
+    try:
+        get_dataset(replace(mixture, datasets=[part], test_split_size=None))
+    except Exception as error:
+        files = _files_here(part)
+        raise ConfigError(_broken_line(files) or f"{', '.join(files)} cannot be read: {_cause(error)}") from error
+
+
+def check_part(part: Any) -> None:
+    """Refuse a dataset of a mixture, a `trl.DatasetConfig`, that names a file or a folder which does not exist."""
+    check_name(part.path)
+    if _builder(part.path) and "://" not in part.path:
+        data_files = f"path: {_builder(part.path)}, data_files: {part.path}"
+        raise ConfigError(f"{part.path} is a file, and path names a folder or a kind of file. Write {data_files}.")
+    for file in _files_here(part):
+        if not os.path.exists(file):
+            raise ConfigError(f"there is no file or folder {file}.{beside(file)}")
+
+
+def is_here(part: Any) -> bool:
+    """Return whether a dataset of a mixture is made of files of this machine."""
+    return bool(_files_here(part))
+
+
+def _files_here(part: Any) -> list[str]:
+    """Return the files and folders of this machine that a dataset of a mixture names; a pattern without any stays."""
+    folder = "" if part.path in BUILDERS.values() else os.path.expanduser(part.path)
+    if folder and not os.path.isdir(folder):  # of the Hub
+        return []
+    named = part.data_files.values() if isinstance(part.data_files, Mapping) else [part.data_files or ""]
+    names = [name for some in named for name in ([some] if isinstance(some, str) else some)]
+    paths = [os.path.join(folder, part.data_dir or "", os.path.expanduser(name)) for name in names]
+    here = [path for path in paths if path and "://" not in path]
+    return [file for path in here for file in sorted(glob.glob(path, recursive=True)) or [path]]
 
 
 def _load(name: str, config: str | None, streaming: bool) -> Any:
@@ -86,14 +151,26 @@ def _check_commas(rows: Any, name: str) -> None:
         )
 
 
-def _broken_line(path: Path) -> str | None:
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Silence the log of broken lines, which says less of them than the messages here."""
+    log = logging.getLogger("datasets.packaged_modules.json.json")
+    was_off, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = was_off
+
+
+def _broken_line(paths: Iterable[str]) -> str | None:
     """Return a message about the first line that is no JSON object; `None` if there is none.
 
-    `path` is a JSON file, or a folder whose JSON files are searched.
+    Each path is a JSON file, or a folder whose JSON files are searched.
     """
-    for file in [path] if path.is_file() else sorted([*path.rglob("*.jsonl"), *path.rglob("*.json")]):
-        if file.suffix in (".jsonl", ".json") and (problem := next(_not_objects(file), None)):
-            return f"{file}{problem}"
+    for path in map(Path, paths):
+        for file in [path] if path.is_file() else sorted([*path.rglob("*.jsonl"), *path.rglob("*.json")]):
+            if file.suffix in (".jsonl", ".json") and (problem := next(_not_objects(file), None)):
+                return f"{file}{problem}"
     return None
 
 

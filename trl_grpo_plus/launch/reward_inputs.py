@@ -72,6 +72,9 @@ def check_data_name(script_args: Any, dataset_args: Any) -> None:
     if script_args.dataset_name and not script_args.prepare:  # a prepare function decides what the name means
         with error_prefix("dataset_name"):
             datasets_by_name.check_name(script_args.dataset_name)
+    with error_prefix("datasets"):
+        for part in dataset_args.datasets:
+            datasets_by_name.check_part(part)
 
 
 def load_data(script_args: Any, training_args: Any, model_args: Any, dataset_args: Any, smoke: bool = False) -> Any:
@@ -84,14 +87,13 @@ def load_data(script_args: Any, training_args: Any, model_args: Any, dataset_arg
     Raises:
         ConfigError: `prepare` does not take its arguments, or a file does not exist.
     """
-    from trl import get_dataset
-
     if script_args.prepare:
         prepare = load(script_args.prepare, "prepare")
         arguments = _prepare_args(prepare, script_args.prepare_args, smoke)
         return prepare(script_args, training_args, model_args, **arguments)
     if dataset_args.datasets:
-        return get_dataset(dataset_args)
+        with error_prefix("datasets"):
+            return datasets_by_name.load_mixture(dataset_args)
     with error_prefix("dataset_name"):
         return datasets_by_name.load(
             script_args.dataset_name, script_args.dataset_config, script_args.dataset_streaming

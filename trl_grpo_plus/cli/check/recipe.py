@@ -11,6 +11,7 @@ import os
 import tempfile
 
 from ...launch import preflight
+from ...launch.datasets_by_name import is_here
 from ...launch.launchers import Start
 from ...launch.preflight import on_data, on_paper
 from ...launch.recipe import Recipe, batches, read
@@ -115,8 +116,11 @@ def _import_libraries() -> None:
 
 
 def _lies_here(recipe: Recipe) -> bool:
-    name = os.path.expanduser(recipe.script.dataset_name or "")
-    return not recipe.script.prepare and not recipe.data.datasets and os.path.exists(name)
+    if recipe.script.prepare:
+        return False
+    if recipe.data.datasets:
+        return all(map(is_here, recipe.data.datasets))
+    return os.path.exists(os.path.expanduser(recipe.script.dataset_name or ""))
 
 
 def _model(recipe: Recipe) -> tuple[list[Row], Loaded | None, Loaded | None]:
