@@ -171,6 +171,7 @@ def test_a_call_that_hangs_is_not_seen(place, monkeypatch):
         ),
     ],
 )
+@pytest.mark.filterwarnings("ignore:coroutine")
 def test_a_call_on_two_rows_shows_what_the_run_would_stop_at(place, name, status, words):
     row = tried(name)
     assert row.status == status

@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerControl, Tr
 
 from trl_grpo_plus.cli.check.recipe import refused
 from trl_grpo_plus.cli.main import main
-from trl_grpo_plus.launch import Start, command_line, interrupts, report, reward_inputs
+from trl_grpo_plus.launch import Start, command_line, interrupts, previous_run, reward_inputs
 from trl_grpo_plus.launch.arguments import make_parser
 from trl_grpo_plus.launch.command_line import load, parse
 from trl_grpo_plus.launch.datasets_by_name import check_name
@@ -249,7 +249,7 @@ def test_the_resume_command_is_the_resume_command(monkeypatch, before):
 def settle(folder, resume=None, local_process_index=0):
     args = SimpleNamespace(output_dir=str(folder), resume_from_checkpoint=resume, eval_on_start=True)
     args.local_process_index = local_process_index
-    report.settle_folder(args)
+    previous_run.settle_folder(args)
     return args
 
 

@@ -13,7 +13,7 @@ datasets_by_name  loads a recipe's datasets
 preflight         all checks that are made before a model is loaded
 option_checks     preflight's checks of options
 train             the main function: check, load, train, evaluate, report
-previous_run      the files that an earlier run left in the folder
+previous_run      what an earlier run left in the folder: a checkpoint to resume, or files to move
 interrupts        Ctrl-C
 report            the closing report
 """

@@ -78,13 +78,8 @@ def machine(recipe: Recipe) -> list[Row]:
     lacking = [*recipe.lacking, *(f"{what}: not installed here ({how})" for what, how in missing.items())]
     if lacking:
         return [Row("machine", UNSEEN, "; ".join(dict.fromkeys(lacking)))]
-    return [
-        Row(
-            "machine",
-            OK,
-            "the CPU is enough" if recipe.on_cpu else "there is a GPU, and the packages that the options need",
-        )
-    ]
+    here = "the CPU is enough" if recipe.on_cpu else "there is a GPU, and the packages that the options need"
+    return [Row("machine", OK, here)]
 
 
 def dtype(recipe: Recipe) -> list[Row]:
@@ -101,14 +96,14 @@ def output(recipe: Recipe) -> list[Row]:
     The processes of this run skip the last check, because one of them may hold the folder's lock.
     """
     from ..utils import folder_lock
-    from . import previous_run, report  # they import transformers
+    from . import previous_run  # it imports transformers
 
     if why := not_writable(recipe.training.output_dir):  # where the run is only checked, it may be another machine's
         return [Row("output", FAILED if recipe.launching else UNSEEN, why)]
     try:
         if recipe.name:
             folder_lock.check(recipe.training.output_dir)
-        checkpoint = report.checkpoint_to_resume(recipe.training)
+        checkpoint = previous_run.checkpoint_to_resume(recipe.training)
         previous_run.check_start(recipe.training, recipe.model, resumes=checkpoint is not None)
     except ConfigError as error:
         return [Row("output", FAILED, str(error))]

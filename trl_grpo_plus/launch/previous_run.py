@@ -1,4 +1,4 @@
-"""The files that an earlier run left in `output_dir`, and their move to a separate folder.
+"""What an earlier run left in `output_dir`: a checkpoint to resume from, or files that are moved to a separate folder.
 
 A run's files are recognised by the names that this package, TRL, transformers and PEFT write. The list of files in the
 run's summary adds the files of a model's own code or tokenizer. Everything else in the folder belongs to the user.
@@ -12,6 +12,7 @@ from typing import Any
 
 from transformers.trainer_utils import get_last_checkpoint
 
+from ..trainer.checkpoint_integrity import AUTO, check, last_complete, last_complete_if_any
 from ..utils.files import unused
 from ..utils.terminal import say
 from ..utils.validation import ConfigError
@@ -30,6 +31,47 @@ OF_A_MODEL = (
     *("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json"),
 )
 OF_A_RUN = ("completions", "runs", "wandb", "trackio", "warm_start", "rescore.html")
+
+
+def settle_folder(training_args: Any) -> None:
+    """Find the checkpoint to resume from, or move an earlier run in `output_dir` out of the way.
+
+    This sets `resume_from_checkpoint` to a path or `None`. When resuming, it turns `eval_on_start` off, because the
+    checkpoint's log already holds the first evaluation. A new run must neither mix its files with another run's nor
+    overwrite them. All files of the earlier run are therefore moved to `<output_dir>/earlier-N`. The same happens
+    when the run resumes from a checkpoint in another folder.
+
+    Raises:
+        ConfigError: there is no such checkpoint.
+    """
+    folder, checkpoint = training_args.output_dir, checkpoint_to_resume(training_args)
+    training_args.resume_from_checkpoint = checkpoint
+    moves = training_args.local_process_index == 0  # one process on each node: nodes may not share a disk
+    if checkpoint is None:
+        if moves:
+            move_aside(Path(folder), "Starting a new run.")
+        return
+    here = any(os.path.samefile(at, folder) for at in (checkpoint, Path(checkpoint).parent) if os.path.isdir(folder))
+    if moves and not here:
+        move_aside(Path(folder), f"Resuming from {checkpoint}.")
+    training_args.eval_on_start = False
+
+
+def checkpoint_to_resume(training_args: Any) -> str | None:
+    """Return the checkpoint that `resume_from_checkpoint` names, or `None` if the run starts anew.
+
+    Raises:
+        ConfigError: there is no such checkpoint, or it is not complete.
+    """
+    folder, checkpoint = training_args.output_dir, training_args.resume_from_checkpoint
+    if str(checkpoint).lower() in ("none", "false"):
+        return None
+    if str(checkpoint).lower() == AUTO and (checkpoint := last_complete_if_any(folder)) is None:
+        return None
+    if str(checkpoint).lower() == "true":
+        checkpoint = last_complete(folder)
+    check(checkpoint)
+    return checkpoint
 
 
 def of_a_run(folder: Path) -> list[Path]:

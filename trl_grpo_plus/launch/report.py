@@ -1,4 +1,4 @@
-"""A run's handling of an earlier run in its folder, and the run's closing report."""
+"""The end of a run: what is saved, and the closing report."""
 
 import json
 import math
@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ..traces import evaluated
-from ..trainer.checkpoint_integrity import AUTO, check, last_complete, last_complete_if_any
 from ..utils.terminal import say
 from ..view import write_page
-from .previous_run import PAGE, SUMMARY, move_aside, stamps
+from .previous_run import PAGE, SUMMARY, stamps
 
 
 GROUP_KEYS = ("alive", "all_good", "all_bad", "tied", "unscored", "truncated")
@@ -30,47 +29,6 @@ ADVICE = {
     "unscored": "No reward scored the attempts. Check the columns that the rewards read.",
     "truncated": "All attempts were cut off, and mask_truncated_completions masks them. Raise max_completion_length.",
 }
-
-
-def settle_folder(training_args: Any) -> None:
-    """Find the checkpoint to resume from, or move an earlier run in `output_dir` out of the way.
-
-    This sets `resume_from_checkpoint` to a path or `None`. When resuming, it turns `eval_on_start` off, because the
-    checkpoint's log already holds the first evaluation. A new run must neither mix its files with another run's nor
-    overwrite them. All files of the earlier run are therefore moved to `<output_dir>/earlier-N`. The same happens
-    when the run resumes from a checkpoint in another folder.
-
-    Raises:
-        ConfigError: there is no such checkpoint.
-    """
-    folder, checkpoint = training_args.output_dir, checkpoint_to_resume(training_args)
-    training_args.resume_from_checkpoint = checkpoint
-    moves = training_args.local_process_index == 0  # one process on each node: nodes may not share a disk
-    if checkpoint is None:
-        if moves:
-            move_aside(Path(folder), "Starting a new run.")
-        return
-    here = any(os.path.samefile(at, folder) for at in (checkpoint, Path(checkpoint).parent) if os.path.isdir(folder))
-    if moves and not here:
-        move_aside(Path(folder), f"Resuming from {checkpoint}.")
-    training_args.eval_on_start = False
-
-
-def checkpoint_to_resume(training_args: Any) -> str | None:
-    """Return the checkpoint that `resume_from_checkpoint` names, or `None` if the run starts anew.
-
-    Raises:
-        ConfigError: there is no such checkpoint, or it is not complete.
-    """
-    folder, checkpoint = training_args.output_dir, training_args.resume_from_checkpoint
-    if str(checkpoint).lower() in ("none", "false"):
-        return None
-    if str(checkpoint).lower() == AUTO and (checkpoint := last_complete_if_any(folder)) is None:
-        return None
-    if str(checkpoint).lower() == "true":
-        checkpoint = last_complete(folder)
-    check(checkpoint)
-    return checkpoint
 
 
 def save(trainer: Any) -> list[str]:

@@ -66,7 +66,8 @@ def _run(recipe: Recipe, trainer_class: Callable[..., Any] | None, loader: Calla
     from ..trainer.progress import SlimProgress
     from ..trainer.recorder import Recording
     from .interrupts import StopOnInterrupt
-    from .report import report, save, settle_folder, summarise
+    from .previous_run import settle_folder
+    from .report import report, save, summarise
 
     training_args = recipe.training
     if training_args.preset and training_args.process_index == 0:

@@ -43,8 +43,8 @@ class Outcome(NamedTuple):
             own time).
         message (`str`): the cause, for "timeout", "error" and "starved".
         steps (`tuple[Step]`, *optional*): the steps, if they were scored one by one.
-        decided (`bool`): whether a "timeout" or "error" is that of a reward within this one, whose own policy has set
-            the score. This reward's policies do not change it.
+        decided (`bool`): whether a "timeout" or "error" is that of a reward or scorer within this one, and the score
+            is set. This reward's policies do not change it.
     """
 
     score: float | None
@@ -52,6 +52,11 @@ class Outcome(NamedTuple):
     message: str = ""
     steps: tuple[Step, ...] | None = None
     decided: bool = False
+
+    @property
+    def reason(self) -> str:
+        """The last line of the message: after a traceback, the error itself."""
+        return self.message.strip().rpartition("\n")[2]
 
     def as_json(self) -> list[Any]:
         """Return the outcome as a list for JSON; [`of_json`] reads it."""

@@ -200,9 +200,8 @@ def _run(reward: Reward, name: str, targets: Sequence[Target], full: float) -> R
     failed = [(text, outcome) for _, text, outcome in scored if reward.failure([outcome], [text])]
     if failed:
         text, outcome = failed[0]
-        last = outcome.message.strip().rpartition("\n")[2]
         share = f"{len(failed)} of {len(scored)}"
-        return Row(name, FAILED, f"the reward stops the run at {share}, such as {_short(text)}: {last}")
+        return Row(name, FAILED, f"the reward stops the run at {share}, such as {_short(text)}: {outcome.reason}")
     if kind.honest:
         wrong = [one for one in scored if (one[2].score or 0.0) < full - _TOLERANCE]
     else:

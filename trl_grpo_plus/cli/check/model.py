@@ -1,6 +1,7 @@
 """The checks of the model: that it exists, that the prompts fit its context, and its memory and time."""
 
 import statistics
+from collections.abc import Mapping
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -200,18 +201,14 @@ def costs(recipe: Recipe, shape: ModelShape, job: Job, card: Card, granted: str)
 def _memory(shape: ModelShape, job: Job, gpu: GPU, granted: str, lacking: str) -> list[Row]:
     size = gpu.memory * GIB
     needed = memory(shape, job, size)
-    parts = ", ".join(f"{name} {rounded(part / GIB)}" for name, part in needed.parts.items() if part >= 0.05 * GIB)
+    parts = _in_gib(needed.parts)
     summary = f"about {rounded(needed.total / GIB)} GiB of the {gpu.memory:g} of each GPU ({granted}): {parts}"
-    rows = []
-    if needed.total > TOO_MUCH * size:
-        advice = (
-            "Lower per_device_train_batch_size or max_completion_length, spread the model (--accelerate_config "
-            "zero3, with dtype: bfloat16), or train an adapter (use_peft). Another GPU: --gpu."
-        )
-        where = "Say what there is (--accelerate_config, --num_processes, --gpu). " if lacking == UNSEEN else ""
-        rows.append(Row("memory", lacking, f"{summary}. {where}{advice}"))
-    else:
-        rows.append(Row("memory", OK, f"tight: {summary}" if needed.total > TIGHT * size else summary))
+    advice = (
+        "Lower per_device_train_batch_size or max_completion_length, spread the model (--accelerate_config "
+        "zero3, with dtype: bfloat16), or train an adapter (use_peft). Another GPU: --gpu."
+    )
+    where = "Say what there is (--accelerate_config, --num_processes, --gpu). " if lacking == UNSEEN else ""
+    rows = [_fits(needed.total, size, summary, lacking, where + advice)]
     if job.vllm in ("colocate", "sleep") and vllm_room(shape, job, size) < cache(shape, job):
         share = f"vllm_gpu_memory_utilization={job.vllm_share:g} is {rounded(job.vllm_share * gpu.memory)} GiB"
         weights = rounded(2 * shape.parameters / job.vllm_parallel / GIB)
@@ -224,22 +221,31 @@ def _memory(shape: ModelShape, job: Job, gpu: GPU, granted: str, lacking: str) -
 def costs_on_cpu(recipe: Recipe, shape: ModelShape, job: Job, granted: str) -> list[Row]:
     """Estimate the run's memory on this machine. Its time is measured only with --smoke."""
     needed, here = memory(shape, job), memory_bytes()
-    parts = ", ".join(f"{name} {rounded(part / GIB)}" for name, part in needed.parts.items() if part >= 0.05 * GIB)
     workers = _reward_workers(recipe)
     total = (needed.total + workers * WORKER) * job.processes
-    summary = f"about {rounded(total / GIB)} GiB of the {rounded(here / GIB)} of this machine ({granted}): {parts}"
+    of_machine = f"of the {rounded(here / GIB)} of this machine"
+    summary = f"about {rounded(total / GIB)} GiB {of_machine} ({granted}): {_in_gib(needed.parts)}"
     if workers:
         least, most = rounded(WORKER / GIB, 1), rounded(recipe.training.reward_worker_memory_mb / 1024)
         summary += f"; {workers} reward workers, {least} each where a reward holds little, {most} at most"
     if job.processes > 1:
         summary += f"; in each of {job.processes} processes"
-    if total <= TOO_MUCH * here:
-        return [Row("memory", OK, f"tight: {summary}" if total > TIGHT * here else summary)]
     advice = (
         "It does not fit. Lower per_device_train_batch_size (and raise gradient_accumulation_steps) or "
         "max_completion_length, or set gradient_checkpointing: true."
     )
-    return [Row("memory", FAILED, f"{summary}. {advice}")]
+    return [_fits(total, here, summary, FAILED, advice)]
+
+
+def _in_gib(parts: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {rounded(part / GIB)}" for name, part in parts.items() if part >= 0.05 * GIB)
+
+
+def _fits(needed: float, available: float, summary: str, lacking: str, advice: str) -> Row:
+    """Return the row about memory; its status is `lacking`, and it ends with the advice, if there is too little."""
+    if needed > TOO_MUCH * available:
+        return Row("memory", lacking, f"{summary}. {advice}")
+    return Row("memory", OK, f"tight: {summary}" if needed > TIGHT * available else summary)
 
 
 def _reward_workers(recipe: Recipe) -> int:

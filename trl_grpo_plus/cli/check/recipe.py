@@ -167,9 +167,10 @@ def _costs(recipe: Recipe, config: Loaded | None, tokens: Loaded | None, card: C
     if shape is not None:
         job = check_model.job_of(recipe, config, shape, prompt)
         granted = f"{prompt:,} tokens for {prompt_from}"
-        on_cpu = recipe.on_cpu
-        rows += check_model.costs_on_cpu(recipe, shape, job, granted) if on_cpu else []
-        rows += [] if on_cpu else check_model.costs(recipe, shape, job, card, granted)
+        if recipe.on_cpu:
+            rows += check_model.costs_on_cpu(recipe, shape, job, granted)
+        else:
+            rows += check_model.costs(recipe, shape, job, card, granted)
     return rows
 
 

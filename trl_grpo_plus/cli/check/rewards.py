@@ -61,8 +61,7 @@ def _examples_of(name: str) -> RewardCheck:
     for reward, example in pairs:
         outcome = _score(reward, example)
         if not same(outcome.score, example.reward):
-            message = outcome.message.strip().rpartition("\n")[2]
-            wrong = f"{example.completion!r:.60} should score {example.reward}, not {outcome.score}. {message}"
+            wrong = f"{example.completion!r:.60} should score {example.reward}, not {outcome.score}. {outcome.reason}"
             problems.append(wrong.strip())
     count = len(pairs)
     ms = (time.perf_counter() - start) * 1000 / count

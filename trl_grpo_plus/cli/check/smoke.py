@@ -17,8 +17,10 @@ from typing import Any
 from ...launch.launchers import Start, in_this_python, launch_command
 from ...launch.option_checks import evaluates
 from ...launch.recipe import Recipe, total_steps
-from ...launch.reward_inputs import takes_smoke
+from ...launch.reward_inputs import load_data, takes_smoke
 from ...utils.tables import FAILED, OK, UNSEEN, WARNED, Row
+from ...utils.validation import ConfigError
+from . import hub
 from .estimate import GIB, rounded
 
 
@@ -184,6 +186,21 @@ def keep_at_home(args: Any) -> None:
     No word of a command line unsets `log_completions_hub_repo`, and TRL refuses it without the log.
     """
     args.log_completions, args.log_completions_hub_repo = False, None
+
+
+def read_data(*args: Any) -> hub.Loaded:
+    """Return the recipe's data, as a check reads it, in the process that takes the steps; or sample rows.
+
+    Args:
+        args: the dataclasses that the launch script's parser returns.
+
+    Raises:
+        ConfigError: there are neither.
+    """
+    loaded = hub.data(load_data, *args)
+    if loaded is None:
+        raise ConfigError("the data cannot be reached, and no sample rows of it ship with this package.")
+    return loaded
 
 
 def _words(options: dict[str, Any]) -> list[str]:

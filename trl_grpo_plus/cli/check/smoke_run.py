@@ -20,13 +20,12 @@ import torch
 from transformers import TrainerCallback
 
 from ... import GRPOPlusTrainer
-from ...launch.reward_inputs import load_data
 from ...launch.train import main, run
 from ...scoring import Reward, columns_of
 from ...utils.validation import ConfigError
 from . import hub
 from .rewards import gold_text, same
-from .smoke import ERROR, REPORT, keep_at_home
+from .smoke import ERROR, REPORT, keep_at_home, read_data
 from .tiny_model import write
 
 
@@ -169,9 +168,7 @@ def load(script_args: Any, training_args: Any, model_args: Any, dataset_args: An
 
     `model_args.model_name_or_path` is set to the tiny model, which the main process makes.
     """
-    loaded = hub.data(load_data, script_args, training_args, model_args, dataset_args)
-    if loaded is None:
-        raise ConfigError("the data cannot be reached, and no sample rows of it ship with this package.")
+    loaded = read_data(script_args, training_args, model_args, dataset_args)
     name, options = model_args.model_name_or_path, (model_args.model_revision, training_args.trust_remote_code)
     model_args.model_name_or_path, model_args.model_revision = str(Path(training_args.output_dir, "tiny")), "main"
     if training_args.process_index == 0:

@@ -107,7 +107,7 @@ def try_out(reward: Any, dataset: Any = None) -> Row:
         values that only the trainer has, or what this machine lacks.
     """
     function = reward.definition.function if isinstance(reward, Reward) else reward
-    name = reward.__name__ if isinstance(reward, Reward) else name_of(reward)
+    name = name_of(reward)
     if isinstance(function, type):
         made = f"make an instance, such as judge = {name}(...), and give that"
         return Row(name, FAILED, f"it is a class, and a call of it makes an object, not rewards: {made}")
@@ -171,8 +171,8 @@ def _called(reward: Any, name: str, function: Any, values: dict[str, Any], has_r
             return Row(name, UNSEEN, _of_the_trainer(name, trainers))
         outcome, text = wrong[0]
         stops = not isinstance(reward, Reward) or reward.failure([outcome], [text])
-        last = outcome.message.strip().rpartition("\n")[2]
-        return Row(name, FAILED if stops else WARNED, f"{on}: {last.rstrip('.')}. The completion was {text!r:.80}.")
+        why = outcome.reason.rstrip(".")
+        return Row(name, FAILED if stops else WARNED, f"{on}: {why}. The completion was {text!r:.80}.")
     scores = ", ".join(f"{text!r:.80} {_score(o)}" for o, text in zip(outcomes, texts, strict=True))
     unknown = "It has no examples and no gold answers that tell whether this is right."
     return Row(name, OK, f"{on}, in {took}: {scores}. {unknown}")

@@ -73,9 +73,8 @@ def _scores(group: Group, attempt: int, rewards: Sequence[RequestedReward]) -> l
             scores.append([reward.label, None, None, outcome.score, None, ""])
             continue
         old = group.recorded[reward.against][attempt]
-        message = (outcome.message or "").strip().rpartition("\n")[2]
         differs = kind(old, outcome.score, outcome.status)
-        scores.append([reward.label, reward.against, old, outcome.score, differs, message[:200]])
+        scores.append([reward.label, reward.against, old, outcome.score, differs, outcome.reason[:200]])
     return scores
 
 

@@ -83,8 +83,8 @@ def _example(label: str, one: Difference, split: str) -> tuple[str, str, str]:
     at = f"    step {logged_step(place['step'], split)}, " + "".join(
         f"{k} {place[k]}, " for k in ("batch", "round") if place[k]
     )
-    message = one.group.outcomes[label][attempt].message.strip().rpartition("\n")[2]
-    why = f"  {quoted(message[:200])}" if message else ""
+    reason = one.group.outcomes[label][attempt].reason
+    why = f"  {quoted(reason[:200])}" if reason else ""
     scores = f"{_number(one.old)} -> {_number(one.new)}"
     return f"{at}group {place['group']}, attempt {attempt}", scores, f"{quoted(one.group.tails[attempt])}{why}"
 
