@@ -260,7 +260,7 @@ def test_a_time_limit_holds(run, capsys):
     assert {kind: len(of_kind) for kind, of_kind in differences.items()} == {"0 -> 1": zeros, "time-out": 1}
 
 
-def test_what_a_part_of_a_combination_counts_as_is_seen_and_its_score_stands(run):
+def test_what_a_part_of_a_combination_counts_as_is_seen_and_its_score_stands(run, capsys):
     (one,) = requested_rewards.build([("mine.py:gated", {})], None, [])
     found = list(scoring_loop.scored(GROUPS[:2], [one]))
     outcomes = [outcome for group in found for outcome in group.outcomes[one.label]]
@@ -268,6 +268,8 @@ def test_what_a_part_of_a_combination_counts_as_is_seen_and_its_score_stands(run
     assert "ValueError: all of them" in outcomes[0].message
     failing = one.function.parts[1].definition.function
     assert failing.__globals__["times"] == [8]  # once: the part's policy has decided
+    assert main(["rescore", str(run), "--reward", "mine.py:gated"]) == 0
+    assert "would stop" not in capsys.readouterr().out
 
 
 def test_the_share_of_tests_is_had_from_the_traces_of_python_tests(tmp_path, capsys, monkeypatch):

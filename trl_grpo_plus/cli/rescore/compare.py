@@ -75,6 +75,7 @@ class Agreement(NamedTuple):
     old_mean: Score
     new_mean: Score
     statuses: Counter[str]  # of all attempts
+    undecided: Counter[str]  # of those whose score this reward's own policies set, if they failed
     differences: dict[str, Differences]  # by kind, in the order of KINDS
 
 
@@ -113,10 +114,11 @@ def kind(old: Score, new: Score, status: str = "ok") -> str | None:
 def agreement(groups: Sequence[Group], label: str, against: str) -> Agreement:
     """Compare the reward `label` with the recorded reward `against`, over the groups that recorded it."""
     found = {name: Differences(groups, label, against) for name in KINDS}
-    statuses: Counter[str] = Counter()
+    statuses, undecided = Counter[str](), Counter[str]()
     old_mean, new_mean, attempts, lacking = _Mean(), _Mean(), 0, 0
     for number, group in enumerate(groups):
         statuses.update(outcome.status for outcome in group.outcomes[label])
+        undecided.update(outcome.status for outcome in group.outcomes[label] if not outcome.decided)
         if against not in group.recorded:
             lacking += group.size
             continue
@@ -128,7 +130,7 @@ def agreement(groups: Sequence[Group], label: str, against: str) -> Agreement:
                 found[differs].append(number, attempt)
     equal = attempts - sum(map(len, found.values()))
     differences = {name: of_kind for name, of_kind in found.items() if of_kind}
-    return Agreement(attempts, lacking, equal, old_mean.value, new_mean.value, statuses, differences)
+    return Agreement(attempts, lacking, equal, old_mean.value, new_mean.value, statuses, undecided, differences)
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ def _agreement(reward: RequestedReward, rescoring: Rescoring) -> list[str]:
     ]
     if found.lacking:
         lines.append(f"  {found.lacking:,} more attempts recorded no {reward.against}. They are not compared.")
-    if (failed := found.statuses["error"] + found.statuses["timeout"]) and (how := _stops(reward, found)):
+    if (failed := found.undecided["error"] + found.undecided["timeout"]) and (how := _stops(reward, found)):
         lines.append(f"  A training run would stop at {'this' if failed == 1 else 'these'}: {how}.")
     if not found.differences:
         return lines
@@ -74,7 +74,7 @@ def _agreement(reward: RequestedReward, rescoring: Rescoring) -> list[str]:
 
 def _stops(reward: RequestedReward, found: Agreement) -> str:
     policies = {name: getattr(reward.function, f"on_{name}", "raise") for name in ("error", "timeout")}
-    raising = [name for name, policy in policies.items() if policy == "raise" and found.statuses[name]]
+    raising = [name for name, policy in policies.items() if policy == "raise" and found.undecided[name]]
     return ", ".join(f"on_{name} is 'raise'" for name in raising)
 
 

@@ -38,7 +38,10 @@ class ScoredGroups(Sequence[Group]):
         Raises:
             NoRoom: the group cannot be written. Those before it can be read.
         """
-        outcomes = {label: [tuple(outcome[:3]) for outcome in of_one] for label, of_one in group.outcomes.items()}
+        outcomes = {
+            label: [tuple(outcome._replace(steps=None)) for outcome in of_one]
+            for label, of_one in group.outcomes.items()
+        }
         plain = (group.place, group.verdict, group.recorded, group.advantages, outcomes, group.tails)
         data, start = marshal.dumps(plain), self._ends[-1] if self._ends else 0
         self._file.seek(start)
