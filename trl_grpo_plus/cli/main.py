@@ -14,7 +14,7 @@ from ..config.presets import PRESETS
 from ..launch import LAUNCHERS, Start, headline, launch_command, recipes
 from ..launch.accelerate import RUN_AS, content_of, on_cpu
 from ..launch.launchers import in_this_python
-from ..launch.nodes import ONE, OPTIONS, Nodes, machines, nodes
+from ..launch.nodes import OPTIONS, Nodes, machines, nodes
 from ..utils.files import TracesError, beside
 from ..utils.tables import aligned, failures, table
 from ..utils.terminal import say, tell_errors_visibly
@@ -221,7 +221,7 @@ def _nodes(options: argparse.Namespace) -> Nodes:
     names = {name for of_launcher in OPTIONS.values() for name in of_launcher}
     given = {name: value for name, value in vars(options).items() if name in names}
     config = options.accelerate_config
-    return nodes(options.launcher, given, content_of(config) if config else None) if given else ONE
+    return nodes(options.launcher, given, content_of(config) if config else None)
 
 
 def _ls(options: argparse.Namespace) -> int:

@@ -72,7 +72,7 @@ def load_mixture(mixture: Any) -> Any:
         except Exception as error:
             for part in filter(is_here, mixture.datasets):
                 _check_alone(mixture, part)
-            raise ConfigError(f"they cannot be read, or do not go together: {_cause(error)}") from error
+            raise ConfigError(f"they cannot be read, or do not go together: {_in_short(error)}") from error
 
 
 def _check_alone(mixture: Any, part: Any) -> None:
@@ -109,7 +109,7 @@ def _files_here(part: Any) -> list[str]:
         return []
     named = part.data_files.values() if isinstance(part.data_files, Mapping) else [part.data_files or ""]
     names = [name for some in named for name in ([some] if isinstance(some, str) else some)]
-    paths = [os.path.join(folder, part.data_dir or "", os.path.expanduser(name)) for name in names]
+    paths = [os.path.join(folder, *map(os.path.expanduser, (part.data_dir or "", name))) for name in names]
     here = [path for path in paths if path and "://" not in path]
     return [file for path in here for file in sorted(glob.glob(path, recursive=True)) or [path]]
 
@@ -199,4 +199,8 @@ def _cause(error: BaseException) -> str:
     """Return the original cause of an error, in one line."""
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__  # type: ignore[assignment]
+    return _in_short(error)
+
+
+def _in_short(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
