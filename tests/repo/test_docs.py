@@ -77,6 +77,13 @@ def first_column(page, head):
     return [name for row in table(page, head) for name in re.findall(r"`(\w+)`", row[0])]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def whole_library():
+    """What is first imported in a test below would register itself where it is forgotten after that test."""
+    for name in list_rewards():
+        registry.find(name)
+
+
 # -- pages and links
 
 
