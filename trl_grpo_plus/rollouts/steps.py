@@ -3,6 +3,7 @@
 [`~trl_grpo_plus.objective.process_rewards`] computes advantages from these steps.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
@@ -97,9 +98,13 @@ class _Prefixes:
     def __init__(self, ids: Sequence[int], whole: str, decode: Callable[[Sequence[int]], str]):
         self._ids, self._whole, self._decode = ids, whole, decode
         self._measured: dict[int, tuple[int, bool]] = {}
+        self._found: deque[int] = deque([0])  # the last counts found that end with whole characters
 
     def first(self, end: int, low: int) -> int:
-        """Return the first count of tokens, `low` or more, that holds `end` characters; all tokens hold as many."""
+        """Return the first count of tokens, `low` or more, that holds `end` characters; all tokens hold as many.
+
+        The counts of successive calls must ascend.
+        """
         count = self._guess(end, low)
         if self._reached(count) < end or (count > low and self._reached(count - 1) >= end):
             count = _bisect(self._reached, end, low, len(self._ids))
@@ -112,6 +117,10 @@ class _Prefixes:
                 count = behind
             elif self._is_whole(behind):
                 break
+        if self._is_whole(count) and count > self._found[-1]:
+            self._found.append(count)
+            while len(self._found) > 2 and self._found[1] <= count - CONTEXT:
+                self._found.popleft()
         return count
 
     def _guess(self, end: int, low: int) -> int:
@@ -131,10 +140,27 @@ class _Prefixes:
     def _reached(self, count: int) -> int:
         """Count the characters of the text that the first `count` tokens hold."""
         if count not in self._measured:
-            text = self._decode(self._ids[:count])
-            reached = in_common(text, self._whole)
-            self._measured[count] = (reached, reached == len(text))
+            self._measured[count] = self._reached_nearby(count) or self._reached_from_the_start(count)
         return self._measured[count][0]
+
+    def _reached_from_the_start(self, count: int) -> tuple[int, bool]:
+        text = self._decode(self._ids[:count])
+        reached = in_common(text, self._whole)
+        return reached, reached == len(text)
+
+    def _reached_nearby(self, count: int) -> tuple[int, bool] | None:
+        """Count from the last count found, so that the time grows with the length of a step, not of the completion.
+
+        `None` where the text of the tokens in between is not the next part of the whole text: a character lacks bytes,
+        or a token's text depends on tokens further back.
+        """
+        begin, known = self._found[0], self._found[-1]
+        if not begin or count <= known:
+            return None
+        before, text = self._decode(self._ids[begin:known]), self._decode(self._ids[begin:count])
+        start, more = self._measured[known][0], text[len(before) :]
+        alike = before and text.startswith(before) and self._whole.startswith(more, start)
+        return (start + len(more), True) if alike and "\ufffd" not in text else None
 
     def _is_whole(self, count: int) -> bool:
         """Return whether the first `count` tokens end with a whole character."""
