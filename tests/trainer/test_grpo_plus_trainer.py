@@ -262,6 +262,8 @@ def test_kl_in_the_reward(tmp_path, form, scale):
         torch.testing.assert_close(used.view(2, 4, -1), expected, rtol=1e-3, atol=1e-4)
     mean = (to_go[..., 0].sum() / batch["completion_mask"].sum()).item()
     assert tiny_models.logged(trained, "kl")[0] == pytest.approx(mean, rel=1e-3)
+    # All ranks gather it and compute with it: one number a completion, unless each token has its own.
+    assert start._kl_to_go(batch, 2).shape == (8, 1 if form == "sequence" else batch["completion_ids"].shape[1])
 
 
 def test_one_more_scale_and_estimator_are_an_entry_each(tmp_path, monkeypatch):

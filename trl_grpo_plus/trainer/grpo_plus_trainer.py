@@ -424,7 +424,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         table.replace(self._logs["advantages"], padding.first_tokens(values).tolist())
 
     def _kl_to_go(self, output: dict[str, Any], num_live: int) -> Tensor:
-        """Return the KL from each token on, (B, T), and log `kl`."""
+        """Return the KL from each token on, (B, T), or the whole completion's alone, (B, 1), and log `kl`."""
         mask = padding.loss_mask(output)
         logps = output.get("old_per_token_logps")
         logps = self._policy_logps(output) if logps is None else logps
@@ -433,7 +433,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         mean = kl.mean_of_ranks(to_go[:, 0].sum(), mask.sum(), self.accelerator)
         self._log([("kl", mean)])
         self._controller.see(mean, num_live * self.num_generations)
-        return to_go
+        return to_go if self.args.kl_reward_form == "reward_to_go" else to_go[:, :1]
 
     def _policy_logps(self, output: dict[str, Any], entropies: bool = False) -> Tensor:
         """Return the completions' log-probs under the current policy, or its `entropies`.
