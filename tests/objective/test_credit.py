@@ -112,9 +112,13 @@ def test_the_unit_of_rewards_changes_no_surprise(scale, rewards):
 
 
 def test_batches_that_say_nothing_leave_the_running_std():
-    """No live group, and rewards that are all alike: their spread is the KL's, and beta would be divided by itself."""
+    """No live group, none scored, and rewards that are all alike: their spread is the KL's, and beta would be divided
+    by itself."""
     running = credit(scale_rewards="running", std_eps=0.0)
     to_go = torch.rand(6, 5, generator=torch.Generator().manual_seed(0))
+    unscored = torch.full((6, 2), torch.nan)
+    assert running.advantages((3, 2), unscored, WEIGHTS, LENGTHS_OF_THREE).tolist() == [0.0] * 6
+    assert running.running_variance is None  # 0 would make the next batch's advantages three times as large
     tied = torch.ones(6, 2)
     values = running.advantages((3, 2), tied, WEIGHTS, LENGTHS_OF_THREE, to_go, beta=0.3)
     assert running.running_variance is None
@@ -125,6 +129,7 @@ def test_batches_that_say_nothing_leave_the_running_std():
     before = running.running_variance
     assert before == pytest.approx((REWARDS[:, 0] - 0.3 * to_go[:, 0]).var().item(), rel=1e-5)
     values = running.advantages((3, 2), tied, WEIGHTS, LENGTHS_OF_THREE, to_go, beta=0.3)
+    running.advantages((3, 2), unscored, WEIGHTS, LENGTHS_OF_THREE)
     assert running.running_variance == before > 0
     torch.testing.assert_close(values[:2], 0.3 * (to_go[:2, 0].mean() - to_go[:2, 0]) / before**0.5)
 

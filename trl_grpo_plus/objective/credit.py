@@ -64,7 +64,8 @@ class Credit:
             weights (`Tensor`): `(K,)`, 0 for a monitor.
             batch ([`~trl_grpo_plus.objective.group_batch.GroupBatch`]): the rest of the P groups. Its running std is
                 filled in here.
-            kl_to_go (`Tensor`, *optional*): `(N + filler, T)` nats from each token on, with the KL in the reward.
+            kl_to_go (`Tensor`, *optional*): `(N + filler, T)` nats from each token on, with the KL in the reward. The
+                first column is enough under `kl_reward_form="sequence"`.
             beta (`float`, *optional*, defaults to `0.0`): coefficient of the KL.
 
         Returns:
@@ -150,19 +151,19 @@ class Credit:
     def running_std(self, summed: Tensor, alike: bool = False) -> float | None:
         """Update and return the running std; `None` under another scale.
 
-        A batch whose rewards are all `alike` does not update it: only its KL differs.
+        A batch whose rewards are all `alike` does not update it: only its KL differs. A batch with fewer than two
+        scored attempts does not either.
         """
         config = self._config
         if scales.SCALES[config.scale_rewards].over != "run":
             return None
-        if alike:
+        if alike or (~summed.isnan()).sum() < 2:
             return math.sqrt(self.running_variance or 1.0)
         variance = scales.batch_std(summed, config.std_ddof) ** 2
         if self.running_variance is not None:
             decay = config.running_std_decay
             variance = decay * self.running_variance + (1 - decay) * variance
-        if summed.numel():
-            self.running_variance = variance
+        self.running_variance = variance
         return math.sqrt(variance)
 
     def state_dict(self) -> dict[str, Any]:
