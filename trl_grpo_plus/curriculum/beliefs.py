@@ -417,9 +417,11 @@ class SharedPrior:
         # A batch of well-known rows says as much about the present policy as a batch of new rows.
         self._all = KEEP_ALL * self._all + sums.sum(dim=1, keepdim=True) * (len(rows) / weight.sum())
         if self._key_codes:
-            codes = self._codes[rows].long()
-            weight_by_key = torch.zeros(len(self._key_codes), dtype=torch.float64).index_add_(0, codes, weight)
-            self._by_key = (KEEP_KEY**weight_by_key * self._by_key).index_add_(1, codes, sums)
+            # Only the batch's keys change: there may be millions.
+            codes, places = self._codes[rows].long().unique(return_inverse=True)
+            weight_by_key = torch.zeros(len(codes), dtype=torch.float64).index_add_(0, places, weight)
+            decayed = KEEP_KEY**weight_by_key * self._by_key[:, codes]
+            self._by_key[:, codes] = decayed.index_add_(1, places, sums)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the learned state with the keys, and the rows' keys if they came with [`show`] or [`extend`]."""
