@@ -150,7 +150,8 @@ class Batch:
             """Return the rows of the live groups, by group."""
             return gathered[: len(live) * self.size].unflatten(0, (len(live), self.size)).cpu()
 
-        everyones = of_live(of_all(mask, accelerator)).bool() if reads_mask else None
+        # In bytes: TRL's masks are of int64, and all ranks get those of all ranks.
+        everyones = of_live(of_all(mask.to(torch.uint8), accelerator)).bool() if reads_mask else None
         if entropies is not None and everyones is not None:
             entropies = of_live(of_all(entropies, accelerator)).float().masked_fill(~everyones, 0.0)
         lengths = of_live(accelerator.gather(mask.sum(dim=1))) if reads_lengths and not reads_mask else None
