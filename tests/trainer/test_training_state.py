@@ -8,6 +8,8 @@ import pytest
 import tiny_models
 import torch
 import user_advantages
+from transformers import TrainerCallback
+from transformers.trainer_jit_checkpoint import JITCheckpointCallback
 
 from trl_grpo_plus.traces import reader as traces
 from trl_grpo_plus.trainer.checkpoint_integrity import lacking
@@ -65,6 +67,30 @@ def test_resumed_is_uninterrupted(tmp_path, whole, stop):
         assert tiny_models.logged(resumed, metric) == tiny_models.logged(whole, metric)
     assert resumed._recorder.state_dict() == whole._recorder.state_dict()  # what the alarms remember
     assert not tiny_models.same_weights(tiny_models.weights(stopped), tiny_models.weights(whole))
+
+
+class Preempted(TrainerCallback):
+    """Asks transformers at the beginning of a step to save a checkpoint, as SIGTERM does: before the optimizer's."""
+
+    def __init__(self, trainer, step):
+        self.trainer, self.step = trainer, step
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        for callback in self.trainer.callback_handler.callbacks if state.global_step == self.step else ():
+            if isinstance(callback, JITCheckpointCallback):
+                callback.jit_manager.is_checkpoint_requested = True
+
+
+def test_saved_before_the_optimizers_step_it_is_resumed_with_this_steps_micro_batches(tmp_path):
+    options = {"gradient_accumulation_steps": 2, "steps_per_generation": 4, "max_steps": 5}
+    whole = tiny_models.trained(tmp_path / "whole", **options)
+    stopped = tiny_models.trainer(tmp_path, enable_jit_checkpoint=True, **options)
+    stopped.add_callback(Preempted(stopped, 3))
+    stopped.train()
+    assert stopped.state.global_step == 4
+    resumed = tiny_models.trainer(tmp_path, **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-3"))
+    assert tiny_models.same_weights(tiny_models.weights(resumed), tiny_models.weights(whole))
 
 
 @pytest.mark.parametrize("rows", [30, 6])  # the last step is within an epoch, and ends one

@@ -141,6 +141,7 @@ class GRPOPlusTrainer(GRPOTrainer):
     _last_world_entropy: float
     _step: int
     _steps_per_epoch: int  # optimizer steps
+    _begun = (-1, 0)  # optimizer steps done when the present one began, and TRL's `_step` then
     _batch = Batch()  # the batch in flight; empty between two batches, and in a trainer made without __init__
 
     def __init__(
@@ -624,6 +625,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         """
         if self.state.global_step >= self.state.max_steps:
             return [], None
+        self._begun = self.state.global_step, self._step
         return super().get_batch_samples(*args, **kwargs)
 
     def _save_checkpoint(self, model: Any, trial: Any, *rest: Any, **more: Any) -> None:
@@ -644,11 +646,15 @@ class GRPOPlusTrainer(GRPOTrainer):
     def _resume_state(self) -> dict[str, Any]:
         self._settle_record()
         generate_every = self.args.steps_per_generation * self.num_iterations
+        # With enable_jit_checkpoint transformers saves before the optimizer's step. The run resumes where it began.
+        at, begun = self._begun
+        step = begun if at == self.state.global_step else self._step
+        in_batch = step % generate_every and step // generate_every == (self._step - 1) // generate_every
         return {
             "layout": self._layout,
-            "step": self._step,
+            "step": step,
             # Without this buffer a resumed TRL generates anew, even in the middle of a batch.
-            "buffered_inputs": self._buffered_inputs if self._step % generate_every else None,
+            "buffered_inputs": self._buffered_inputs if in_batch else None,
             "beta": self.beta,
             "reference": self._moving_reference is not None,
             checkpoint_integrity.RUN: self._recorder.run,
