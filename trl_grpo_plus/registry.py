@@ -266,7 +266,7 @@ def resolve(reward_funcs: Any, reward_weights: Sequence[float] | None = None) ->
         `tuple`: the functions and models, and their weights (`None`: all 1).
 
     Raises:
-        ConfigError: an entry is not understood, or a weight is given twice and differs.
+        ConfigError: an entry is not understood, a weight is no number, or it is given twice and differs.
     """
     if reward_funcs is None:
         return None, None if reward_weights is None else list(reward_weights)
@@ -281,6 +281,8 @@ def resolve(reward_funcs: Any, reward_weights: Sequence[float] | None = None) ->
 
 def _weights(specs: Sequence[RewardSpec], reward_weights: Sequence[float] | None) -> list[float] | None:
     own = [0.0 if spec.monitor else spec.weight for spec in specs]
+    for given in () if reward_weights is None else reward_weights:  # TRL would train on NaN as on rewards of 0
+        Number().check("reward_weights", given.item() if hasattr(given, "item") else given)
     if specs and all(spec.monitor for spec in specs):
         raise ConfigError("reward_funcs holds monitors only: there is no reward to train on.")
     if all(weight is None for weight in own):

@@ -420,6 +420,8 @@ def test_weights(entries, reward_weights, weights):
         ([{"name": "user_judge", "timeout": float("inf")}], None, ["timeout=inf must be"]),
         ([{"name": "user_judge", "timeout": 1e6}], None, ["timeout=1000000.0 must be"]),
         ([{"name": "user_judge", "weight": float("nan")}], None, ["weight=nan must be a finite number"]),
+        ([plain], [float("nan")], ["reward_weights=nan must be a finite number"]),
+        ([plain], ["0.5"], ["reward_weights='0.5' must be a finite number", "leave the quotes out"]),
         ([{"name": "user_judge", "label": ""}], None, ["label='' must be str"]),
         ([{"name": None}], None, ["None is no name, path, model id, function or model"]),
         ([3], None, ["3 is no name"]),
