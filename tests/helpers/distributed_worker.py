@@ -497,6 +497,7 @@ def saved_by_one_rank(folder):
     """The second rank's state has no room; then one that was saved by a run of one process lies beside a leftover."""
     options = {"save_strategy": "steps", "save_steps": 1, "max_steps": 3, "steps_per_generation": 4}
     options |= {"gradient_accumulation_steps": 1, "save_only_model": False}
+    options |= {"beta": 0.1, "kl_target": 0.05, "scale_rewards": "running"}
     write, trained = torch.save, tiny_models.trainer(folder, tiny_models.digits, **options)
     alone = trained.accelerator.process_index == 1
 
@@ -517,11 +518,13 @@ def saved_by_one_rank(folder):
     if not alone:
         path = folder / "run" / "checkpoint-1" / "grpo_plus_state_0.pt"
         state = torch.load(path, weights_only=True)
-        write({**state, "layout": [1, *state["layout"][1:]]}, path)
+        of_one = {"layout": [1, *state["layout"][1:]], "beta": 0.7, "running_variance": 9.0}
+        write({**state, **of_one}, path)
     PartialState().wait_for_everyone()
     again = tiny_models.trainer(folder, tiny_models.digits, **options)
     again.train(resume_from_checkpoint=True)
-    return {"error": error, "lacks": lacks, **result(again)}
+    carried_on = {"beta": again.beta, "running_variance": again._credit.running_variance}
+    return {"error": error, "lacks": lacks, **carried_on, **result(again)}
 
 
 class Exhausted:

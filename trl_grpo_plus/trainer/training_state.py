@@ -51,26 +51,24 @@ def save(folder: str, rank: int, state: Callable[[], dict[str, Any]]) -> None:
 def load(folder: str, rank: int, layout: list[int]) -> dict[str, Any] | None:
     """Return a rank's state, or `None` with a warning if the checkpoint has none. Collective.
 
-    If the batch in flight cannot be used, "step" is left out and "buffered_inputs" is `None`. This is so if the batch
-    has another `layout`, or if some rank's file is missing (it may be on another machine). With a missing file all
-    ranks get the first rank's state.
+    If the batch in flight cannot be used, all ranks get the first rank's state, without "step" and with `None` for
+    "buffered_inputs". This is so if the batch has another `layout`, or if some rank's file is missing (it may be on
+    another machine).
 
     Raises:
         ConfigError: some rank's file cannot be read, or is of another format. All ranks raise.
     """
     state, wrong = _read(_path(folder, rank))
-    of_ranks = gather_object([(state is not None, state is not None and state["layout"] == layout, wrong)])
-    for *_, wrong in of_ranks:
+    of_ranks = gather_object([(state is not None and state["layout"] == layout, wrong)])
+    for _, wrong in of_ranks:
         if wrong:
             raise ConfigError(wrong)
-    everyone_has_one = all(has for has, *_ in of_ranks)
-    # Ask all ranks: one may find another run's file, whose layout fits though the first rank's does not.
-    if all(fits for _, fits, _ in of_ranks):
+    if all(fits for fits, _ in of_ranks):
         return state
     if state is not None:
         state = {name: value for name, value in state.items() if name != "step"} | {"buffered_inputs": None}
-    if not everyone_has_one:
-        state = broadcast_object_list([state])[0]
+    # A rank may have found the file of another run, which had more processes and left it in the folder.
+    state = broadcast_object_list([state])[0]
     if state is None:
         logger.warning(f"{folder} was not saved by GRPOPlusTrainer: resampling and beta start anew.")
     else:
