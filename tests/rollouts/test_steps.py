@@ -243,6 +243,19 @@ def test_stretches_are_of_equal_advantage_and_lie_in_what_stands_last():
     assert runs(ids[-1:], "", [1.0], decoder(fast)) == []
 
 
+def test_only_tokens_near_a_character_of_several_are_decoded_with_their_neighbours():
+    """Each token of an attempt otherwise: 50 s of a batch of 64 attempts of 32,768 tokens."""
+    fast, decoded = PreTrainedTokenizerFast(tokenizer_object=byte_level()), []
+
+    def counting(ids):
+        decoded.append(len(ids))
+        return fast.decode(ids)
+
+    ids = fast("👍🏽 é " + "3 * 4 = 12 " * 300).input_ids
+    assert len(runs(ids, fast.decode(ids), list(range(len(ids))), counting)) > 600
+    assert sum(decoded) < 2 * len(ids)  # all at once, and few by themselves
+
+
 def test_what_later_tokens_change_of_a_text_is_theirs():
     """As where a decoder mends the spaces about an apostrophe."""
     words = ["don", "'", "t", "go"]

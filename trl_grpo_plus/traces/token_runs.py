@@ -15,6 +15,7 @@ Decode = Callable[[Sequence[int]], str]
 Runs = list[tuple[int, float]]  # (end in the text, advantage) of each stretch, in order
 
 DIGITS = 4
+CHUNK = 16  # tokens that are decoded alone together; where their texts do not fit, each is decoded with its neighbours
 
 
 class ByToken(NamedTuple):
@@ -101,17 +102,23 @@ def _ends(ids: Sequence[int], whole: str, decode: Decode, pieces: dict[int, str]
     """Return the number of characters in the first 1, 2, ... tokens, in time linear in the number of tokens."""
     for token in set(ids) - pieces.keys():
         pieces[token] = decode([token])
-    lengths = list(accumulate(len(pieces[token]) for token in ids))
-    if "".join(pieces[token] for token in ids) == whole:
-        return lengths
-    # A token's text depends on its neighbours: a space before it, or a byte of a character. So each token is decoded
-    # together with those since the last but one whole character.
     found, begin, done, done_chars = [0], 0, 0, 0
-    for count in range(1, len(ids) + 1):
-        before = decode(ids[begin:done])
-        fresh = decode(ids[begin:count])[len(before) :]
-        reached = done_chars + in_common(fresh, whole[done_chars : done_chars + len(fresh)])
-        found.append(max(reached, found[-1]))
-        if fresh and reached == done_chars + len(fresh) and not fresh.endswith("\ufffd"):
-            begin, done, done_chars = done, count, reached
+    for start in range(0, len(ids), CHUNK):
+        chunk = range(start, min(start + CHUNK, len(ids)))
+        alone = [pieces[ids[place]] for place in chunk]
+        text = "".join(alone)
+        # A token without a text of its own may be a space.
+        if done == start and all(alone) and "\ufffd" not in text and whole.startswith(text, done_chars):
+            found += [*accumulate(map(len, alone), initial=done_chars)][1:]
+            begin, done, done_chars = start, chunk.stop, found[-1]
+            continue
+        # A token's text depends on its neighbours: a space before it, or a byte of a character. So each token is
+        # decoded together with those since the last but one whole character.
+        for count in range(start + 1, chunk.stop + 1):
+            before = decode(ids[begin:done])
+            fresh = decode(ids[begin:count])[len(before) :]
+            reached = done_chars + in_common(fresh, whole[done_chars : done_chars + len(fresh)])
+            found.append(max(reached, found[-1]))
+            if fresh and reached == done_chars + len(fresh) and not fresh.endswith("\ufffd"):
+                begin, done, done_chars = done, count, reached
     return found[1:] if found[-1] == len(whole) else None
