@@ -1,6 +1,7 @@
 """Dropped groups cost nothing and change nothing: the step is that of a batch that holds the live groups alone."""
 
 import itertools
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -8,6 +9,7 @@ import tiny_models
 import torch
 from trl import GRPOTrainer
 
+from trl_grpo_plus import GRPOPlusTrainer
 from trl_grpo_plus.config.validation import TRL_CHOICES
 
 
@@ -260,6 +262,13 @@ def test_batches_without_a_live_group_do_not_move_beta(tmp_path, placement):
     )
     assert trained.beta == 0.1
     assert tiny_models.logged(trained, "beta") == []
+
+
+def test_the_metrics_of_two_rewards_of_one_name_are_both_of_what_was_sampled():
+    """TRL logs both under the name, those of the groups that are trained on."""
+    made = SimpleNamespace(model=SimpleNamespace(training=True), _metrics={"train": {"mean": [9.0, 1.0, 2.0]}})
+    GRPOPlusTrainer._log(made, [("mean", 3.0), ("mean", 4.0)], again=True)
+    assert made._metrics["train"] == {"mean": [9.0, 3.0, 4.0]}
 
 
 def test_says_when_nothing_can_be_saved(tmp_path, caplog):

@@ -452,10 +452,10 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def _log(self, values: Iterable[tuple[str, float]], again: bool = False) -> None:
         """Append to TRL's metrics; with `again`, replace the values that TRL has just logged."""
-        metrics = self._metrics["train" if self.model.training else "eval"]
+        metrics, values = self._metrics["train" if self.model.training else "eval"], [*values]
+        for name, _ in values if again else ():  # all before the first append: two rewards may have one name
+            metrics[name].pop()
         for name, value in values:
-            if again:
-                metrics[name].pop()
             metrics[name].append(value)
 
     def _log_batch(self, output: dict[str, Any]) -> None:
