@@ -28,6 +28,7 @@ import tempfile
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -103,9 +104,9 @@ class Timed:
 
     generation_s = 0.0
 
-    def _generate(self, prompts: list[Any]) -> Any:
+    def timed(self, generate: Callable[..., Any], prompts: list[Any]) -> Any:
         start = time.perf_counter()
-        result = super()._generate(prompts)  # type: ignore[misc]
+        result = generate(prompts)
         self.generation_s += time.perf_counter() - start
         return result
 
@@ -113,11 +114,17 @@ class Timed:
 class TimedStock(Timed, GRPOTrainer):
     """TRL's trainer."""
 
+    def _generate(self, prompts: list[Any]) -> Any:
+        return self.timed(super()._generate, prompts)
+
 
 class TimedPlus(Timed, GRPOPlusTrainer):
     """Ours, and the seconds in what it does beside TRL's work when all options are off."""
 
     own_s = 0.0
+
+    def _generated_batch(self, prompts: list[Any]) -> Any:
+        return self.timed(super()._generated_batch, prompts)
 
     def _judge(self, *scored: Any) -> list[str]:
         start = time.perf_counter()

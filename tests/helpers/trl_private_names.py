@@ -1,8 +1,8 @@
 """Names that TRL keeps private and the trainer relies on, each with the reason."""
 
 METHODS = {
-    "_generate": "overridden: rounds of it are judged before any log-prob pass",
-    "_calculate_rewards": "overridden: the gathered rewards are kept, or given back",
+    "_generate": "stood in for: rounds of it are judged before any log-prob pass",
+    "_calculate_rewards": "stood in for: the gathered rewards are kept, or given back",
     "_generate_and_score_completions": "overridden: advantages, filler masks, metrics; prepares further rounds",
     "_prepare_inputs": "overridden: micro-batches with filler rows are weighed",
     "_compute_loss": "overridden: KL estimator, beta",

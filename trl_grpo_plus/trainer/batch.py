@@ -33,6 +33,10 @@ from ..utils.validation import ConfigError
 logger = get_logger(__name__)
 
 
+def _no_batch(*args: Any) -> Any:
+    raise AssertionError("no batch is being made")
+
+
 @dataclass
 class Batch:
     """One rank's part of a generation batch.
@@ -43,6 +47,7 @@ class Batch:
         input_indices (`list[int | None]`): for each of the `inputs` that TRL dealt, its row's index in the training
             set, `None` if it is not known.
         filters (`bool`): whether its groups may be dropped or replaced.
+        generate, score (`Callable`): the trainer's `_generate` and `_calculate_rewards`, or a subclass's.
         row_indices (`tuple[int]`): for each group of all ranks, its row's index in the training set, or with
             `streamed` in the window; empty if prompts are neither chosen nor remembered.
         streamed (`bool`): whether `row_indices` count the rows of a window on a stream.
@@ -64,6 +69,8 @@ class Batch:
     inputs: Rows = field(default_factory=list)
     input_indices: list[int | None] = field(default_factory=list)
     filters: bool = False
+    generate: Callable[..., Any] = _no_batch
+    score: Callable[..., Any] = _no_batch
     row_indices: tuple[int, ...] = ()
     streamed: bool = False
     generated: Generated | None = None
@@ -371,7 +378,7 @@ class Batch:
     def outcome_shares(self, rewards: Sequence[Any], names: Sequence[str]) -> Iterator[tuple[str, float]]:
         """Yield the share of each outcome, for rewards that report outcomes."""
         for reward, name, counts in zip(rewards, names, self.outcomes, strict=True):
-            if reports_outcomes(reward):
+            if reports_outcomes(reward) and counts.any():  # a subclass may score without the reward functions
                 for status, share in zip(STATUSES[1:], (counts / counts.sum())[1:].tolist(), strict=True):
                     yield f"rewards/{name}/{status}", share
 

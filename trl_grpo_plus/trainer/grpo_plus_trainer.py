@@ -7,11 +7,13 @@ methods, in TRL's order of calls:
 - `_prepare_inputs`: weighs micro-batches with filler rows, so that the loss is that of the live rows alone.
 - `_generate_and_score_completions`: selects prompts before TRL's method, and replaces masks, advantages and metrics
   after it. Each further round calls TRL's method again, since it prepares rows (environments, tools, images).
-- `_generate`: under drop and resample, samples in rounds with `super()._generate` and `super()._calculate_rewards`,
-  judges the groups on rewards gathered from all ranks, and replaces the caller's `inputs` and `prompts` by the batch
-  to train on. TRL's later work (padding, old and reference log-probs, counts, metrics) is then on that batch.
-- `_calculate_rewards`: keeps the gathered rewards and outcomes, and stops all ranks if a reward failed. Called again
-  for the batch to train on, it returns the rewards that are computed already. TRL does not get monitors (weight 0).
+- Inside it TRL's calls of `_generate` and `_calculate_rewards` reach this trainer's stand-ins, which call those two
+  methods, a subclass's if it overrides them.
+- `_generated_batch`: under drop and resample, samples and scores in rounds, judges the groups on rewards gathered from
+  all ranks, and replaces the caller's `inputs` and `prompts` by the batch to train on. TRL's later work (padding, old
+  and reference log-probs, counts, metrics) is then on that batch.
+- `_batch_rewards`: keeps the gathered rewards and outcomes, and stops all ranks if a reward failed. Called for a
+  filtered batch, it returns the rewards that are computed already. TRL does not get monitors (weight 0).
 - `_compute_loss`: puts in another KL estimator or none, adapts beta, and keeps filler out of the entropy.
 - `_get_grad_norm`: checks that the norm is finite. `_get_per_token_logps_and_entropies` keeps the log-probs for that.
 - `log`, `evaluation_loop`: record logs and evaluations for the traces. TRL evaluates.
@@ -263,13 +265,16 @@ class GRPOPlusTrainer(GRPOTrainer):
         training = self.model.training
         size = self.num_generations if training else self.num_generations_eval
         filters = self.args.filters_groups and training
-        self._batch = batch = Batch(size, inputs, pop_indices(inputs), filters)
+        self._batch = batch = Batch(
+            size, inputs, pop_indices(inputs), filters, generate=self._generate, score=self._calculate_rewards
+        )
+        stand_ins = {"_generate": self._generated_batch, "_calculate_rewards": self._batch_rewards}
         if training:
             self._prompts.begin(batch, self._read)
         if filters:
             table.forget(self._logs)
         try:
-            with batch.hiding, naming_server(self.args, self.state.global_step):
+            with batch.hiding, naming_server(self.args, self.state.global_step), temporarily(self, **stand_ins):
                 output = super()._generate_and_score_completions(self._shown(inputs))
             self._log_monitors()
             if training:
@@ -297,10 +302,11 @@ class GRPOPlusTrainer(GRPOTrainer):
         ids = self._tokenize_prompts([row["prompt"] for row in self._read(rows)])[0]
         return states_of_share(self.model, ids, self.accelerator, self.args.train_batch_size)
 
-    def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
+    def _generated_batch(self, prompts: list[Any]) -> tuple[Any, ...]:
+        """Stand in for `_generate` where TRL makes a batch."""
         batch = self._batch
         if not batch.filters:
-            batch.generated = Generated(*super()._generate(prompts))
+            batch.generated = Generated(*batch.generate(prompts))
             return batch.generated
         if batch.further is not None:
             raise resampling.StopAfterSampling(self._sample(batch.further, prompts))
@@ -341,26 +347,27 @@ class GRPOPlusTrainer(GRPOTrainer):
     def _sample_further(self, inputs: list[dict[str, Any]]) -> groups.Round:
         """Do the work of `_sample` for rows that TRL has not prepared.
 
-        TRL does all that it does for a batch, up to `_generate`.
+        TRL does all that it does for a batch, up to its call of `_generate`.
         """
         with temporarily(self._batch, further=inputs):
             try:
                 super()._generate_and_score_completions(self._shown(inputs))
             except resampling.StopAfterSampling as ended:
                 return ended.sampled
-        raise AssertionError("TRL has made a batch without _generate")
+        raise AssertionError("TRL has made a batch without calling _generate")
 
     def _sample(self, inputs: list[dict[str, Any]], prompts: list[Any]) -> groups.Round:
         """Generate and score one completion per row, with all that TRL does for a batch up to the rewards."""
         whole = self.rollout_func and one_each(self.rollout_func)
         with temporarily(self, rollout_func=whole):
-            self._batch.generated = generated = Generated(*super()._generate(prompts))
+            self._batch.generated = generated = Generated(*self._batch.generate(prompts))
         inputs = generated.rows(inputs)
         sampled = self._score(inputs, prompts, generated.completions, generated.completion_ids)
         self._pending_extra_logs.clear()  # the attempts carry these logs
         return sampled
 
-    def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
+    def _batch_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
+        """Stand in for `_calculate_rewards` where TRL makes a batch."""
         batch = self._batch
         batch.hiding.close()
         if batch.filtered is None:
@@ -373,11 +380,11 @@ class GRPOPlusTrainer(GRPOTrainer):
         return batch.without_monitors(self, batch.rewards.to(self.accelerator.device))
 
     def _score(self, inputs: list[dict[str, Any]], prompts: list[Any], *completions: Any) -> groups.Round:
-        """Score the last generation with TRL's rewards. A failure stops all ranks with the same message."""
+        """Score the last generation. A failure of a reward stops all ranks with the same message."""
         batch, tokenizer = self._batch, self._tokenizer
         scoring = Scoring(self.reward_funcs, self.reward_func_names, self._failures_warned)
         with temporarily(self, reward_funcs=scoring.functions), held_back(_TRLS_LOGGER, TRL_UNSCORED) as held:
-            rewards = super()._calculate_rewards(batch.with_tool_mask(inputs), prompts, *completions)
+            rewards = batch.score(batch.with_tool_mask(inputs), prompts, *completions)
         batch.scored(scoring, len(inputs))
         if not batch.failures_explain(batches.own_rows(rewards, self.accelerator)):
             for record in held:

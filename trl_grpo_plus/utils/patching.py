@@ -9,10 +9,14 @@ from typing import Any
 def temporarily(target: Any, **values: Any) -> Iterator[None]:
     """Set attributes of `target` inside the block; restore them after it, also after an error."""
     before = {name: getattr(target, name) for name in values}
+    inherited = values.keys() - vars(target).keys()  # a method of the class, for one
     for name, value in values.items():
         setattr(target, name, value)
     try:
         yield
     finally:
         for name, value in before.items():
-            setattr(target, name, value)
+            if name in inherited:
+                delattr(target, name)
+            else:
+                setattr(target, name, value)

@@ -1,0 +1,84 @@
+"""A subclass that overrides TRL's methods gets what it gets of TRL's trainer, and all options look at its results."""
+
+from pathlib import Path
+
+import pytest
+import tiny_models
+import torch
+from trl import GRPOTrainer
+
+from trl_grpo_plus import GRPOPlusTrainer
+from trl_grpo_plus.traces import reader
+
+
+def adding(cls):
+    """A trainer whose rewards are TRL's and the completion's tokens modulo 3."""
+
+    class Adding(cls):
+        def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
+            rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+            return rewards + torch.tensor([[len(ids) % 3.0] for ids in completion_ids_list])
+
+    return Adding
+
+
+def scoring(cls):
+    """A trainer that scores without its reward functions."""
+
+    class ScoringItself(cls):
+        def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
+            return self.accelerator.gather(torch.tensor([[len(text) % 3.0] for text in completions]))
+
+    return ScoringItself
+
+
+def writing(cls):
+    """A trainer that samples without a model."""
+
+    class WritingItself(cls):
+        def _generate(self, prompts):
+            made = [[5, 15, 1] if i % 2 else [5, 1] for i in range(len(prompts))]  # "2a" and "2"
+            asked = self.processing_class(list(prompts))["input_ids"]
+            texts = self.processing_class.batch_decode(made, skip_special_tokens=True)
+            return asked, made, None, texts, None, {}, None, []
+
+    return WritingItself
+
+
+@pytest.mark.parametrize("subclass", [adding, scoring, writing])
+def test_with_all_options_off_it_trains_as_on_trls(tmp_path, subclass):
+    ours, theirs = (
+        tiny_models.trained(tmp_path, tiny_models.digits, subclass(cls)) for cls in (GRPOPlusTrainer, GRPOTrainer)
+    )
+    tiny_models.assert_same(ours, theirs)
+    assert any(tiny_models.losses(ours))
+
+
+@pytest.mark.parametrize("subclass", [adding, scoring])
+@pytest.mark.parametrize(
+    "options", [{"zero_variance_groups": "drop"}, {"zero_variance_groups": "resample"}, {"std_ddof": 0}], ids=str
+)
+def test_verdicts_advantages_and_traces_are_of_the_rewards_that_it_returns(tmp_path, subclass, options):
+    """The reward function itself would leave no group alive."""
+    trained = tiny_models.trained(tmp_path, tiny_models.always_dead, subclass(GRPOPlusTrainer), **options)
+    assert tiny_models.logged(trained, "groups/alive")[0] > 0
+    assert any(tiny_models.losses(trained))
+    group = next(reader.groups(Path(trained.args.output_dir)))
+    rewards = [row["reward"] for row in group]
+    assert len(set(rewards)) > 1
+    best, worst = (group[rewards.index(of(rewards))] for of in (max, min))
+    assert best["advantage"] > 0 > worst["advantage"]
+    # Nothing of a batch stays on the trainer.
+    assert not {"_generate", "_calculate_rewards"} & vars(trained).keys()
+
+
+def test_rewards_are_asked_for_once_a_round(tmp_path):
+    class Counting(GRPOPlusTrainer):
+        calls = 0
+
+        def _calculate_rewards(self, *batch):
+            self.calls += 1
+            return super()._calculate_rewards(*batch)
+
+    options = {"zero_variance_groups": "drop", "max_steps": 2}
+    assert tiny_models.trained(tmp_path, tiny_models.half_dead, Counting, **options).calls == 2
