@@ -93,6 +93,27 @@ def test_saved_before_the_optimizers_step_it_is_resumed_with_this_steps_micro_ba
     assert tiny_models.same_weights(tiny_models.weights(resumed), tiny_models.weights(whole))
 
 
+def test_a_trainer_that_was_interrupted_within_a_step_resumes_exactly(tmp_path):
+    """As in a notebook, where the same trainer trains again."""
+
+    class Interrupting(TrainerCallback):
+        def on_substep_end(self, args, state, control, **kwargs):
+            if state.global_step == 2:
+                interrupted.remove_callback(self)
+                raise KeyboardInterrupt
+
+    options = {**CASES["adaptive beta"], "gradient_accumulation_steps": 2, "save_strategy": "steps", "save_steps": 1}
+    whole = tiny_models.trained(tmp_path / "whole", tiny_models.digits, **options)
+    interrupted = tiny_models.trainer(tmp_path, tiny_models.digits, **options)
+    interrupted.add_callback(Interrupting())
+    with pytest.raises(KeyboardInterrupt):
+        interrupted.train()
+    interrupted.train(resume_from_checkpoint=True)
+    tiny_models.assert_same(interrupted, whole)
+    for metric in ("kl", "entropy", "beta"):
+        assert tiny_models.logged(interrupted, metric) == tiny_models.logged(whole, metric)
+
+
 @pytest.mark.parametrize("rows", [30, 6])  # the last step is within an epoch, and ends one
 def test_resumed_from_its_last_step_it_trains_no_more(tmp_path, rows):
     options = {"max_steps": 3, "save_strategy": "steps", "save_steps": 1, "data": tiny_models.prompts(rows)}
@@ -130,6 +151,33 @@ def resumed(checkpoint, **options):
 def test_resuming_with_another_dataset_says_so(tmp_path):
     with pytest.raises(ValueError, match="saved with 30 training prompts, the dataset now has 29"):
         resumed(checkpointed(tmp_path, **RESAMPLE), data=tiny_models.prompts(29))
+
+
+@pytest.mark.parametrize("options", [RESAMPLE, BELIEFS, {**BELIEFS, "prompt_selection": "shuffle"}], ids=str)
+def test_a_training_set_that_a_script_sets_is_that_of_the_next_training(tmp_path, caplog, options):
+    before, after = tiny_models.prompts(30), tiny_models.prompts(40).select(range(30, 40))
+    trained = tiny_models.trained(tmp_path, data=before, **options)
+    trained.train_dataset = after
+    trained.train()
+    groups = list(traces.groups(tmp_path / "run"))
+    assert {row["prompt"] for group in groups for row in group} <= set(after["prompt"])
+    assert ("the beliefs about prompts start anew" in caplog.text) == (options is not RESAMPLE)
+    if options is not RESAMPLE:
+        assert groups[0][0]["belief"]["attempts"] == 2  # the prior's
+
+
+def first_step(run):
+    return [group for group in traces.groups(run) if group[0]["step"] == 0]
+
+
+def test_prompts_of_two_training_sets_keep_their_beliefs(tmp_path, caplog):
+    trained = tiny_models.trained(tmp_path, data=tiny_models.prompts(4), **BELIEFS, belief_id="number")
+    trained.train_dataset = tiny_models.prompts(6).select([5, 4, 3, 2, 1, 0])
+    trained.train()
+    assert "belief_id found 4 of the 4 remembered prompts" in caplog.text
+    known = {group[0]["prompt"]: group[0]["belief"]["attempts"] > 2 for group in first_step(tmp_path / "run")}
+    assert known == {prompt: prompt < "04" for prompt in known}
+    assert len(known) == 2
 
 
 @pytest.mark.parametrize(("mode", "every", "of_batch"), [({}, 1, False), ({}, 4, True), (RESAMPLE, 4, True)])
@@ -185,7 +233,9 @@ def test_a_checkpoint_of_stock_trl_resumes(tmp_path, caplog):
     checkpoint = checkpointed(tmp_path)
     (checkpoint / "grpo_plus_state_0.pt").unlink()
     assert resumed(checkpoint).state.global_step == 4
-    assert "was not saved by GRPOPlusTrainer" in caplog.text
+    assert (
+        "holds only what TRL saves: save_only_model=True was set, or it was saved with another trainer" in caplog.text
+    )
 
 
 def test_another_batch_layout_generates_anew(tmp_path, caplog):

@@ -256,7 +256,7 @@ class BeliefStore:
             return None
         order = " The order of the prompts starts afresh." if self._draws else ""
         logger.warning(
-            f"The training set is not the checkpoint's. belief_id found {int((found >= 0).sum()):,} of the "
+            f"The training set is another one than before. belief_id found {int((found >= 0).sum()):,} of the "
             f"{len(found):,} remembered prompts. Their beliefs and rests go on.{order}"
         )
         return lambda saved: found[torch.searchsorted(rows, saved)]

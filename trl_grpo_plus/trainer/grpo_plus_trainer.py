@@ -221,7 +221,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             resampling.warn_if_nothing_is_saved(args, self.accelerator.num_processes)
         if self.rollout_func is None:  # a rollout_func samples in its own way
             warn_of_another_distribution(args, self.model, getattr(self, "generation_kwargs", None))
-        self._prompts = PromptSource(args, self.train_dataset, names, weights, self.accelerator, self._prompt_states)
+        self._prompts = self._prompt_source()
         self._vllm_check = VLLMCheck(args, self.accelerator, self._policy_logps, not self._is_vlm)
         self._layout = training_state.layout(args, self.accelerator.num_processes)
         about = describe(args, self.model, self.train_dataset, self.eval_dataset)
@@ -245,7 +245,7 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def _read(self, indices: list[int]) -> list[dict[str, Any]]:
         """Return rows of the training set as the dataloader deals them: fresh objects, on the device."""
-        rows = self._prompts.window or self._remove_unused_columns(self.train_dataset, description="training")
+        rows = self._prompts.window or self._remove_unused_columns(self._prompts.train_set, description="training")
         return send_to_device(rows.__getitems__(indices), self.accelerator.device)
 
     def _get_train_sampler(self, dataset: Any = None, *rest: Any, **more: Any) -> Any:
@@ -296,6 +296,10 @@ class GRPOPlusTrainer(GRPOTrainer):
             return output
         finally:
             self._batch = Batch()
+
+    def _prompt_source(self) -> PromptSource:
+        names, weights = self.reward_func_names, self.reward_weights.tolist()
+        return PromptSource(self.args, self.train_dataset, names, weights, self.accelerator, self._prompt_states)
 
     def _prompt_states(self, rows: list[int]) -> Tensor:
         """Return the policy's states at the ends of these rows' prompts, (P, hidden). Collective."""
@@ -603,6 +607,10 @@ class GRPOPlusTrainer(GRPOTrainer):
                 [`trl_grpo_plus.utils.folder_lock`].
         """
         self._check_rows()
+        if self.train_dataset is not self._prompts.train_set:  # a script has set another one
+            before, self._prompts = self._prompts, self._prompt_source()
+            if not resume_from_checkpoint:
+                self._prompts.follow(before)
         folder = self.args.output_dir
         with folder_lock.hold(folder), self._recorder.blaming_trackers():
             checkpoint = checkpoint_integrity.complete_checkpoint(resume_from_checkpoint, folder)
@@ -673,8 +681,13 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None, *rest: Any, **more: Any) -> None:
         super()._load_optimizer_and_scheduler(checkpoint, *rest, **more)
+        # An earlier training of this trainer may have ended within a step.
+        self._controller = kl.BetaController(self.args.kl_target, self.args.kl_horizon)
+        self._guard = StepGuard(self.args, self.accelerator)
+        self._window_tokens = 0
         if checkpoint is None:
             return
+        self._metrics["train"].clear()
         # Not `state.epoch`: with more or fewer rows than before, an epoch is longer or shorter.
         training_state.skip_epochs(self._sampler, self.state.global_step // self._steps_per_epoch)
         rank, reference = self.accelerator.process_index, self._moving_reference

@@ -41,6 +41,7 @@ class PromptSource:
         states (`Callable`): maps row indices to the policy's states at the ends of their prompts. Collective.
 
     Attributes:
+        train_set: the training set.
         memory ([`~trl_grpo_plus.curriculum.belief_store.BeliefStore`], *optional*): the beliefs, if any option
             needs them.
         draw ([`~trl_grpo_plus.curriculum.draw.Draw`], *optional*): selects rows, if prompts are drawn beyond
@@ -60,6 +61,7 @@ class PromptSource:
         states: Callable[[list[int]], Tensor],
     ):
         self._config, self._accelerator, self._weights = config, accelerator, torch.tensor(weights)
+        self.train_set = train_set
         self.memory: BeliefStore | None = None
         self.draw: Draw | None = None
         self.window: StreamingSampler | None = None
@@ -193,6 +195,22 @@ class PromptSource:
             verdicts = [verdict for one in batch.rounds for verdict in one.verdicts]
             metrics |= self.draw.observe(rows, totals(rewards, self._weights), verdicts)
         return metrics
+
+    def follow(self, before: "PromptSource") -> None:
+        """Go on after a training on another training set in the same process. Collective.
+
+        Rows that `belief_id` finds in both sets keep their beliefs.
+        """
+        self.rollouts = before.rollouts
+        if self.memory is None or not before.rollouts:
+            return
+        if self._config.belief_id and self.window is None and before.window is None:
+            self.load_state_dict({**before.state_dict(), "buffered_inputs": None})
+            return
+        logger.warning(
+            "train_dataset is another one than in the training before: the beliefs about prompts start anew. To keep "
+            "those about prompts that are in both, set belief_id (not for streamed data)."
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint. The first rank's state is valid for all ranks."""

@@ -70,7 +70,11 @@ def load(folder: str, rank: int, layout: list[int]) -> dict[str, Any] | None:
     # A rank may have found the file of another run, which had more processes and left it in the folder.
     state = broadcast_object_list([state])[0]
     if state is None:
-        logger.warning(f"{folder} was not saved by GRPOPlusTrainer: resampling and beta start anew.")
+        logger.warning(
+            f"{folder} holds only what TRL saves: save_only_model=True was set, or it was saved with another trainer. "
+            "What GRPOPlusTrainer keeps beside the weights (the batch in flight, beliefs, adaptive beta, the alarms' "
+            "history) starts anew."
+        )
     else:
         logger.warning(
             "The batch layout differs from the checkpoint's, or not every process finds its own state in it: the "
