@@ -56,6 +56,7 @@ def from_yaml(tmp_path):
             "zero_variance_group",
             "GRPOPlusConfig has no option 'zero_variance_group'. Did you mean zero_variance_groups",
         ),
+        ("max_prompt_length", "has no option 'max_prompt_length'. TRL no longer cuts prompts. Remove long prompts"),
         ("nothing_like_it_at_all", "GRPOPlusConfig has no option 'nothing_like_it_at_all'.$"),
     ],
 )

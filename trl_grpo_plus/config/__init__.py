@@ -3,6 +3,7 @@
 grpo_plus_config       [`GRPOPlusConfig`]: TRL's options and this package's
 validation             refuses values and combinations that cannot work, and says the fix
 compatibility          checks the configuration against the reward functions, the data and the model
+gone_options           options that TRL or transformers had once, and what to write instead
 presets                published variants of GRPO as settings
 sampling_distribution  settings that make the sampled distribution differ from the trained one
 trl_releases           the releases of TRL that are tested

@@ -23,6 +23,7 @@ from ..rollouts import verdicts
 from ..utils.distributed import start_cpu_group
 from ..utils.validation import did_you_mean
 from . import presets
+from .gone_options import GONE_OPTIONS
 from .validation import check, check_no_text, warn_of_no_effect
 
 
@@ -387,7 +388,10 @@ def _names_what_is_unknown(init: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(init)
     def checked(self: Any, *args: Any, **options: Any) -> None:
         if unknown := [name for name in options if name not in type(self).__dataclass_fields__]:
-            hints = "".join(did_you_mean(name, type(self).__dataclass_fields__) for name in unknown)
+            fields = type(self).__dataclass_fields__
+            hints = "".join(
+                f" {GONE_OPTIONS[name]}" if name in GONE_OPTIONS else did_you_mean(name, fields) for name in unknown
+            )
             raise TypeError(f"{type(self).__name__} has no option {' nor '.join(map(repr, unknown))}.{hints}")
         init(self, *args, **options)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from ..config.gone_options import GONE_OPTIONS
 from ..utils.validation import did_you_mean, fits
 
 
@@ -26,12 +27,7 @@ LOOSE = (
 TO_NODES = "trl-grpo-plus run NAME|FILE with the options of several nodes (docs/processes.md)."
 # Keys that do not exist, or no longer exist, but that users' files have -> advice.
 GONE = {
-    "torch_dtype": "Use dtype instead.",
-    "warmup_ratio": "Use warmup_steps instead: a value below 1 is a share of all steps.",
-    "evaluation_strategy": "Use eval_strategy instead.",
-    "no_cuda": "Use use_cpu instead.",
-    "use_liger_loss": "Use use_liger_kernel instead.",
-    "max_prompt_length": "TRL no longer cuts prompts. Remove long prompts from the data.",
+    **GONE_OPTIONS,
     "overwrite_output_dir": "Remove it: an earlier run in output_dir is moved to earlier-N.",
     "num_processes": "Give it to the command: trl-grpo-plus run NAME|FILE --num_processes N.",
     "launcher": "Give it to the command: trl-grpo-plus run NAME|FILE --launcher torchrun.",
