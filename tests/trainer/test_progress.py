@@ -1,6 +1,10 @@
 """The line that is printed for each log entry."""
 
+import pytest
 import tiny_models
+from transformers import PrinterCallback, ProgressCallback
+
+from trl_grpo_plus.trainer.progress import SlimPrinter, SlimProgress
 
 
 def lines(capsys):
@@ -22,3 +26,12 @@ def test_a_step_on_the_batch_of_an_earlier_one_says_so(tmp_path, capsys):
     printed = lines(capsys)
     assert ["reward" in line for line in printed] == [True, False, True, False]
     assert [line.endswith("(batch of an earlier step)") for line in printed] == [False, True, False, True]
+
+
+@pytest.mark.parametrize("kind", [ProgressCallback, PrinterCallback])
+@pytest.mark.parametrize(("without_bars", "slim"), [(False, SlimProgress), (True, SlimPrinter)])
+def test_progress_of_a_scripts_own_stays_beside_it(tmp_path, kind, without_bars, slim):
+    own = type("Own", (kind,), {})()
+    made = tiny_models.trainer(tmp_path, tiny_models.digits, disable_tqdm=without_bars, extra={"callbacks": [own]})
+    shown = [one for one in made.callback_handler.callbacks if isinstance(one, ProgressCallback | PrinterCallback)]
+    assert [type(one) for one in shown] == [type(own), slim]

@@ -23,11 +23,16 @@ class SlimProgress(ProgressCallback):
 
     @classmethod
     def install(cls, trainer: Any) -> None:
-        """Replace the trainer's progress callback, or with `disable_tqdm=True` the printer of log entries."""
-        if trainer.pop_callback(ProgressCallback) is not None:
-            trainer.add_callback(cls())
-        elif trainer.pop_callback(PrinterCallback) is not None:
-            trainer.add_callback(SlimPrinter())
+        """Replace the trainer's progress callback, or with `disable_tqdm=True` the printer of log entries.
+
+        A subclass of either that a script gives the trainer stays.
+        """
+        for plain, slim in ((ProgressCallback, cls), (PrinterCallback, SlimPrinter)):
+            of_transformers = [one for one in trainer.callback_handler.callbacks if type(one) is plain]
+            if of_transformers:
+                trainer.remove_callback(of_transformers[-1])
+                trainer.add_callback(slim())
+                return
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         """Print the entry above the bars."""
