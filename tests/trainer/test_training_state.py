@@ -166,6 +166,23 @@ def test_a_training_set_that_a_script_sets_is_that_of_the_next_training(tmp_path
         assert groups[0][0]["belief"]["attempts"] == 2  # the prior's
 
 
+def test_an_output_dir_that_a_script_sets_gets_what_is_sampled_next(tmp_path):
+    trained = tiny_models.trained(tmp_path, extra={"eval_dataset": tiny_models.prompts(2)}, max_steps=1)
+    before = (tmp_path / "run/rollouts/train-00000000.jsonl").read_bytes()
+    trained.args.output_dir = str(tmp_path / "second")
+    trained.train()
+    trained.args.output_dir = str(tmp_path / "third")
+    trained.evaluate()
+    assert (tmp_path / "run/rollouts/train-00000000.jsonl").read_bytes() == before
+    assert [path.name for path in tmp_path.glob("*/rollouts/superseded-*")] == []
+    assert {(path.parts[-3], path.name) for path in tmp_path.glob("*/rollouts/*-0*.jsonl")} == {
+        ("run", "train-00000000.jsonl"),
+        ("second", "train-00000000.jsonl"),
+        ("third", "eval-00000001.jsonl"),
+    }
+    assert {group[0]["split"] for group in traces.groups(tmp_path / "second")} == {"train"}
+
+
 def first_step(run):
     return [group for group in traces.groups(run) if group[0]["step"] == 0]
 

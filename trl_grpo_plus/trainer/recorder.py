@@ -134,9 +134,8 @@ class Recorder:
         self.run: str | None = None
         self._run_before: str | None = None  # the id in the checkpoint that training resumes from
         limits = {name: getattr(args, name) for name in ("zero_variance_tolerance", "solved_reward", "failed_reward")}
-        about = {"rewards": self.weights, "num_generations": args.num_generations, **limits, **(about or {})}
-        traces = args.trace_every and self._main
-        self._writer = Writer(args.output_dir, args.trace_compress, about) if traces else None
+        self._about = {"rewards": self.weights, "num_generations": args.num_generations, **limits, **(about or {})}
+        self._writer = self._new_writer() if args.trace_every and self._main else None
         self._thumbnails = Thumbnails(args.trace_thumbnails) if args.trace_thumbnails else None
         self._lacks_prompt = False  # whether the first prompt is missing, once training has begun
         self._trackers: Trackers | None = None
@@ -151,6 +150,7 @@ class Recorder:
     def begin(self, step: int, max_steps: int, logged: int | None = None) -> None:
         """Begin the record of a training that starts at `step` of `max_steps`, with `logged` log entries of `step`."""
         self.settle()
+        self._follow_output_dir()
         self._halting = None
         if not self._resumed:
             self._watch = self._new_watch()
@@ -166,9 +166,19 @@ class Recorder:
 
     def evaluate(self, split: str, step: int) -> None:
         """Begin an evaluation of `split` after `step` steps. Call [`settle`] first."""
+        self._follow_output_dir()
         if self._writer is not None:
             with self._never_fatal("Traces"):
                 self._writer.fresh(split, step)
+
+    def _new_writer(self) -> Writer:
+        self._output_dir = self._args.output_dir
+        return Writer(self._output_dir, self._args.trace_compress, self._about)
+
+    def _follow_output_dir(self) -> None:
+        """Write into `output_dir` if a script has set another one."""
+        if self._writer is not None and self._args.output_dir != self._output_dir:
+            self._writer = self._new_writer()
 
     def log(self, entry: dict[str, Any]) -> None:
         """Keep an entry that the trainer logs, and tell the alarms. Call [`settle`] first."""
