@@ -175,7 +175,7 @@ class _Texts:
             self.tallies[run].see(rows)
             line = self._store((run, number), rows)
             when = tuple(line[key] for key in ("step", "batch", "round", "group"))
-            yield Sample(line["split"], int(line["prompt"], 16), when, _mean(rows))
+            yield Sample(line["split"], int(line["prompt"], 16), when, _mean_reward(rows))
 
     def _store(self, key: tuple[int, int], rows: Sequence[Row]) -> Row:
         """Write a group to the end of the temporary file, and return its line of the list."""
@@ -190,7 +190,7 @@ class _Texts:
         return line
 
 
-def _mean(rows: Sequence[Row]) -> float | None:
+def _mean_reward(rows: Sequence[Row]) -> float | None:
     rewards = finite_values(rows, "reward")
     return sum(rewards) / len(rewards) if rewards else None
 

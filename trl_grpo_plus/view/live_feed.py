@@ -41,7 +41,7 @@ class _FileState(NamedTuple):
     read: int  # offset up to which whole groups were read
 
 
-class _Lists(NamedTuple):
+class _CountedLists(NamedTuple):
     table: dict[str, Any]
     identities: list[str]
     version: int
@@ -61,7 +61,7 @@ class _Read:
     problems: dict[Path, str] = field(default_factory=dict)
     index: dict[str, list[Any]] = field(default_factory=dict)  # file -> its blocks, as long as it was not read
     keeper: Keeper | None = None  # at the first look
-    lists: _Lists | None = None
+    lists: _CountedLists | None = None
 
 
 @dataclass
@@ -140,7 +140,7 @@ class Feed:
                 prompts, bar = read.groups.prompts.snapshot() if stale else None, read.about.get("solved_reward")
             if prompts is not None:
                 counted, took = prompts.lists(bar), time.monotonic() - now
-                read.lists = lists = _Lists(*counted, version, now, _REST * took if took > _SLOW else 0.0)
+                read.lists = lists = _CountedLists(*counted, version, now, _REST * took if took > _SLOW else 0.0)
         assert lists is not None
         with self._lock:
             self._number()

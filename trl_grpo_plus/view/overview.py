@@ -88,14 +88,14 @@ def before_after(metrics: Sequence[Row], tally: Tally) -> list[dict[str, Any]]:
     of_split: dict[str, list[Row]] = {}
     for line in metrics:
         if (found := evaluated(line)) is not None:
-            of_split.setdefault(found[0], []).append({**_named(line), "reward": finite_or_none(found[1])})
+            of_split.setdefault(found[0], []).append({**_reward_means(line), "reward": finite_or_none(found[1])})
     for split in tally.evaluations:
         if split not in of_split:
             of_split[split] = [{"step": step, "reward": mean} for step, mean in tally.means(split, "reward")]
     return [_ends(split, lines) for split, lines in sorted(of_split.items()) if lines]
 
 
-def _named(line: Row) -> Row:
+def _reward_means(line: Row) -> Row:
     """Return an evaluation's step, and as `of` the mean of each reward by name."""
     found = {key: re.fullmatch(r"eval_rewards/(.+)/mean", key) for key in line}
     return {"step": line["step"], "of": {name[1]: finite_or_none(line[key]) for key, name in found.items() if name}}

@@ -223,12 +223,12 @@ class _Supply:
         return line
 
 
-class _Lists(NamedTuple):
+class _PackedLists(NamedTuple):
     packed: bytes
     prompts: list[str]  # identity of the prompt of each line
 
 
-def _lists(prompts: PromptHistory, about: Row, room: int, least: int) -> tuple[_Lists, int]:
+def _lists(prompts: PromptHistory, about: Row, room: int, least: int) -> tuple[_PackedLists, int]:
     """Return the lists of prompts, and the bytes of room that remain.
 
     The lists are shortened until they take at most a tenth of the room and leave at least `least` bytes.
@@ -240,7 +240,7 @@ def _lists(prompts: PromptHistory, about: Row, room: int, least: int) -> tuple[_
         # The index links each line to its prompt by a number of up to 7 digits.
         cost = len(packed) * 4 // 3 + 10 * len(identities) + TAGS
         if not identities or cost <= min(room // 10, room - least):
-            return _Lists(packed, identities), room - cost
+            return _PackedLists(packed, identities), room - cost
         most = min(most, len(identities)) // 2
 
 
@@ -254,7 +254,7 @@ def _metrics_block(metrics: Sequence[Row], room: int) -> str:
 
 
 def _pieces(
-    head: dict[str, Any], metrics: str, lists: _Lists, chosen: Sequence[Candidate], spool: IO[bytes]
+    head: dict[str, Any], metrics: str, lists: _PackedLists, chosen: Sequence[Candidate], spool: IO[bytes]
 ) -> Iterator[str]:
     def read(group: Candidate, texts: bool) -> bytes:
         """Return a group's packed texts, or its line."""
