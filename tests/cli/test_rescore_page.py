@@ -112,7 +112,7 @@ def test_an_address_brings_back_what_is_not_filtered(broken, opened):
     page = opened(broken)
     before = page.inner_text("#status")
     page.click("#clear")
-    page.check("input[value=step]")
+    page.uncheck("#all-steps")
     until(page, "!document.querySelector('#status').textContent.includes('over all')")
     soon(lambda: page.inner_text("#status") != before)
     soon(lambda: len(titles(page)) == int(page.inner_text("#status").split()[0]))
@@ -121,7 +121,7 @@ def test_an_address_brings_back_what_is_not_filtered(broken, opened):
     page.wait_for_selector(".attempt")
     soon(lambda: page.input_value("#differs") == "")
     soon(lambda: titles(page) == shown)
-    soon(lambda: page.is_checked("input[value=step]"))
+    soon(lambda: not page.is_checked("#all-steps"))
 
 
 def test_several_rewards_have_their_own_kinds_and_messages_are_text(folder, opened, monkeypatch, tmp_path, capsys):

@@ -333,7 +333,7 @@ def test_what_comes_is_shown_and_what_is_read_stays(run, opened):
     with serving(run.folder) as server:
         page = opened(f"{server.address}#split=train&step=1&group=0.0.12")
         soon(lambda: page.inner_text("#live") == "Live: step 3 of 50")
-        page.check("input[value=all]")
+        page.check("#all-steps")
         shows(page, 1, 12)
         page.evaluate("document.querySelector('#group-head').dataset.before = ''")
         page.select_option("#verdict", "alive")
@@ -357,7 +357,7 @@ def test_what_comes_is_shown_and_what_is_read_stays(run, opened):
         soon(lambda: page.evaluate("document.activeElement.matches('.attempt .body')"))
         soon(lambda: page.locator(".attempt .think[open]").count() == 4)
         soon(lambda: page.input_value("#verdict") == "alive")
-        soon(lambda: page.inner_text("#alarms summary") == "1 alarm")
+        soon(lambda: page.inner_text("#alarms summary") == "1 alarm: repetition")
         soon(lambda: "repetition" in page.locator("#alarm option").all_text_contents())
         soon(lambda: page.get_attribute("#step", "max") == "4")
         soon(lambda: "5 steps of train; 75 groups, 300 attempts" in page.inner_text("#facts"))
@@ -548,7 +548,7 @@ def test_what_comes_is_searched_too(run, opened):
     with serving(run.folder) as server:
         page = opened(server.address)
         shows(page, 1)  # the last
-        page.check("input[value=all]")
+        page.check("#all-steps")
         page.fill("#query", "mango")
         until(page, "document.querySelector('#status').textContent.startsWith('0 groups')")
         run.go_on(word="mango")

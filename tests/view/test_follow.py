@@ -359,7 +359,7 @@ def test_what_was_believed_stands_beside_it(opened_panel):
     groups = [synthetic_traces.group([1.0, 0.0], step=step, belief={**BELIEF, "mean": step / 2}) for step in range(3)]
     page = opened_panel(groups)
     follow(page)
-    soon(lambda: page.inner_text("#follow-plot .series:nth-child(2)").strip() == "believed 0")
+    soon(lambda: page.inner_text("#follow-plot .series:nth-child(2)").split() == ["believed", "0"])
     soon(lambda: page.locator("#follow-plot .band").count() == 1)
     named = [synthetic_traces.group([1.0, 0.0], step=step, belief={**BELIEF, "of": "accuracy"}) for step in range(3)]
     page = opened_panel(named)

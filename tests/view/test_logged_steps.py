@@ -48,13 +48,15 @@ def test_a_batch_has_the_step_of_its_log_everywhere(opened, tmp_path):
     soon(lambda: page.inner_text("#step-shown") == "4 (1 – 6)")
     soon(lambda: page.get_attribute("#step", "aria-valuetext") == "step 4")
     soon(lambda: at_cursor(page, "reward")[0] == "step 4")
+    page.click("#alarms summary")
     soon(lambda: page.inner_text(".alarm button") == "step 4")
     soon(lambda: page.inner_text(".alarm bdi") == "it loops.")
     soon(lambda: page.locator(".mark title").first.text_content() == "repetition at step 4: it loops.")
-    soon(lambda: "a prompt of step 3" in page.inner_text("#given summary"))
+    page.click("#given summary")
+    soon(lambda: "a prompt of step 3" in page.inner_text("#given-facts"))
     page.click(".alarm button")
     settled(page, "Step 4: it loops.")
-    page.check("input[value=all]")
+    page.check("#all-steps")
     soon(lambda: page.locator(".row-title").nth(3).inner_text().startswith("step 4"))
     page.keyboard.press("f")
     until(page, "document.querySelectorAll('#side-group-0 option').length === 3")
@@ -66,13 +68,14 @@ def test_a_batch_has_the_step_of_its_log_everywhere(opened, tmp_path):
 def test_the_legend_tells_the_evaluation_at_or_before_the_cursor(opened, tmp_path):
     page = opened(write_page(a_run(tmp_path), tmp_path / "report.html").path, "#split=train&step=5")
     shows(page, 5)  # the last batch, before the last evaluation
-    soon(lambda: at_cursor(page, "reward") == ("step 6", ["train 0.5", "eval easy 0.5 at 3"]))
+    soon(lambda: at_cursor(page, "reward") == ("step 6", ["train 0.5", "eval easy 0.25 → 0.5 at 3 → 0.75"]))
+    soon(lambda: page.locator(".series b").nth(1).inner_text() == "0.5")  # the other two are not at the cursor
     page.click("#step-back")
     page.click("#step-back")
     page.click("#step-back")
-    soon(lambda: at_cursor(page, "reward") == ("step 3", ["train 0.2", "eval easy 0.5"]))
+    soon(lambda: at_cursor(page, "reward") == ("step 3", ["train 0.2", "eval easy 0.25 → 0.5 → 0.75"]))
     page.click("#step-back")
-    soon(lambda: at_cursor(page, "reward") == ("step 2", ["train 0.1", "eval easy 0.25 at 0"]))
+    soon(lambda: at_cursor(page, "reward") == ("step 2", ["train 0.1", "eval easy 0.25 at 0 → 0.75"]))
 
 
 def test_curves_of_what_was_not_logged_count_alike(opened, tmp_path):

@@ -22,7 +22,8 @@ ABOUT = {
 
 
 PROMPT = f"<|im_start|>user\n{HOSTILE}\u202e 6 times 7?  <|im_end|>\n<|im_start|>assistant\n"
-FIRST_PROMPT = {"step": 0, "text": PROMPT, "tokens": 1047, "flags": ["it begins with two <s>", HOSTILE]}
+TWO_BOS = "it begins with two <s>: the text has one, and the tokenizer adds another"
+FIRST_PROMPT = {"step": 0, "text": PROMPT, "tokens": 1047, "flags": [TWO_BOS, HOSTILE]}
 
 
 def evaluation(step, split, reward, accuracy):
@@ -85,6 +86,7 @@ def test_the_header_says_what_the_run_is_and_what_it_reached(opened, report):
     page = opened(report)
     summary = page.locator("#about summary")
     soon(lambda: HOSTILE in summary.inner_text())
+    soon(lambda: page.inner_text("#facts") == "40 steps of train; 42 groups, 84 attempts")
     for told in ("me/sums, 7,473 rows", "rewards accuracy + format × 0.25 + length (monitor)", "8 changed options"):
         soon(lambda told=told: told in summary.inner_text())
     soon(lambda: page.locator("#about dl").is_hidden())
@@ -92,6 +94,7 @@ def test_the_header_says_what_the_run_is_and_what_it_reached(opened, report):
     soon(lambda: page.locator("#about code").all_inner_texts() == [f"option_{i}={HOSTILE}" for i in range(8)])
     soon(lambda: "eval_easy (64 rows)" in page.inner_text("#about"))
     soon(lambda: "torch 2.9.0" in page.inner_text("#about"))
+    soon(lambda: "40 steps of train" in page.inner_text("#about dd >> nth=0"))
     easy, hard = page.locator(".result").nth(0), page.locator(".result").nth(1)
     told = "eval easy reward 0.125 → 0.969; accuracy 0.125 → 0.969; format 1 → 1"
     soon(lambda: " ".join(easy.inner_text().split()) == told)
@@ -111,10 +114,11 @@ def test_a_local_model_is_named_by_the_last_part_of_its_path(opened, tmp_path):
 def test_the_first_prompt_is_shown_as_the_model_saw_it(opened, report):
     page = opened(report)
     summary, text = page.locator("#given summary"), page.locator("#given-text")
-    told = f"As the model saw it · the first prompt of the run, 1,047 tokens · it begins with two <s> · {HOSTILE}"
-    soon(lambda: summary.inner_text() == told)
+    soon(lambda: summary.inner_text() == f"As the model saw it · it begins with two <s> · {HOSTILE}")
     soon(lambda: text.is_hidden())
     summary.click()
+    told = f"the first prompt of the run, 1,047 tokens · {TWO_BOS} · {HOSTILE}"
+    soon(lambda: page.inner_text("#given-facts") == told)
     soon(lambda: text.is_visible())
     soon(lambda: text.text_content() == PROMPT)
     soon(lambda: text.inner_text().startswith("<|im_start|>user\n</script><script>"))  # line by line
@@ -126,8 +130,8 @@ def test_a_long_first_prompt_scrolls_by_itself(opened, tmp_path):
     long = {**FIRST_PROMPT, "text": "\n".join(["line " * 300] * 200), "step": 7}
     page = opened(write_page(a_run(tmp_path, first_prompt=long), tmp_path / "report.html").path)
     summary, text = page.locator("#given summary"), page.locator("#given-text")
-    soon(lambda: "a prompt of step 8, the first that was kept, 1,047 tokens" in summary.inner_text())
     summary.click()
+    soon(lambda: "a prompt of step 8, the first that was kept, 1,047 tokens" in page.inner_text("#given-facts"))
     soon(lambda: text.evaluate("node => node.scrollHeight > node.clientHeight && node.clientHeight < innerHeight / 2"))
     soon(lambda: sideways(page) == 0)
 
@@ -136,11 +140,11 @@ def test_a_long_first_prompt_scrolls_by_itself(opened, tmp_path):
 def test_a_run_that_says_little_of_itself_opens(opened, tmp_path, about):
     page = opened(write_page(a_run(tmp_path, about, first_prompt=None), tmp_path / "report.html").path)
     shows(page, 38, group=1)
-    soon(lambda: page.locator("#about").is_visible() == (about is not None))
-    soon(lambda: page.locator("#about details").count() == 0)
+    told = "reward accuracy · 4 attempts a prompt" if about else "What the run is"
+    soon(lambda: page.inner_text("#about summary") == told)
     soon(lambda: page.locator("#given").is_hidden())
-    if about:
-        soon(lambda: page.inner_text("#about") == "reward accuracy · 4 attempts a prompt")
+    page.click("#about summary")
+    soon(lambda: page.locator("#about dt").all_inner_texts() == ["sampled at", "first → last evaluation"])
 
 
 def test_the_cursor_s_label_covers_no_half_of_another(opened, report):
@@ -148,12 +152,15 @@ def test_the_cursor_s_label_covers_no_half_of_another(opened, report):
     reward = curve(page, "reward")
     hidden = "nodes => nodes.filter(n => n.getAttribute('visibility') === 'hidden').map(n => n.textContent)"
     ticks = reward.locator("> svg > text")
-    soon(lambda: ticks.evaluate_all(hidden) == [])
+    soon(lambda: ticks.evaluate_all(hidden) == ["step 0"])
+    for step in (1, 2):
+        point(reward, step)
+        soon(lambda: ticks.evaluate_all(hidden) == ["step 0"])
     for step in (19, 20, 21):
         point(reward, step)
         soon(lambda: "20" in ticks.evaluate_all(hidden))
     page.mouse.move(0, 0)
-    soon(lambda: ticks.evaluate_all(hidden) == [])
+    soon(lambda: ticks.evaluate_all(hidden) == ["step 0"])
 
 
 def test_a_plot_tells_each_series_at_the_cursor_and_between_logged_points(opened, report):
@@ -161,11 +168,14 @@ def test_a_plot_tells_each_series_at_the_cursor_and_between_logged_points(opened
     reward = curve(page, "reward")
     point(reward, 24)
     soon(lambda: reward.locator(".where text").text_content() == "step 24")
-    soon(lambda: values(reward) == ["train 0.5 at 20", "eval easy 0.5 at 20", "eval hard 0 at 20"])
+    easy, hard = "eval easy 0.125 → 0.5{} → 0.969", "eval hard 0 → 0{} → 0"
+    soon(lambda: values(reward) == ["train 0.5 at 20", easy.format(" at 20"), hard.format(" at 20")])
     point(reward, 20)
-    soon(lambda: values(reward) == ["train 0.5", "eval easy 0.5", "eval hard 0"])
+    soon(lambda: values(reward) == ["train 0.5", easy.format(""), hard.format("")])
+    wide = reward.locator("> svg").bounding_box()["width"]
     point(reward, 4)
-    soon(lambda: values(reward) == ["train –", "eval easy 0.125 at 0", "eval hard 0 at 0"])
+    soon(lambda: values(reward) == ["train –", "eval easy 0.125 at 0 → 0.969", "eval hard 0 at 0 → 0"])
+    assert reward.locator("> svg").bounding_box()["width"] == wide  # whatever is told beside it
     page.mouse.move(0, 0)
     soon(lambda: reward.locator(".where text").text_content() == "step 1")
     # Each evaluation in a style of its own, its points marked; the ends of both axes are told.
@@ -279,6 +289,55 @@ def test_every_metric_can_be_found_and_drawn(opened, report):
     soon(lambda: page.evaluate("window.hacked") is None)
 
 
+NAMES = ["few", *(f"of_a_very_long_name_of_a_held_out_split_of_problems_{n}" for n in range(9))]
+TOP = "node => node.getBoundingClientRect().top"
+# Of nodes beside each other, whatever their height, the middles are equal.
+LINES = """nodes => new Set(nodes.map((node) => {
+  const { top, bottom } = node.getBoundingClientRect();
+  return Math.round((top + bottom) / 8);
+})).size"""
+# Of each series in a key, whether its name is cut, and whether its value is.
+CUT = """nodes => nodes.map((node) => {
+  const [name, value] = [...node.children].slice(-2);
+  const end = node.closest(".curve").getBoundingClientRect().right;
+  return [name.scrollWidth > name.offsetWidth, value.getBoundingClientRect().right > end];
+})"""
+
+
+def evaluated_on(folder, splits):
+    """The page of a run with an alarm that was evaluated on so many splits, at first and at last."""
+    names = [f"eval_{name}" for name in NAMES[:splits]]
+    groups = [synthetic_traces.group([1.0, 0.0], length=1, step=step, prompt="word " * 60) for step in (0, 1)]
+    groups += [synthetic_traces.group([1.0, 0.0], length=1, split=name) for name in names]
+    shares = {"groups/alive": 0.5, "groups/all_bad": 0.5}
+    metrics = [{"step": step, "reward": 0.5, "kl": 0.1, "entropy": 0.25, **shares} for step in (1, 2)]
+    metrics += [{"step": 0, f"{name}_runtime": 1.0, "eval_reward": 0.1234} for name in names]
+    metrics += [{"step": 2, f"{name}_runtime": 1.0, "eval_reward": 0.3234} for name in names]
+    alarms = [{"step": 1, "name": "repetition", "message": "it loops", "groups": []}]
+    run = synthetic_traces.write_traces(folder, groups, alarms, metrics, ABOUT | {"model": "small"}, [])
+    return write_page(run, folder / "report.html").path
+
+
+@pytest.mark.parametrize(("splits", "told"), [(1, "1 step of eval_few"), (6, "6 other splits")])
+def test_attempts_begin_in_the_upper_half_and_filters_are_one_row(opened, tmp_path, splits, told):
+    page = opened(evaluated_on(tmp_path, splits))
+    page.set_viewport_size({"width": 1400, "height": 900})
+    soon(lambda: page.inner_text("#facts").startswith(f"2 steps of train, {told}; "))
+    soon(lambda: page.locator(".attempt .body").first.evaluate(TOP) < 450)
+    page.set_viewport_size({"width": 1200, "height": 900})
+    soon(lambda: page.locator("#controls > *").filter(visible=True).evaluate_all(LINES) == 1)
+
+
+def test_a_key_cuts_names_but_no_values_and_is_scrolled(opened, tmp_path):
+    page = opened(evaluated_on(tmp_path, 10))
+    plot = curve(page, "reward")
+    series, key = plot.locator(".series"), plot.locator(".value")
+    soon(lambda: values(plot)[1] == "eval few 0.123 → 0.323")
+    soon(lambda: series.evaluate_all(CUT) == [[False, False]] * 2 + [[True, False]] * 9)
+    soon(lambda: series.last.locator("bdi").get_attribute("title") == f"eval {NAMES[-1]}".replace("_", " "))
+    soon(lambda: key.evaluate("node => [node.scrollHeight > node.clientHeight, node.tabIndex]") == [True, 0])
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_narrow_page_does_not_scroll_sideways_and_all_can_be_read(browser, report, scheme):
     with in_scheme(browser, scheme, viewport={"width": 390, "height": 800}) as page:
@@ -301,7 +360,7 @@ FAINT = """() => {
   const contrast = (a, b) => (Math.max(light(a), light(b)) + 0.05) / (Math.min(light(a), light(b)) + 0.05);
   const page = getComputedStyle(document.body).backgroundColor;
   const found = [];
-  for (const node of document.querySelectorAll("#about *, #given *, #results *, .curve figcaption *, #picker *")) {
+  for (const node of document.querySelectorAll("#about *, #given *, figcaption *, .series *, #picker *")) {
     const html = node.namespaceURI.endsWith("xhtml");
     if (html && contrast(getComputedStyle(node).color, page) < 4.5) found.push(node.outerHTML);
   }

@@ -78,7 +78,7 @@ def a_run(folder):
 def test_it_opens_on_a_live_group_of_the_last_steps(opened, report):
     page = opened(report)
     soon(lambda: page.title().startswith("run"))
-    soon(lambda: "3 steps of train, 1 step of eval_easy; 10 groups, 40 attempts" in page.inner_text("#facts"))
+    soon(lambda: page.inner_text("#facts") == "3 steps of train, 1 step of eval_easy; 10 groups, 40 attempts")
     soon(lambda: titles(page) == ["alive at 5", "solved at 5", "bad at 5"])
     shows(page, 5)
     soon(lambda: page.locator("#note").is_hidden())
@@ -165,7 +165,7 @@ def test_filters_by_choice(opened, report, control, value, here, everywhere):
     page.select_option(control, value)
     soon(lambda: titles(page) == here)
     soon(lambda: page.locator(".attempt, .empty").count() > 0)
-    page.check("input[value=all]")
+    page.check("#all-steps")
     settled(page, f"{everywhere} group{'s' * (everywhere > 1)} over all steps.")
     soon(lambda: page.locator(".row").count() == everywhere)
     page.click("#clear")
@@ -173,6 +173,7 @@ def test_filters_by_choice(opened, report, control, value, here, everywhere):
 
 
 def test_folded_filters_tell_how_many_are_in_use(opened, report):
+    soon(lambda: opened(report, FIRST).locator("#clear").is_hidden())
     page = opened(report, f"{FIRST}&kept=zero_variance&max=1.5")
     soon(lambda: titles(page) == ["bad at 0"])
     soon(lambda: page.inner_text("#more-filters summary") == "More filters (2 in use)")
@@ -181,6 +182,8 @@ def test_folded_filters_tell_how_many_are_in_use(opened, report):
     soon(lambda: (page.input_value("#kept"), page.input_value("#reward-max")) == ("zero_variance", "1.5"))
     page.click("#clear")
     soon(lambda: page.inner_text("#more-filters summary") == "More filters")
+    soon(lambda: page.locator("#clear").is_hidden())
+    soon(lambda: page.evaluate("document.activeElement.id") == "list")  # the keys go on from there
 
 
 def test_filter_by_reward(opened, report):
@@ -222,7 +225,7 @@ def test_a_search_covers_all_steps_until_it_ends_or_a_scope_is_chosen(opened, re
     page.fill("#query", "alive at 5")
     settled(page, "1 group over all steps.")
     shows(page, 5)
-    soon(lambda: page.is_checked("input[value=all]"))
+    soon(lambda: page.is_checked("#all-steps"))
     page.fill("#query", "")
     settled(page, "3 groups here.")
     shows(page, 5)
@@ -233,19 +236,19 @@ def test_a_search_covers_all_steps_until_it_ends_or_a_scope_is_chosen(opened, re
     settled(again, "3 groups over all steps.")
     again.keyboard.press("Escape")
     settled(again, "3 groups here.")
-    page.check("input[value=step]")
+    page.uncheck("#all-steps")
     settled(page, "1 group here.")
     soon(lambda: "scope=step" in page.evaluate("location.hash"))
     again = opened(report, page.evaluate("location.hash"))
     settled(again, "1 group here.")
-    page.check("input[value=all]")
+    page.check("#all-steps")
     page.fill("#query", "")
     settled(page, "9 groups over all steps.")
 
 
 def test_a_search_keeps_the_group_in_view_if_it_matches(opened, report):
     page = opened(report, "#split=train&step=5&group=0.0.1")
-    page.check("input[value=all]")
+    page.check("#all-steps")
     page.check("#regex")
     page.fill("#query", "at [05]$")
     settled(page, "6 groups over all steps.")
@@ -283,7 +286,7 @@ def test_an_invalid_pattern_says_so(browser, opened, report):
 
 def test_a_pattern_that_takes_for_ever_is_cancelled(opened, report):
     page = opened(report, FIRST)
-    page.check("input[value=all]")
+    page.check("#all-steps")
     page.check("#regex")
     page.fill("#query", r"(\w+\s?)+$!")
     until(page, "document.querySelector('#status').textContent.includes('Searching')")
@@ -343,7 +346,7 @@ def test_attempts_out_of_sight_are_counted(opened_panel):
     page.set_viewport_size({"width": 1400, "height": 800})
     page.keyboard.press("e")  # equal ones stay one column else
     soon(lambda: page.locator(".attempt").count() == 16)
-    soon(lambda: re.fullmatch(r"1[12] more to the right", page.inner_text("#more-right")))
+    soon(lambda: re.fullmatch(r"1[12] more →", page.inner_text("#more-right")))
     before = int(page.inner_text("#more-right").split()[0])
     page.click("#more-right")
     soon(lambda: 0 < int(page.inner_text("#more-right").split()[0]) < before)
@@ -354,7 +357,7 @@ def test_attempts_out_of_sight_are_counted(opened_panel):
 def test_an_attempt_says_how_it_ended(opened, report):
     page = opened(report, "#split=train&step=1&group=0.0.0")
     worst = page.locator(".attempt[data-attempt='0']")
-    soon(lambda: worst.locator(".outcome").all_inner_texts() == ["timeout", "truncated"])
+    soon(lambda: worst.locator(".outcome").all_inner_texts() == ["truncated", "timeout"])
     soon(lambda: "KL 0.25" in worst.inner_text())
     soon(lambda: worst.locator(".extra dd").inner_text() == HOSTILE)
     think = body(page, 3).locator("details")
@@ -540,7 +543,7 @@ def test_credit_is_switched_off_and_lets_other_marks_be_seen(opened_panel):
     page.click("#credit")
     until(page, "document.querySelectorAll('mark.heat').length > 0")
     page.keyboard.press("Escape")
-    page.click("#clear")
+    soon(lambda: page.locator("#clear").is_hidden())
     page.locator(".row").nth(1).click()
     shows(page, 0, group=1)
     soon(lambda: page.locator("mark.heat, .step, #credit, #credit-legend").count() == 0)
@@ -717,6 +720,8 @@ def test_without_beliefs_there_is_no_calibration(opened, opened_panel, report):
 def test_an_alarm_leads_to_its_group(opened, report):
     page = opened(report)
     page.select_option("#verdict", "all_good")
+    soon(lambda: page.inner_text("#alarms summary") == "2 alarms: repetition, dead groups")
+    page.click("#alarms summary")
     soon(lambda: page.locator(".alarm b").all_inner_texts() == ["repetition", "dead groups"])
     page.click(".alarm:has-text('repetition') button")
     shows(page, 5, group=2, round=1)

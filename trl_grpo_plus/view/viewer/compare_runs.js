@@ -175,7 +175,7 @@ function curveNode(name, series, values, xs, axis) {
   remove.addEventListener("click", () => [curves.names.splice(curves.names.indexOf(name), 1), drawCurves()]);
   node.querySelector(".title").after(remove);
   const without = values.flatMap((points, r) => (points ? [] : [runName(r)]));
-  if (without.length) node.append(el("p", { className: "muted" }, "Not logged: ", el("bdi", {}, without.join(", "))));
+  if (without.length) node.querySelector(".value").after(el("p", { className: "muted" }, "Not logged: ", el("bdi", {}, without.join(", "))));
   return node;
 }
 

@@ -124,7 +124,7 @@ function showHit(body) {
 }
 
 function moreToTheRightTool() {
-  const button = el("button", { type: "button", id: "more-right", hidden: true });
+  const button = el("button", { type: "button", id: "more-right", title: "Attempts to the right", hidden: true });
   button.addEventListener("click", () => ($("columns").scrollLeft += Math.max(260, $("columns").clientWidth - 60)));
   return button;
 }
@@ -139,7 +139,7 @@ function countHidden(cols) {
     });
     if (!$("more-right")) return;
     $("more-right").hidden = !hidden.length;
-    $("more-right").textContent = `${number(hidden.length)} more to the right`;
+    $("more-right").textContent = `${number(hidden.length)} more →`;
   };
   cols.addEventListener("scroll", update);
   new ResizeObserver(update).observe(cols);
@@ -150,12 +150,14 @@ function countHidden(cols) {
 function scores(attempt, pinned) {
   const pin = tool(`pin-${attempt.attempt}`, "Pin", "p", pinned, () => togglePin(attempt.attempt));
   const copy = copyButton(`copy-${attempt.attempt}`, "Copy", `Copy the text of attempt ${attempt.attempt}`, () => attempt.text);
-  const title = el("h3", {}, ...equalsTitle(attempt), attempt.best ? el("span", { className: "tag" }, "best") : null);
+  const times = attempt.members.length;
+  const equals = times > 1 ? el("span", { className: "tag times", title: `Equal: attempts ${attempt.members.join(", ")}` }, `× ${times}`) : null;
+  const title = el("h3", {}, `#${attempt.attempt}`, equals, attempt.best ? el("span", { className: "tag" }, "best") : null);
   const top = el("div", { className: "row-line" }, title, el("span", { className: "grow" }), copy, pin);
   const total = el("div", { className: "total" }, dot(attempt.reward), el("b", {}, number(attempt.reward)));
   total.append(el("span", { className: "muted" }, data.head.note ? "sum" : "reward"));
-  total.append(el("span", { className: "end" }, el("span", { className: "muted" }, "advantage "), signed(attempt.advantage)));
-  return el("div", { className: "scores" }, top, total, parts(attempt), rescoredTable(attempt), facts(attempt), extra(attempt));
+  total.append(el("span", { className: "end" }, el("span", { className: "muted" }, "advantage "), signed(attempt.advantage)), facts(attempt));
+  return el("div", { className: "scores" }, top, total, parts(attempt), rescoredTable(attempt), extra(attempt));
 }
 
 function parts(attempt) {
@@ -173,7 +175,9 @@ function facts(attempt) {
   const counts = [];
   if (attempt.tokens !== null) counts.push(count(attempt.tokens, "token"));
   if (attempt.kl !== null) counts.push(`KL ${number(attempt.kl)}`);
-  const line = el("div", { className: "muted facts" }, counts.join(", "));
+  const [, ...equals] = attempt.members.map((other) => `#${other}`);
+  if (equals.length) counts.push(`also ${equals.join(" ")}`);
+  const line = el("span", { className: "muted facts" }, counts.join(", "));
   if (attempt.truncated) line.append(" ", el("span", { className: "outcome" }, "truncated"));
   return line;
 }
@@ -206,15 +210,6 @@ function equalKey({ text, roles, reward, advantage, parts, truncated, steps, res
 function movePins(columns) {
   const standsFor = (pin) => columns.find(({ members }) => members.includes(pin))?.attempt;
   state.pins = [...new Set(state.pins.map(standsFor))].filter((pin) => pin !== undefined).slice(-2);
-}
-
-function equalsTitle({ attempt, members }) {
-  const title = [`#${attempt}`];
-  if (members.length > 1) {
-    const others = members.slice(1).map((other) => `#${other}`).join(" ");
-    title.push(el("span", { className: "tag times", title: `Equal: attempts ${members.join(", ")}` }, `× ${members.length}`), el("span", { className: "muted others" }, others));
-  }
-  return title;
 }
 
 // -- a reward that was tried on what a run sampled: where it disagrees with what was recorded

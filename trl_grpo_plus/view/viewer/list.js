@@ -35,9 +35,10 @@ function readFilters() {
   showFiltersInUse();
 }
 
-// How many of the folded filters are in use.
+// How many of the folded filters are in use, and whether there is anything to clear.
 function showFiltersInUse() {
   const { alarm, kept, low, high } = state.filters;
+  $("clear").hidden = ![...FILTERS, ...LIMITS, "query"].some((id) => $(id).value);
   const used = [alarm, kept, low !== null || high !== null].filter(Boolean).length;
   $("more-filters").querySelector("summary").textContent = used ? `More filters (${used} in use)` : "More filters";
 }
@@ -48,6 +49,7 @@ function emptyFilters() {
 
 function clearFilters() {
   emptyFilters();
+  $("list").focus({ preventScroll: true }); // the button goes
   refresh();
 }
 

@@ -105,7 +105,7 @@ function fillAgain(before) {
   const differs = (name, now = data.head[name]) => JSON.stringify(before[name]) !== JSON.stringify(now);
   fillHead();
   fillGiven();
-  if (differs("results")) fillResults();
+  fillAbout();
   if (differs("alarms")) fillAlarms();
   fillControls();
   if (differs("scale", [data.scale, data.range])) drawLegend();
@@ -209,13 +209,12 @@ const clock = () => new Date().toLocaleTimeString();
 
 function goLive(index) {
   Object.assign(live, { news: data.head.live, index });
-  $("keys").before(el("span", { id: "live" }));
   $("note").after(el("p", { id: "live-note", role: "status", hidden: true }));
   const followed = !new URLSearchParams(location.hash.slice(1)).has("step");
   const box = el("input", { type: "checkbox", id: "follow-last", checked: followed });
   document.body.classList.toggle("waiting", !data.n);
   box.addEventListener("input", followFrom);
-  $("where").append(el("label", { hidden: !data.n }, box, " Follow the last step"));
+  $("keys").before(el("span", { id: "live" }), el("label", { className: "muted", hidden: !data.n }, box, " Follow the last step"));
   live.last = lastStep();
   showState(data.head.live);
   document.addEventListener("visibilitychange", poll);

@@ -1,16 +1,18 @@
-// Draws what stands above the list: what the run is, its first prompt, the results of its evaluations, its alarms, its
-// curves, the metrics that a reader picks, and the calibration of beliefs. It needs base.js, text.js and plot.js, and
-// page.js, which goes where a click leads.
+// Draws what stands above the list: what the run is and what it reached, its first prompt, its alarms, its curves, the
+// metrics that a reader picks, and the calibration of beliefs. It needs base.js, text.js and plot.js, and page.js, which
+// goes where a click leads.
 
 // -- what the run is
 
+// Of one split besides the training its steps are told, of more how many they are: all are in the details.
 function fillHead() {
   const { title, groups, groups_total: total, attempts, attempts_total: all, note, panel } = data.head;
   document.title = `${title}: attempts side by side`;
   if ($("run").textContent !== title) $("run").replaceChildren(el("bdi", {}, title));
-  const steps = data.splits.map((split) => `${count(data.steps[split].length, "step")} of ${split}`).join(", ");
+  const [steps, ...others] = stepTexts();
+  const shown = [steps, ...(others.length > 1 ? [count(others.length, "other split")] : others)].join(", ");
   const left = total - groups;
-  $("facts").textContent = data.n ? `${steps}; ${count(groups, "group")}, ${count(attempts, "attempt")}` : "";
+  $("facts").textContent = data.n ? `${shown}; ${count(groups, "group")}, ${count(attempts, "attempt")}` : "";
   const sentences = [];
   if (left) sentences.push(`Left out for size: ${number(left)} of ${number(total)} groups (${number(all - attempts)} of ${number(all)} attempts), evenly over the steps; those that an alarm names and live ones stay longest.`);
   if (note) sentences.push(note);
@@ -19,39 +21,36 @@ function fillHead() {
   document.body.classList.toggle("panel", panel);
 }
 
-const MOST_OPTIONS = 6; // so many options stand in sight, more are folded
+const stepTexts = () => data.splits.map((split) => `${count(data.steps[split].length, "step")} of ${split}`);
 
 function fillAbout() {
-  const { about } = data.head;
+  const { about, results, weights } = data.head;
+  const facts = [about.model, datasetText(about.dataset), rewardsText(weights), attemptsText(about)].filter(Boolean);
   const options = Object.entries(about.options || {});
-  const facts = [about.model, datasetText(about.dataset), rewardsText(data.head.weights), attemptsText(about)].filter(Boolean);
-  const versions = Object.entries(about.versions || {}).map(([name, version]) => `${name} ${version}`);
-  if (!about.model && !options.length) return fillPlain(facts);
   const evaluations = Object.entries(about.evaluations || {}).filter(([, rows]) => rows !== null);
-  const folded = [
-    ["changed options", options.length > MOST_OPTIONS ? optionNodes(options) : []],
-    ["evaluated on", evaluations.map(([split, rows]) => el("bdi", {}, `${split} (${count(rows, "row")})`))],
-    ["versions", versions.map((version) => el("bdi", {}, version))],
+  const texts = (list) => list.map((text) => el("bdi", {}, text));
+  const rows = [
+    ["sampled at", texts(stepTexts())],
+    ["evaluated on", texts(evaluations.map(([split, rows]) => `${split} (${count(rows, "row")})`))],
+    ["first → last evaluation", results.map(resultNode)],
+    ["changed options", options.map(([name, value]) => el("code", {}, `${name}=${typeof value === "string" ? value : JSON.stringify(value)}`))],
+    ["versions", texts(Object.entries(about.versions || {}).map(([name, version]) => `${name} ${version}`))],
   ].filter(([, nodes]) => nodes.length);
-  const summary = el("summary", {}, ...dotted(facts.map((fact) => el("bdi", {}, fact))));
-  if (options.length > MOST_OPTIONS) summary.append(el("span", { className: "muted" }, ` · ${count(options.length, "changed option")}`));
-  else if (options.length) summary.append(" · ", ...optionNodes(options));
-  const list = el("dl", {}, ...folded.flatMap(([name, nodes]) => [el("dt", {}, name), el("dd", {}, ...nodes)]));
-  $("about").append(el("details", {}, summary, list));
-  $("about").hidden = false;
+  const changed = options.length ? [el("span", { className: "muted" }, count(options.length, "changed option"))] : [];
+  const [summary, list] = $("about").children;
+  const told = facts.length ? [...texts(facts), ...changed] : ["What the run is"];
+  refill(summary, dotted(told));
+  refill(list, rows.flatMap(([name, nodes]) => [el("dt", {}, name), el("dd", {}, ...nodes)]));
+  $("about").hidden = !facts.length && rows.length < 2;
 }
 
-// A run that was written before it said more.
-function fillPlain(facts) {
-  $("about").append(...dotted(facts.map((fact) => el("bdi", {}, fact))));
-  $("about").hidden = !facts.length;
+// While a run goes on this is asked again and again, and somebody may be reading what stays.
+function refill(node, children) {
+  const filled = el(node.localName, {}, ...children);
+  if (!filled.isEqualNode(node)) node.replaceChildren(...filled.childNodes);
 }
 
 const dotted = (nodes) => nodes.flatMap((node, i) => (i ? [" · ", node] : [node]));
-
-function optionNodes(options) {
-  return options.map(([name, value]) => el("code", {}, `${name}=${typeof value === "string" ? value : JSON.stringify(value)}`));
-}
 
 function datasetText(dataset) {
   if (!dataset) return "";
@@ -68,36 +67,13 @@ function rewardsText(weights) {
 
 const attemptsText = (about) => (about.num_generations ? `${about.num_generations} attempts a prompt` : "");
 
-// -- the first prompt of the run as the model saw it, which alone is kept: folded, with what to know of it in sight
-
-function fillGiven() {
-  const { first_prompt: prompt } = data.head;
-  $("given").hidden = !prompt;
-  // While a run goes on this is asked again and again, and somebody may be reading it.
-  if (!prompt || $("given-text").textContent === prompt.text) return;
-  // A run that an earlier version began has one of the step from which it went on.
-  const which = prompt.step ? `a prompt of step ${number(loggedStep(prompt.step, "train"))}, the first that was kept` : "the first prompt of the run";
-  const summary = [el("b", {}, "As the model saw it"), el("span", { className: "muted" }, `${which}, ${count(prompt.tokens, "token")}`)];
-  summary.push(...prompt.flags.map((flag) => el("bdi", {}, ...readable(flag))));
-  $("given").querySelector("summary").replaceChildren(...dotted(summary));
-  $("given-text").replaceChildren(...readable(prompt.text));
-}
-
-// -- what the evaluations reached
-
-// Of each evaluation: the reward at first and at last, and each reward's where there are several.
-function fillResults() {
-  const { results } = data.head;
-  $("results").hidden = !results.length;
-  $("results").replaceChildren();
-  for (const { split, steps, rewards } of results) {
-    const [total, ...each] = rewards;
-    const shown = each.length > 1 ? each : [];
-    const where = steps.length > 1 ? `steps ${steps.map((step) => number(step)).join(" and ")}` : `step ${number(steps[0])}`;
-    const node = el("span", { className: "result", title: `${split}, ${where}` }, el("bdi", {}, words(split)), " reward ", ...endsOf(total));
-    for (const one of shown) node.append(el("span", { className: "muted" }, "; ", el("bdi", {}, one[0]), " "), ...endsOf(one, "span"));
-    $("results").append(node);
-  }
+// What each evaluation reached: the reward at first and at last, and each reward's where there are several.
+function resultNode({ split, steps, rewards }) {
+  const [total, ...each] = rewards;
+  const where = steps.length > 1 ? `steps ${steps.map((step) => number(step)).join(" and ")}` : `step ${number(steps[0])}`;
+  const node = el("span", { className: "result", title: `${split}, ${where}` }, el("bdi", {}, words(split)), " reward ", ...endsOf(total));
+  for (const one of each.length > 1 ? each : []) node.append(el("span", { className: "muted" }, "; ", el("bdi", {}, one[0]), " "), ...endsOf(one, "span"));
+  return node;
 }
 
 function endsOf([, first, last], name = "b") {
@@ -105,15 +81,28 @@ function endsOf([, first, last], name = "b") {
   return [number(first, 3), " → ", el(name, {}, number(last, 3))];
 }
 
+// -- the first prompt of the run as the model saw it, which alone is kept: folded, with what is odd about it in sight
+
+function fillGiven() {
+  const { first_prompt: prompt } = data.head;
+  $("given").hidden = !prompt;
+  if (!prompt || $("given-text").textContent === prompt.text) return;
+  // A run that an earlier version began has one of the step from which it went on.
+  const which = prompt.step ? `a prompt of step ${number(loggedStep(prompt.step, "train"))}, the first that was kept` : "the first prompt of the run";
+  const flags = (list) => list.map((flag) => el("bdi", {}, ...readable(flag)));
+  const short = prompt.flags.map((flag) => flag.split(": ")[0]);
+  $("given").querySelector("summary").replaceChildren(...dotted(["As the model saw it", ...flags(short)]));
+  $("given-facts").replaceChildren(...dotted([`${which}, ${count(prompt.tokens, "token")}`, ...flags(prompt.flags)]));
+  $("given-text").replaceChildren(...readable(prompt.text));
+}
+
 // -- alarms
 
 function fillAlarms() {
   const { alarms } = data.head;
-  if (!alarms.length) return;
-  if ($("alarms").hidden) $("alarms").open = true;
-  $("alarms").hidden = false;
+  $("alarms").hidden = !alarms.length;
+  $("alarms").querySelector("summary").textContent = `${count(alarms.length, "alarm")}: ${alarms.map(({ name }) => words(name)).join(", ")}`;
   $("alarm-list").replaceChildren();
-  $("alarms").querySelector("summary").textContent = count(alarms.length, "alarm");
   for (const { name, count: n, times } of alarms) {
     const buttons = times.map((time) => {
       const button = el("button", { type: "button", title: alarmText(time.message) }, `step ${loggedStep(time.step, "train")}`);

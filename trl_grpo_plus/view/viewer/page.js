@@ -48,7 +48,6 @@ async function start() {
   listen();
   fillAbout();
   fillGiven();
-  fillResults();
   drawCurves(data.head.curves);
   fillPicker();
   fillCalibration();
@@ -72,8 +71,8 @@ function listen() {
   $("step").addEventListener("input", () => goToStep(data.steps[state.split][$("step").value]));
   $("step-back").addEventListener("click", () => moveStep(-1));
   $("step-on").addEventListener("click", () => moveStep(1));
-  $("scope").addEventListener("input", (event) => {
-    setScope(event.target.value);
+  $("all-steps").addEventListener("input", () => {
+    setScope($("all-steps").checked ? "all" : "step");
     refresh();
   });
   $("cancel").addEventListener("click", cancel);
@@ -138,7 +137,7 @@ function setSplit(split) {
 
 function setScope(scope) {
   Object.assign(state, { scope, scopeBefore: "" });
-  document.querySelector(`input[name=scope][value=${scope}]`).checked = true;
+  $("all-steps").checked = scope === "all";
 }
 
 function showStep() {

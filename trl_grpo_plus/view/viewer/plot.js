@@ -13,6 +13,7 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 const PLOT_HEIGHT = 96; // px, as in style.css
+const KEY_ROWS = 7; // so many series stand below each other beside a plot
 const SHAPES = ["M-2.6 0a2.6 2.6 0 1 0 5.2 0a2.6 2.6 0 1 0-5.2 0", "M-2.4-2.4h4.8v4.8h-4.8z", "M0-3.3L3.3 0L0 3.3L-3.3 0z", "M0-3L3 2.4H-3z"];
 
 function svg(name, attributes, ...children) {
@@ -27,7 +28,8 @@ function newPlot(spec, { xs, pick, go } = {}) {
   plot.where = svg("g", { class: "where" }, svg("rect", { height: 14, y: PLOT_HEIGHT - 14 }), svg("text", { y: PLOT_HEIGHT - 3 }));
   plot.picture = svg("svg", { role: "slider", tabindex: 0 });
   plot.caption = el("figcaption", {});
-  plot.node = el("figure", { className: spec.stacked ? "curve stacked" : "curve" }, plot.caption, plot.picture);
+  plot.key = el("div", { className: "value" });
+  plot.node = el("figure", {}, plot.caption, plot.key, plot.picture);
   plot.rest = (x) => restAt(plot, x);
   plot.fill = (spec, xs) => fillPlot(plot, spec, xs);
   plot.fill(spec, xs);
@@ -43,11 +45,14 @@ function fillPlot(plot, spec, xs) {
   const all = ascending(new Set(series.flatMap(({ points }) => points.map(([x]) => x))));
   const range = spec.range || (spec.stacked ? [0, 1] : extremes(series.flatMap(plotHeights)));
   const ends = xs || extremes(all);
-  Object.assign(plot, { filled, spec, series, all, range, xs: ends, values: series.map(() => el("b", {})) });
+  Object.assign(plot, { filled, spec, series, all, range, xs: ends, values: series.map(() => el("span", {})) });
   const attributes = { "aria-label": plotLabel(plot), "aria-valuemin": ends[0], "aria-valuemax": ends[1] };
   for (const [name, value] of Object.entries(attributes)) plot.picture.setAttribute(name, value);
-  plot.caption.className = series.length > 1 ? "many" : "";
-  plot.caption.replaceChildren(el("b", { className: "title", title: spec.title }, el("bdi", {}, spec.title)), plotKey(plot));
+  plot.node.className = ["curve", spec.stacked && "stacked", series.length > 1 && "many", series.length > KEY_ROWS && "crowded"].filter(Boolean).join(" ");
+  plot.caption.replaceChildren(el("b", { className: "title", title: spec.title }, el("bdi", {}, spec.title)));
+  plot.key.replaceChildren(...plotKey(plot));
+  plot.node.style.setProperty("--key", keyWidth(plot));
+  if (series.length > KEY_ROWS) plot.key.tabIndex = 0; // it scrolls
   showAt(plot, plot.at);
   drawPlot(plot);
 }
@@ -85,11 +90,18 @@ function endTexts([low, high], digits = 3) {
 
 // Each series' name, as it is drawn, and its value at the cursor. One that bears the plot's name is not named again.
 function plotKey({ spec, series, values }) {
-  return el("span", { className: "value" }, ...series.map((one, i) => {
+  return series.map((one, i) => {
     const named = series.length > 1 || (nameOf(one) !== words(spec.title) && one.name !== "train");
     const swatch = spec.stacked ? el("span", { className: `key ${styleOf(one, i)}` }) : lineKey(one, i);
-    return el("span", { className: "series" }, named ? swatch : null, named ? el("bdi", {}, `${nameOf(one)} `) : null, values[i], " ");
-  }));
+    const name = named ? [swatch, el("bdi", { title: nameOf(one) }, `${nameOf(one)} `)] : [];
+    return el("div", { className: "series" }, ...name, values[i]);
+  });
+}
+
+// Room for the longest name and values, whatever the cursor is at: beside a key that grew the plot would shrink.
+function keyWidth({ spec, series }) {
+  const letters = series.map((one) => nameOf(one).length + (spec.stacked ? 11 : 4 + 9 * Math.min(one.points.length, one.marked ? 3 : 1)));
+  return `calc(${Math.ceil(0.82 * largest(letters))}ch + ${spec.stacked ? 14 : 28}px)`;
 }
 
 function lineKey(one, i) {
@@ -123,7 +135,7 @@ function plotScale({ picture, xs: [first, last], range, spec }) {
   const texts = spec.stacked ? ["0%", "100%"] : endTexts(range);
   const [low, high] = texts.length > 1 ? range : [range[0] - 0.5, range[0] + 0.5];
   const ends = texts.map((text, i) => [range[i], text]);
-  const left = spec.stacked ? 30 : 10 + 6 * Math.max(...texts.map((text) => text.length));
+  const left = spec.stacked ? 34 : 10 + 6 * Math.max(...texts.map((text) => text.length));
   const [right, foot, top] = [6, PLOT_HEIGHT - 15, 7];
   const step = (width - left - right) / Math.max(last - first, 1);
   return {
@@ -154,9 +166,10 @@ function plotAxes(plot) {
     label(scale.left - 4, scale.y(end) + 3.5, "end", text),
   ]);
   const name = `${spec.xName || "step"} ${number(first)}`;
-  nodes.push(label(scale.left, PLOT_HEIGHT - 3, "start", name));
+  const start = label(scale.left, PLOT_HEIGHT - 3, "start", name);
+  nodes.push(start);
   const from = scale.left + 6 * name.length + 12;
-  plot.ticks = []; // [label, left, right]
+  plot.ticks = [[start, scale.left, from - 12]]; // [label, left, right]
   for (const x of plotTicks(first, last, (scale.right - scale.left) / 70)) {
     const wide = 3.2 * number(x).length;
     if (scale.x(x) - wide < from) continue;
@@ -233,11 +246,18 @@ function showAt(plot, x) {
   plot.at = x;
   const { spec, series, values, picture, cursor, where, scale } = plot;
   where.lastChild.textContent = x === null ? "" : `${spec.xName || "step"} ${number(x)}`;
-  const shown = series.map(({ points }, i) => {
+  const shown = series.map(({ points, marked }, i) => {
     const found = x === null ? points.at(-1) : points[indexAtOrBefore(points, x)];
     const value = found ? (spec.stacked ? `${Math.round(100 * found[1])}%` : number(found[1])) : "–";
     const from = found && found[0] !== x ? ` at ${number(found[0])}` : "";
-    values[i].replaceChildren(value, el("span", { className: "from" }, from));
+    // Of evaluations, which are few, also where they came from and what they reached.
+    const [first, last] = marked && points.length > 1 ? [points[0], points.at(-1)] : [];
+    values[i].replaceChildren(
+      first && first !== found ? `${number(first[1], 3)} → ` : "",
+      found || !first ? el("b", {}, first ? number(found[1], 3) : value) : "",
+      from,
+      last && last !== found ? `${found ? " → " : ""}${number(last[1], 3)}` : "",
+    );
     return `${nameOf(series[i])} ${value}${from}`;
   });
   picture.setAttribute("aria-valuenow", x ?? plot.xs[1]);
@@ -246,7 +266,7 @@ function showAt(plot, x) {
   for (const node of [cursor, where]) node.setAttribute("visibility", x === null ? "hidden" : "visible");
   for (const end of ["x1", "x2"]) cursor.setAttribute(end, scale.x(x ?? 0));
   const wide = 6 * where.textContent.length + 6;
-  const begin = Math.max(0, Math.min(scale.width - wide, scale.x(x ?? 0) - wide / 2));
+  const begin = Math.max(scale.left - 3, Math.min(scale.width - wide, scale.x(x ?? 0) - wide / 2));
   where.setAttribute("transform", `translate(${begin.toFixed(1)})`);
   where.firstChild.setAttribute("width", wide);
   // No half number beside the cursor's own label.

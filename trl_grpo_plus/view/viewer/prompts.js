@@ -229,8 +229,8 @@ async function drawFollow(g, turn) {
 }
 
 function followHead(g) {
-  const title = el("h2", {}, titleNode(data.title[g]));
-  const head = el("div", { id: "group-head" }, title, el("span", { className: "muted" }, data.split[g]), el("span", { className: "grow" }));
+  const title = el("h2", { className: "row-title grow" }, titleNode(data.title[g]));
+  const head = el("div", { id: "group-head" }, el("span", { className: "muted" }, data.split[g]), title);
   head.append(tool("follow-on", "Follow", "f", true, toggleFollow), tool("diff", "Differences", "d", diffOn(), toggleDiff));
   head.append(tool("unfold", "Thinking", "t", state.unfold, toggleFold));
   if (canRender()) head.append(tool("rendered", "Rendered", "m", state.rendered, toggleRendered));
