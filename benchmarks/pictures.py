@@ -170,6 +170,7 @@ def every_metric(page: Any) -> None:
     for name in ("grad_norm", "clip_ratio/region_mean", "frac_reward_zero_std", "tokens/trained"):
         if (box := page.locator(f"#metric-names input[data-metric='{name}']")).count():
             box.check()
+    page.locator("#metric-names").evaluate("node => { node.scrollTop = 0; }")
 
 
 # Name of a picture -> the address within the page, and what is done there.
@@ -193,8 +194,9 @@ def screenshot(page_file: Path, place: str, act: Any, target: Path) -> None:
         act(page)
         page.wait_for_timeout(700)  # until it is drawn
         picture = Image.open(io.BytesIO(page.screenshot()))
-        # The default method may give a rare colour that of its neighbours: orange becomes red.
-        picture.quantize(256, method=Image.Quantize.MAXCOVERAGE).save(target, optimize=True)
+        # The default method may give a rare colour that of its neighbours: orange becomes red. This one alone gives
+        # the light grounds a tint, which `kmeans` takes away.
+        picture.quantize(256, method=Image.Quantize.MAXCOVERAGE, kmeans=1).save(target, optimize=True)
         browser.close()
 
 
