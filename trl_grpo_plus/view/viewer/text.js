@@ -125,6 +125,9 @@ function taskNode(group, marked) {
   const references = group.reference.map(([name, text], i) => labelledText(name, text, marked[group.prompt.length + i], true));
   const node = el("div", { id: "task" }, el("div", { className: "prompt", tabIndex: 0 }, ...parts));
   if (references.length) node.append(el("div", { className: "reference", tabIndex: 0 }, ...references));
+  // Room for some lines of the reference, of about so many characters: with more it scrolls beside a short prompt.
+  const lines = group.reference.flatMap(([, text]) => text.split("\n")).map((line) => Math.ceil(line.length / 26) || 1);
+  node.style.setProperty("--lines", Math.min(4.4, lines.reduce((a, b) => a + b, 0)));
   return node;
 }
 
