@@ -32,6 +32,30 @@ def scoring(cls):
     return ScoringItself
 
 
+def judging(cls):
+    """A trainer whose model judges what it wrote, by what it writes next."""
+
+    class JudgingItself(cls):
+        def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
+            judgements = self._generate(list(prompts))[1]
+            return self.accelerator.gather(torch.tensor([[sum(ids) % 3.0] for ids in judgements]))
+
+    return JudgingItself
+
+
+def choosing(cls):
+    """A trainer that samples again if its rewards call for it."""
+
+    class Choosing(cls):
+        def _generate(self, prompts):
+            generated = super()._generate(prompts)
+            inputs = [{"prompt": prompt} for prompt in prompts]
+            rewards = self._calculate_rewards(inputs, prompts, generated[3], generated[1])
+            return generated if rewards.mean() > 0.5 else super()._generate(prompts)
+
+    return Choosing
+
+
 def writing(cls):
     """A trainer that samples without a model."""
 
@@ -45,7 +69,7 @@ def writing(cls):
     return WritingItself
 
 
-@pytest.mark.parametrize("subclass", [adding, scoring, writing])
+@pytest.mark.parametrize("subclass", [adding, scoring, judging, choosing, writing])
 def test_with_all_options_off_it_trains_as_on_trls(tmp_path, subclass):
     ours, theirs = (
         tiny_models.trained(tmp_path, tiny_models.digits, subclass(cls)) for cls in (GRPOPlusTrainer, GRPOTrainer)
@@ -54,7 +78,7 @@ def test_with_all_options_off_it_trains_as_on_trls(tmp_path, subclass):
     assert any(tiny_models.losses(ours))
 
 
-@pytest.mark.parametrize("subclass", [adding, scoring])
+@pytest.mark.parametrize("subclass", [adding, scoring, judging])
 @pytest.mark.parametrize(
     "options", [{"zero_variance_groups": "drop"}, {"zero_variance_groups": "resample"}, {"std_ddof": 0}], ids=str
 )

@@ -33,10 +33,6 @@ from ..utils.validation import ConfigError
 logger = get_logger(__name__)
 
 
-def _no_batch(*args: Any) -> Any:
-    raise AssertionError("no batch is being made")
-
-
 @dataclass
 class Batch:
     """One rank's part of a generation batch.
@@ -47,7 +43,7 @@ class Batch:
         input_indices (`list[int | None]`): for each of the `inputs` that TRL dealt, its row's index in the training
             set, `None` if it is not known.
         filters (`bool`): whether its groups may be dropped or replaced.
-        generate, score (`Callable`): the trainer's `_generate` and `_calculate_rewards`, or a subclass's.
+        own (`dict[str, Callable]`): the trainer's own `_generate` and `_calculate_rewards`, or a subclass's, by name.
         row_indices (`tuple[int]`): for each group of all ranks, its row's index in the training set, or with
             `streamed` in the window; empty if prompts are neither chosen nor remembered.
         streamed (`bool`): whether `row_indices` count the rows of a window on a stream.
@@ -69,8 +65,7 @@ class Batch:
     inputs: Rows = field(default_factory=list)
     input_indices: list[int | None] = field(default_factory=list)
     filters: bool = False
-    generate: Callable[..., Any] = _no_batch
-    score: Callable[..., Any] = _no_batch
+    own: dict[str, Callable[..., Any]] = field(default_factory=dict)
     row_indices: tuple[int, ...] = ()
     streamed: bool = False
     generated: Generated | None = None

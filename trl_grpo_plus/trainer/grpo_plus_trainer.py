@@ -265,9 +265,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         training = self.model.training
         size = self.num_generations if training else self.num_generations_eval
         filters = self.args.filters_groups and training
-        self._batch = batch = Batch(
-            size, inputs, pop_indices(inputs), filters, generate=self._generate, score=self._calculate_rewards
-        )
+        own = {"_generate": self._generate, "_calculate_rewards": self._calculate_rewards}
+        self._batch = batch = Batch(size, inputs, pop_indices(inputs), filters, own)
         stand_ins = {"_generate": self._generated_batch, "_calculate_rewards": self._batch_rewards}
         if training:
             self._prompts.begin(batch, self._read)
@@ -306,11 +305,16 @@ class GRPOPlusTrainer(GRPOTrainer):
         ids = self._tokenize_prompts([row["prompt"] for row in self._read(rows)])[0]
         return states_of_share(self.model, ids, self.accelerator, self.args.train_batch_size)
 
+    def _own(self, name: str, *args: Any) -> Any:
+        """Call a method that has a stand-in, with the stand-ins put aside: a judge may call `_generate` itself."""
+        with temporarily(self, **self._batch.own):
+            return self._batch.own[name](*args)
+
     def _generated_batch(self, prompts: list[Any]) -> tuple[Any, ...]:
         """Stand in for `_generate` where TRL makes a batch."""
         batch = self._batch
         if not batch.filters:
-            batch.generated = Generated(*batch.generate(prompts))
+            batch.generated = Generated(*self._own("_generate", prompts))
             return batch.generated
         if batch.further is not None:
             raise resampling.StopAfterSampling(self._sample(batch.further, prompts))
@@ -364,7 +368,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         """Generate and score one completion per row, with all that TRL does for a batch up to the rewards."""
         whole = self.rollout_func and one_each(self.rollout_func)
         with temporarily(self, rollout_func=whole):
-            self._batch.generated = generated = Generated(*self._batch.generate(prompts))
+            self._batch.generated = generated = Generated(*self._own("_generate", prompts))
         inputs = generated.rows(inputs)
         sampled = self._score(inputs, prompts, generated.completions, generated.completion_ids)
         self._pending_extra_logs.clear()  # the attempts carry these logs
@@ -388,7 +392,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         batch, tokenizer = self._batch, self._tokenizer
         scoring = Scoring(self.reward_funcs, self.reward_func_names, self._failures_warned)
         with temporarily(self, reward_funcs=scoring.functions), held_back(_TRLS_LOGGER, TRL_UNSCORED) as held:
-            rewards = batch.score(batch.with_tool_mask(inputs), prompts, *completions)
+            rewards = self._own("_calculate_rewards", batch.with_tool_mask(inputs), prompts, *completions)
         batch.scored(scoring, len(inputs))
         if not batch.failures_explain(batches.own_rows(rewards, self.accelerator)):
             for record in held:
