@@ -16,7 +16,7 @@ def temporarily(target: Any, **values: Any) -> Iterator[None]:
         yield
     finally:
         for name, value in before.items():
-            if name in inherited:
+            if name in inherited and name in vars(target):  # not a property, which keeps its value elsewhere
                 delattr(target, name)
             else:
                 setattr(target, name, value)
