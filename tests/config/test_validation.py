@@ -13,6 +13,7 @@ from transformers import HfArgumentParser
 from trl import GRPOConfig, TrlParser
 
 from trl_grpo_plus import GRPOPlusConfig
+from trl_grpo_plus.config.gone_options import GONE_OPTIONS
 from trl_grpo_plus.objective.baselines import BASELINES
 from trl_grpo_plus.objective.kl import ESTIMATORS
 from trl_grpo_plus.objective.scales import SCALES, TRL_SCALES
@@ -22,7 +23,6 @@ CPU = {"bf16": False, "use_cpu": True, "report_to": "none"}
 KL = {"beta": 0.1}
 NEW = [f for f in dataclasses.fields(GRPOPlusConfig) if f.name not in {g.name for g in dataclasses.fields(GRPOConfig)}]
 DOCSTRING = inspect.getdoc(GRPOPlusConfig)  # Python 3.13 strips what is indented, others do not
-HINTS = typing.get_type_hints(GRPOPlusConfig)
 HINTS = typing.get_type_hints(GRPOPlusConfig)
 OURS = [*NEW, GRPOPlusConfig.__dataclass_fields__["scale_rewards"]]
 
@@ -63,6 +63,12 @@ def from_yaml(tmp_path):
 def test_an_unknown_option_is_refused_with_the_closest_one(make, option, match):
     with pytest.raises(TypeError, match=match):
         make(**{option: "drop"})
+
+
+def test_what_takes_the_place_of_a_gone_option_is_an_option():
+    fields = GRPOPlusConfig.__dataclass_fields__
+    assert not GONE_OPTIONS.keys() & fields.keys()
+    assert {word for advice in GONE_OPTIONS.values() for word in re.findall(r"Use (\w+)", advice)} <= fields.keys()
 
 
 # -- single values

@@ -1,7 +1,6 @@
-"""Options that TRL or transformers had once and that scripts and recipes still have, with advice on each."""
+"""Options that the configuration of TRL or transformers had once, with advice for scripts and recipes that set one."""
 
 GONE_OPTIONS = {
-    "torch_dtype": "Use dtype instead.",
     "warmup_ratio": "Use warmup_steps instead: a value below 1 is a share of all steps.",
     "evaluation_strategy": "Use eval_strategy instead.",
     "no_cuda": "Use use_cpu instead.",

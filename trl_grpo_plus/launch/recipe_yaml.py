@@ -28,6 +28,7 @@ TO_NODES = "trl-grpo-plus run NAME|FILE with the options of several nodes (docs/
 # Keys that do not exist, or no longer exist, but that users' files have -> advice.
 GONE = {
     **GONE_OPTIONS,
+    "torch_dtype": "Use dtype instead.",
     "overwrite_output_dir": "Remove it: an earlier run in output_dir is moved to earlier-N.",
     "num_processes": "Give it to the command: trl-grpo-plus run NAME|FILE --num_processes N.",
     "launcher": "Give it to the command: trl-grpo-plus run NAME|FILE --launcher torchrun.",
