@@ -159,6 +159,7 @@ def test_a_training_set_that_a_script_sets_is_that_of_the_next_training(tmp_path
     trained = tiny_models.trained(tmp_path, data=before, **options)
     trained.train_dataset = after
     trained.train()
+    assert json.loads((tmp_path / "run/rollouts/run.json").read_text())["dataset"]["rows"] == 10
     groups = list(traces.groups(tmp_path / "run"))
     assert {row["prompt"] for group in groups for row in group} <= set(after["prompt"])
     assert ("the beliefs about prompts start anew" in caplog.text) == (options is not RESAMPLE)
@@ -187,10 +188,11 @@ def first_step(run):
     return [group for group in traces.groups(run) if group[0]["step"] == 0]
 
 
-def test_prompts_of_two_training_sets_keep_their_beliefs(tmp_path, caplog):
+@pytest.mark.parametrize("resume", [None, "auto"])  # there is no checkpoint
+def test_prompts_of_two_training_sets_keep_their_beliefs(tmp_path, caplog, resume):
     trained = tiny_models.trained(tmp_path, data=tiny_models.prompts(4), **BELIEFS, belief_id="number")
     trained.train_dataset = tiny_models.prompts(6).select([5, 4, 3, 2, 1, 0])
-    trained.train()
+    trained.train(resume_from_checkpoint=resume)
     assert "belief_id found 4 of the 4 remembered prompts" in caplog.text
     known = {group[0]["prompt"]: group[0]["belief"]["attempts"] > 2 for group in first_step(tmp_path / "run")}
     assert known == {prompt: prompt < "04" for prompt in known}

@@ -611,13 +611,14 @@ class GRPOPlusTrainer(GRPOTrainer):
                 [`trl_grpo_plus.utils.folder_lock`].
         """
         self._check_rows()
-        if self.train_dataset is not self._prompts.train_set:  # a script has set another one
-            before, self._prompts = self._prompts, self._prompt_source()
-            if not resume_from_checkpoint:
-                self._prompts.follow(before)
         folder = self.args.output_dir
         with folder_lock.hold(folder), self._recorder.blaming_trackers():
             checkpoint = checkpoint_integrity.complete_checkpoint(resume_from_checkpoint, folder)
+            if self.train_dataset is not self._prompts.train_set:  # a script has set another one
+                before, self._prompts = self._prompts, self._prompt_source()
+                self._recorder.about.update(describe(self.args, self.model, self.train_dataset, self.eval_dataset))
+                if not checkpoint:
+                    self._prompts.follow(before)
             return super().train(checkpoint, *args, **kwargs)
 
     def _check_rows(self) -> None:

@@ -121,6 +121,7 @@ class Recorder:
         about (`dict`, *optional*): other content of run.json.
 
     Attributes:
+        about (`dict[str, Any]`): the content of run.json. A change counts from the next training on.
         weights (`dict[str, float]`): weights of the rewards by name; the names are distinct.
         run (`str`, *optional*): id of the run, which tells its checkpoints from those of another run in the folder. A
             resumed run keeps it. `None`: no run.json says which run it is.
@@ -134,7 +135,7 @@ class Recorder:
         self.run: str | None = None
         self._run_before: str | None = None  # the id in the checkpoint that training resumes from
         limits = {name: getattr(args, name) for name in ("zero_variance_tolerance", "solved_reward", "failed_reward")}
-        self._about = {"rewards": self.weights, "num_generations": args.num_generations, **limits, **(about or {})}
+        self.about = {"rewards": self.weights, "num_generations": args.num_generations, **limits, **(about or {})}
         self._writer = self._new_writer() if args.trace_every and self._main else None
         self._thumbnails = Thumbnails(args.trace_thumbnails) if args.trace_thumbnails else None
         self._lacks_prompt = False  # whether the first prompt is missing, once training has begun
@@ -173,7 +174,7 @@ class Recorder:
 
     def _new_writer(self) -> Writer:
         self._output_dir = self._args.output_dir
-        return Writer(self._output_dir, self._args.trace_compress, self._about)
+        return Writer(self._output_dir, self._args.trace_compress, self.about)
 
     def _follow_output_dir(self) -> None:
         """Write into `output_dir` if a script has set another one."""
