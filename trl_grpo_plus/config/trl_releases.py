@@ -2,8 +2,8 @@
 
 The trainer overrides and calls TRL's own methods. An untested release gives a warning. A release in which such a
 method is gone or needs other parameters is refused before anything is built on it. New optional parameters are no
-reason to refuse: most overrides pass them on. Overrides that sample rows of their own cannot do so
-(`_generate_and_score_completions`, `_generate`, `_calculate_rewards`), and fail in the first step if TRL gives such a
+reason to refuse: most overrides pass them on. `_generate_and_score_completions` and the stand-ins for `_generate` and
+`_calculate_rewards` sample rows of their own and cannot do so. They fail in the first step if TRL gives such a
 parameter.
 """
 
