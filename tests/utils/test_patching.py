@@ -22,8 +22,13 @@ class Scheduled:
 
 def test_methods_and_properties_of_the_class_are_as_before_also_after_an_error():
     target = Scheduled()
-    with pytest.raises(KeyError), temporarily(target, beta=0.5, method=lambda: "another"):
-        assert (target.beta, target.method()) == (0.5, "another")
-        raise KeyError
+
+    def fail():
+        with temporarily(target, beta=0.5, method=lambda: "another"):
+            assert (target.beta, target.method()) == (0.5, "another")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
     assert (target.beta, target.method()) == (0.1, "its own")
     assert "method" not in vars(target)
