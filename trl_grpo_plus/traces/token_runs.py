@@ -108,7 +108,8 @@ def _ends(ids: Sequence[int], whole: str, decode: Decode, pieces: dict[int, str]
         alone = [pieces[ids[place]] for place in chunk]
         text = "".join(alone)
         # A token without a text of its own may be a space.
-        if done == start and all(alone) and "\ufffd" not in text and whole.startswith(text, done_chars):
+        settled = done == start and done_chars == found[-1]
+        if settled and all(alone) and "\ufffd" not in text and whole.startswith(text, done_chars):
             found += [*accumulate(map(len, alone), initial=done_chars)][1:]
             begin, done, done_chars = start, chunk.stop, found[-1]
             continue

@@ -189,7 +189,9 @@ def keep_at_home(args: Any) -> None:
 
 
 def read_data(*args: Any) -> hub.Loaded:
-    """Return the recipe's data, as a check reads it, in the process that takes the steps; or sample rows.
+    """Return the recipe's data, or sample rows of it where the data cannot be reached.
+
+    For the process that takes the steps.
 
     Args:
         args: the dataclasses that the launch script's parser returns.
