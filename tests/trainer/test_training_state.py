@@ -199,6 +199,14 @@ def test_prompts_of_two_training_sets_keep_their_beliefs(tmp_path, caplog, resum
     assert len(known) == 2
 
 
+def test_the_same_rows_in_another_dataset_keep_their_beliefs(tmp_path, caplog):
+    trained = tiny_models.trained(tmp_path, data=tiny_models.prompts(4), **BELIEFS)
+    trained.train_dataset = tiny_models.prompts(4).select(range(4))
+    trained.train()
+    assert "start anew" not in caplog.text
+    assert all(group[0]["belief"]["attempts"] > 2 for group in first_step(tmp_path / "run"))
+
+
 @pytest.mark.parametrize(("mode", "every", "of_batch"), [({}, 1, False), ({}, 4, True), (RESAMPLE, 4, True)])
 @pytest.mark.parametrize(
     ("rows", "words"),

@@ -223,6 +223,10 @@ class BeliefStore:
         if self._stream_ids is not None:
             self._stream_ids.load_state_dict(state["ids"]["ids"])
 
+    def has_rows_of(self, other: "BeliefStore") -> bool:
+        """Return whether both are about the same rows of loaded datasets, in the same order."""
+        return bool(self._rows and other._rows and not dataset_rows.difference(other._rows, self._rows))
+
     def _moved(self, state: dict[str, Any]) -> Callable[[Tensor], Tensor] | None:
         """Return how to find the checkpoint's rows in this training set, or `None` if it is the same."""
         before, column = state["rows"], (state["ids"] or {}).get("column")

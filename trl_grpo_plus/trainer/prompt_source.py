@@ -199,12 +199,13 @@ class PromptSource:
     def follow(self, before: "PromptSource") -> None:
         """Go on after a training on another training set in the same process. Collective.
 
-        Rows that `belief_id` finds in both sets keep their beliefs.
+        Rows keep their beliefs if both sets hold the same rows, or if `belief_id` finds them in both.
         """
         self.rollouts = before.rollouts
-        if self.memory is None or not before.rollouts:
+        if self.memory is None or before.memory is None or not before.rollouts:
             return
-        if self._config.belief_id and self.window is None and before.window is None:
+        streamed = self.window is not None or before.window is not None
+        if not streamed and (self._config.belief_id or self.memory.has_rows_of(before.memory)):
             self.load_state_dict({**before.state_dict(), "buffered_inputs": None})
             return
         logger.warning(
