@@ -46,8 +46,13 @@ function fillAbout() {
 
 // While a run goes on this is asked again and again, and somebody may be reading what stays.
 function refill(node, children) {
-  const filled = el(node.localName, {}, ...children);
-  if (!filled.isEqualNode(node)) node.replaceChildren(...filled.childNodes);
+  const filled = [...el(node.localName, {}, ...children).childNodes];
+  for (const [i, child] of filled.entries()) {
+    const old = node.childNodes[i];
+    if (!old) node.append(child);
+    else if (!old.isEqualNode(child)) old.replaceWith(child);
+  }
+  while (node.childNodes.length > filled.length) node.lastChild.remove();
 }
 
 const dotted = (nodes) => nodes.flatMap((node, i) => (i ? [" · ", node] : [node]));

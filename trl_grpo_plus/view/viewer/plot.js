@@ -53,6 +53,7 @@ function fillPlot(plot, spec, xs) {
   plot.key.replaceChildren(...plotKey(plot));
   plot.node.style.setProperty("--key", keyWidth(plot));
   if (series.length > KEY_ROWS) plot.key.tabIndex = 0; // it scrolls
+  else plot.key.removeAttribute("tabindex");
   showAt(plot, plot.at);
   drawPlot(plot);
 }
