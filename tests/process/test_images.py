@@ -18,10 +18,10 @@ from vision_models import questions
 
 from trl_grpo_plus import GRPOPlusConfig
 from trl_grpo_plus.config.compatibility import check_model
-from trl_grpo_plus.rollouts.generation import shown
 from trl_grpo_plus.rollouts.groups import Attempt
 from trl_grpo_plus.traces import images
 from trl_grpo_plus.traces import reader as traces
+from trl_grpo_plus.trainer.image_rows import with_images_in_prompts
 from trl_grpo_plus.utils.text import as_text
 
 
@@ -85,7 +85,7 @@ def test_text_alone(tmp_path, mode):
 
 def test_a_row_is_shown_with_its_pictures_in_the_prompt_and_given_as_it_is():
     row = {"prompt": [{"role": "user", "content": "01="}], "images": ["a picture"], "number": 1}
-    (seen,) = shown([row])
+    (seen,) = with_images_in_prompts([row])
     blocks = [{"type": "image", "image": "a picture"}, {"type": "text", "text": "01="}]
     assert seen["prompt"] == seen.get("prompt") == [{"role": "user", "content": blocks}]
     assert "images" not in seen
@@ -93,7 +93,7 @@ def test_a_row_is_shown_with_its_pictures_in_the_prompt_and_given_as_it_is():
     assert seen["number"] == seen.get("number") == 1
     assert {**seen} == dict(seen.items()) == row
     text = {"prompt": row["prompt"], "number": 1}
-    assert shown([text])[0] is text
+    assert with_images_in_prompts([text])[0] is text
 
 
 def test_images_are_refused_where_trl_mixes_their_pixels_up():

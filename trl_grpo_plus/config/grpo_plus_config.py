@@ -387,6 +387,7 @@ def _names_what_is_unknown(init: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(init)
     def checked(self: Any, *args: Any, **options: Any) -> None:
+        """Refuse options that the dataclass does not have."""
         if unknown := [name for name in options if name not in type(self).__dataclass_fields__]:
             fields = type(self).__dataclass_fields__
             hints = "".join(

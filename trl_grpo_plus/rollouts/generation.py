@@ -1,23 +1,14 @@
-"""TRL's generated output, and the rows and prompts in the form that TRL gets them.
-
-An image belongs to a row (in its column `image` or `images`), to a prompt (in its messages) or to a tool. TRL puts the
-images of rows into their prompts, generates, and then reads all images from the prompts. If TRL finds no image in the
-prompts, it takes the images of the rows that it began with. These are the wrong rows if rows come and go. So TRL is
-shown rows whose images are already in their prompts.
-"""
+"""TRL's generated output, and the images in a prompt."""
 
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
-
-from trl.data_utils import is_conversational, prepare_multimodal_messages
 
 from ..utils.distributed import raise_on_all_ranks
 from ..utils.validation import ConfigError
 from .groups import Attempt, Rows
 
 
-IMAGE_COLUMNS = ("image", "images")
 # Fields of TRL's batch that a model with images reads besides the token ids.
 IMAGE_FIELDS = (
     *("pixel_values", "image_grid_thw", "pixel_attention_mask", "spatial_shapes", "image_sizes", "image_position_ids"),
@@ -90,36 +81,6 @@ def one_each(rollout_func: Callable[..., dict[str, Any]]) -> Callable[..., dict[
         return output
 
     return checked
-
-
-def shown(rows: Rows) -> Rows:
-    """Return rows in the form that TRL gets them if rows come and go: with their images in their prompts."""
-    return [_shown(row) for row in rows]
-
-
-class _Shown(dict[str, Any]):
-    """A row in the form that TRL reads: with `prompt`, and no images. An environment gets the original row."""
-
-    def __init__(self, row: dict[str, Any], prompt: Any):
-        super().__init__(row)
-        self._prompt = prompt
-
-    def __contains__(self, name: object) -> bool:
-        return name not in IMAGE_COLUMNS and super().__contains__(name)
-
-    def __getitem__(self, name: str) -> Any:
-        return self._prompt if name == "prompt" else super().__getitem__(name)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return self[name] if name in self else default  # noqa: SIM401
-
-
-def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    # TRL does not change prompts of rows without an image column, and refuses images beside a text prompt.
-    if not any(name in row for name in IMAGE_COLUMNS) or not is_conversational(row):
-        return row
-    images = row.get("images") or [image for image in [row.get("image")] if image is not None]
-    return _Shown(row, prepare_multimodal_messages(row["prompt"], images=images))
 
 
 def images_of(prompt: Any) -> list[Any]:

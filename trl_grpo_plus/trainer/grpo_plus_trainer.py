@@ -51,7 +51,7 @@ from ..objective.scales import TRL_SCALES
 from ..registry import resolve
 from ..rollouts import groups, resampling
 from ..rollouts.exchange import carried, exchange
-from ..rollouts.generation import IMAGE_FIELDS, Generated, one_each, shown
+from ..rollouts.generation import IMAGE_FIELDS, Generated, one_each
 from ..scoring import (
     TRL_UNSCORED,
     RewardError,
@@ -70,6 +70,7 @@ from . import checkpoint_integrity, hub, start_errors, training_state
 from . import completions_table as table
 from .batch import Batch
 from .cpu_lm_head import spare_copies
+from .image_rows import with_images_in_prompts
 from .nonfinite_guard import GROUPS, StepGuard
 from .progress import SlimProgress
 from .prompt_source import PromptSource
@@ -350,7 +351,7 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def _shown(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return rows in the form that TRL is to see."""
-        return shown(rows) if self._is_vlm and self._batch.filters else rows
+        return with_images_in_prompts(rows) if self._is_vlm and self._batch.filters else rows
 
     def _sample_further(self, inputs: list[dict[str, Any]]) -> groups.Round:
         """Do the work of `_sample` for rows that TRL has not prepared.

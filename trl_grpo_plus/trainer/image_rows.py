@@ -1,0 +1,46 @@
+"""Rows whose images stand in their prompts, for batches from which rows may leave.
+
+An image belongs to a row (in its column `image` or `images`), to a prompt (in its messages) or to a tool. TRL puts the
+images of rows into their prompts, generates, and then reads all images from the prompts. If TRL finds no image in the
+prompts, it takes the images of the rows that it began with. These are the wrong rows if rows come and go. So TRL is
+shown rows whose images are already in their prompts.
+"""
+
+from typing import Any
+
+from trl.data_utils import is_conversational, prepare_multimodal_messages
+
+from ..rollouts.groups import Rows
+
+
+IMAGE_COLUMNS = ("image", "images")
+
+
+def with_images_in_prompts(rows: Rows) -> Rows:
+    """Return rows in the form that TRL gets them if rows come and go."""
+    return [_shown(row) for row in rows]
+
+
+class _Shown(dict[str, Any]):
+    """A row in the form that TRL reads: with `prompt`, and no images. An environment gets the original row."""
+
+    def __init__(self, row: dict[str, Any], prompt: Any):
+        super().__init__(row)
+        self._prompt = prompt
+
+    def __contains__(self, name: object) -> bool:
+        return name not in IMAGE_COLUMNS and super().__contains__(name)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._prompt if name == "prompt" else super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in self else default  # noqa: SIM401
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    # TRL does not change prompts of rows without an image column, and refuses images beside a text prompt.
+    if not any(name in row for name in IMAGE_COLUMNS) or not is_conversational(row):
+        return row
+    images = row.get("images") or [image for image in [row.get("image")] if image is not None]
+    return _Shown(row, prepare_multimodal_messages(row["prompt"], images=images))
