@@ -1,4 +1,4 @@
-"""What axe-core finds on the pages, in light and in dark colours, on a wide screen and on a phone."""
+"""axe-core finds no fault on the pages, in light and in dark colours, on a wide screen and on a phone."""
 
 import json
 
@@ -12,14 +12,14 @@ from trl_grpo_plus.traces import Writer
 from trl_grpo_plus.view import write_comparison, write_page
 
 
-pytestmark = pytest.mark.full  # a minute
+pytestmark = pytest.mark.full  # takes a minute
 browser = browser_pages.browser  # a fixture
 SIZES = {"wide": {"width": 1280, "height": 800}, "phone": {"width": 390, "height": 844}}
 HELP = "document.querySelector('#help').showModal()"
 
 
 def a_run(folder, learning_rate=1e-6):
-    """A run in which everything occurs that the pages show."""
+    """Write a run that contains everything that the pages can show."""
     belief = {"mean": 0.4, "std": 0.5, "attempts": 3.0}
     groups = [
         synthetic_traces.group(scores, length=12, step=step, group=number, prompt=f"Problem {number}", belief=belief)
@@ -55,7 +55,7 @@ def pages(tmp_path_factory):
     return {"run": write_page(runs[0], folder / "report.html").path, "runs": write_comparison(runs).path}
 
 
-VIEWS = {  # page, hash, what is there once it is drawn, and what is then done
+VIEWS = {  # page, hash, selector to wait for, script to run then
     "group": ("run", "#split=train&step=3&group=0.0.0&metric=kl", "#picked .curve", "0"),
     "all unfolded": ("run", "#split=train&step=0&group=0.0.0&diff=1&apart=1&thinking=1&scope=all", ".attempt", "OPEN"),
     "search": ("run", "#split=train&step=0&text=answer&kept=zero_variance", "mark.hit", "0"),
@@ -70,7 +70,7 @@ OPEN = "document.querySelectorAll('details').forEach((node) => { node.open = tru
 
 
 def faults(page):
-    """Of each rule that is broken: its name and where."""
+    """Return (id, help text, HTML of the first four nodes) for each rule that the page breaks."""
     page.evaluate(base.AXE_SCRIPT)
     found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
     return [(one["id"], one["help"], [node["html"][:160] for node in one["nodes"]][:4]) for one in found]

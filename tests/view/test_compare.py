@@ -1,4 +1,4 @@
-"""The page of several runs in a real Chromium, off line, opened from disk."""
+"""The page of several runs, opened from disk in a real Chromium that is offline."""
 
 import json
 import re
@@ -16,14 +16,14 @@ browser = browser_pages.browser  # a fixture
 
 @pytest.fixture
 def opened(browser):
-    """Opens a page from disk."""
+    """Yield a function that opens a page from disk."""
     with browser_pages.quiet(browser, ".one, .empty", offline=True) as open_page:
         yield open_page
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """Two seeds of a setting and a run of another that logged neither seconds nor the alive share."""
+    """Compare two seeds of one setting with a run of another setting that logged neither seconds nor alive groups."""
     folder = tmp_path_factory.mktemp("runs")
     runs = [
         a_run(folder / "seed1", [1.0, 0.0], {"seed": 1, "beta": 0.1}, reward=0.2),
@@ -39,7 +39,10 @@ def page(opened, written):
 
 
 def a_run(folder, late, options, reward, timed=True):
-    """`late`: the scores at step 8 on "moved", which at 0 and 4 nobody solved; on "same" all are right for ever."""
+    """Write a run with three prompts at steps 0, 4 and 8.
+
+    Nobody solves "moved" at steps 0 and 4; `late` has its scores at step 8. All attempts solve the other two prompts.
+    """
     groups = []
     for step, scores in ((0, [0.0, 0.0]), (4, [0.0, 0.0]), (8, late)):
         groups.append(synthetic_traces.group(scores, length=5, step=step, group=0, prompt="moved"))
@@ -62,7 +65,7 @@ def plot(page, title):
 
 
 def legend(page, title):
-    """What a plot's key says, once drawn."""
+    """Return the text of a plot's legend, once it is drawn."""
     until(page, "[...document.querySelectorAll('.series b')].every((value) => value.textContent)")
     return " | ".join(text.strip() for text in plot(page, title).locator(".series").all_inner_texts())
 
@@ -78,7 +81,7 @@ def columns(page):
 # -- curves and tables
 
 
-def test_seeds_are_a_mean_with_its_range_until_they_are_asked_for(page):
+def test_seeds_are_drawn_as_a_mean_with_a_range_or_one_by_one(page):
     soon(lambda: page.inner_text("#facts") == "3 runs of 2 settings, 2 prompts of two runs or more")
     soon(lambda: "mean of seed1, seed2 0.3" in legend(page, "reward"))
     soon(lambda: legend(page, "reward").count("|") == 1)
@@ -88,7 +91,7 @@ def test_seeds_are_a_mean_with_its_range_until_they_are_asked_for(page):
     soon(lambda: legend(page, "reward").startswith("seed1 0.2 at 8 | seed2 0.4 at 8 | "))
 
 
-def test_an_axis_that_a_run_lacks_is_told(page):
+def test_the_page_says_which_run_lacks_the_chosen_axis(page):
     soon(lambda: page.inner_text("#axis-note") == "Means end where the first of their runs ends.")
     page.select_option("#axis", "seconds")
     until(page, "document.querySelector('#axis-note').textContent.includes('step_time was not logged')")
@@ -101,7 +104,7 @@ def test_an_axis_that_a_run_lacks_is_told(page):
     soon(lambda: legend(page, "reward").count("|") == 1)
 
 
-def test_a_metric_that_a_run_lacks_is_told_and_any_can_be_drawn(page):
+def test_the_page_says_which_run_lacks_a_metric_and_can_draw_any_metric(page):
     soon(lambda: "Not logged: " in plot(page, "alive groups").inner_text())
     soon(lambda: plot(page, "loss").count() == 0)
     page.locator("#metric").press_sequentially("loss")
@@ -168,11 +171,11 @@ def test_tables_tell_outcomes_and_what_differs(page):
 # -- prompts
 
 
-def test_prompts_come_by_how_far_apart_the_runs_are(page):
+def test_prompts_are_sorted_by_how_far_apart_the_runs_are(page):
     soon(lambda: prompts(page) == ["moved", HOSTILE])
     soon(lambda: "apart 1" in page.locator(".row").first.inner_text())
     soon(lambda: page.inner_text("#status") == "2 prompts of two runs or more.")
-    page.select_option("#order", "1")  # seed2 is nowhere ahead
+    page.select_option("#order", "1")  # prompts on which seed2 is ahead: none
     until(page, "document.querySelectorAll('.row').length === 0")
     page.select_option("#order", "2")
     until(page, "document.querySelectorAll('.row').length === 1")
@@ -181,7 +184,7 @@ def test_prompts_come_by_how_far_apart_the_runs_are(page):
 def test_each_run_shows_its_attempts_at_a_step(page):
     soon(lambda: columns(page) == ["seed1", "seed2", HOSTILE.replace("/", "")])
     soon(lambda: page.locator(".when").first.inner_text().split("\n")[:2] == ["step 9", "3 times sampled"])
-    # seed1's best says "one two four", from which the others' words differ.
+    # The best attempt of seed1 is "one two four"; words of the other runs that differ from it are marked.
     soon(lambda: page.locator(".of-run").first.locator(".one").first.inner_text().split("\n")[0].startswith("2"))
     soon(lambda: page.locator(".of-run").nth(1).locator("mark.differs").all_inner_texts() == ["three", "2 three"])
     page.locator("#first-0").click()
@@ -220,7 +223,7 @@ def test_nothing_is_wider_than_the_window(page, width):
     soon(lambda: browser_pages.sideways(page) == 0)
 
 
-# -- runs that are less
+# -- runs that have no traces of this package
 
 
 def test_runs_of_stock_trl_and_logs_alone(opened, tmp_path):
@@ -247,7 +250,7 @@ def test_runs_of_stock_trl_and_logs_alone(opened, tmp_path):
         soon(lambda note=note: note in page.text_content("#notes"))
 
 
-# -- many runs, credit, and what the page does not hold
+# -- many runs, credit, and paths that the page hides
 
 
 LOOK = "node => [getComputedStyle(node).stroke, getComputedStyle(node).strokeDasharray].join()"

@@ -1,4 +1,4 @@
-"""A prompt followed over the steps, and the lists of prompts: what is known of them, and the page in Chromium."""
+"""The history of a prompt over the steps, and the lists of prompts: the data, and the views in Chromium."""
 
 import base64
 import json
@@ -34,21 +34,21 @@ def test_early_and_late_are_eight_attempts_and_a_third_at_most(groups, size, som
     [
         ([0.0, 1.0], 1, "newly"),
         ([0.5, 0.9, 1.0], 1, "newly"),
-        ([0.6, 0.9, 1.0], 1, None),  # it did not fail early
-        ([0.0, 0.5, 0.9], 1, None),  # not solved at the end
+        ([0.6, 0.9, 1.0], 1, None),  # more than 1/2 of the early attempts solved it
+        ([0.0, 0.5, 0.9], 1, None),  # not all attempts of the last group solved it
         ([0.0, 0.5, 0.0, 0.5, 0.5, 1.0], 2, "newly"),
-        ([0.0, 0.5, 0.0, 1.0, 0.4, 1.0], 2, None),  # only its last group was
+        ([0.0, 0.5, 0.0, 1.0, 0.4, 1.0], 2, None),  # only 0.7 of the late attempts solved it
         ([1.0, 0.0], 1, "lost"),
         ([0.0, 1.0, 0.25], 1, "lost"),
-        ([0.9, 0.25], 1, None),  # it was never had wholly
-        ([1.0, 0.5], 1, None),  # half of it is still there
-        ([0.0, 1.0, 0.0, 0.0, 0.0, 0.0], 2, None),  # one lucky group
+        ([0.9, 0.25], 1, None),  # no group solved it fully
+        ([1.0, 0.5], 1, None),  # 1/2 of the late attempts still solve it
+        ([0.0, 1.0, 0.0, 0.0, 0.0, 0.0], 2, None),  # one lucky group is too little
         ([0.0, 1.0, 0.5, 0.0, 0.0, 0.5], 2, "lost"),
         ([1.0, 0.0, 0.0, 0.5, 0.0, 1.0, 0.5, 0.5], 2, "unsettled"),
-        ([0.5, 1.0, 0.0, 0.5, 0.0, 1.0, 0.5], 2, None),  # not tried often
+        ([0.5, 1.0, 0.0, 0.5, 0.0, 1.0, 0.5], 2, None),  # fewer than eight groups
         ([0.5, 1.0, 0.0, 0.5, 0.0, 1.0, 0.5, 0.5], 1, "unsettled"),
-        ([0.5, 0.5, 0.0, 0.5, 0.0, 1.0, 1.0, 0.5], 2, None),  # 3/4 of the late attempts
-        ([0.5, 0.0, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5], 2, None),  # 1/4 of the early ones: it gains
+        ([0.5, 0.5, 0.0, 0.5, 0.0, 1.0, 1.0, 0.5], 2, None),  # 3/4 of the late attempts solved it
+        ([0.5, 0.0, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5], 2, None),  # only 1/4 of the early attempts solved it: it improves
         ([0.0, 0.0, 0.0], 1, "never"),
         ([1.0, 1.0], 1, "always"),
         ([0.0], 1, None),
@@ -56,11 +56,11 @@ def test_early_and_late_are_eight_attempts_and_a_third_at_most(groups, size, som
         ([], 1, None),
     ],
 )
-def test_the_list_a_prompt_is_in(shares, some, list):
+def test_a_prompt_is_put_in_the_right_list(shares, some, list):
     assert judged(shares, some) == list
 
 
-def test_who_solves_a_group():
+def test_the_share_of_attempts_that_solve_a_prompt():
     assert share([1.0, 0.0, 0.5, 1.0], 1.0) == 0.5
     assert share([0.1 + 0.2, 1 / 3], 0.3 + 1e-9) == 1.0
     assert share([math.nan, 1.0], 1.0) == 1.0
@@ -68,7 +68,7 @@ def test_who_solves_a_group():
 
 
 def seen(*lines):
-    """Lines are (prompt, rewards) or (prompt, rewards, verdict, split), one a step."""
+    """Return the history of `lines`, one for each step: (prompt, rewards) or (prompt, rewards, verdict, split)."""
     prompts = PromptHistory()
     for step, (prompt, rewards, *more) in enumerate(lines):
         verdict, split = [*more, None, "train"][: max(2, len(more))] if len(more) < 2 else more
@@ -78,7 +78,7 @@ def seen(*lines):
     return prompts
 
 
-def test_what_solves_a_prompt_is_the_runs_limit_or_what_was_judged_good_or_the_best():
+def test_the_bar_is_solved_reward_or_the_lowest_reward_judged_good_or_the_best():
     unjudged = seen((1, [0.0, 3.0]), (2, [None, 2.0]))
     assert unjudged.bar(1.5) == (1.5, "solved_reward")
     assert unjudged.bar(None) == (3.0, "best")
@@ -92,10 +92,10 @@ def test_what_solves_a_prompt_is_the_runs_limit_or_what_was_judged_good_or_the_b
 def test_prompts_are_counted_by_split_and_those_that_changed_most_come_first():
     rounds = [
         (1, [0.0, 0.0]),  # never
-        (2, [1.0, 0.0]),  # between
+        (2, [1.0, 0.0]),  # in no list
         (3, [0.0, 0.0]),  # newly
         (4, [1.0, 1.0]),  # lost
-        (5, [0.0, 0.0]),  # once
+        (5, [0.0, 0.0]),  # sampled only once
         (1, [0.0, 0.0]),
         (2, [1.0, 0.0]),
         (3, [1.0, 1.0]),
@@ -138,7 +138,7 @@ def test_prompts_that_came_once_cost_a_page_nothing_and_little_memory(tmp_path):
     assert len(json.dumps(told)) < 400
 
 
-# -- what a page holds of them
+# -- the lists in a page
 
 
 def lists_of(path):
@@ -151,8 +151,11 @@ def lists_of(path):
 
 
 def a_run(folder, steps=12, **more):
-    """Each prompt at each step: "learns" is solved from step 6, "forgets" until then, "hard" and "easy" as they say;
-    another comes once a step. An evaluation asks "learns" at both ends."""
+    """Write a run that samples the same four prompts at each step, and one more prompt that comes only once.
+
+    "learns" is solved from the middle of the run on, "forgets" before it, "hard" never, "easy" always. An evaluation
+    samples "learns" at the first and at the last step.
+    """
     groups = []
     for step in range(steps):
         late = step >= steps // 2
@@ -178,27 +181,26 @@ def report(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    """A page that has room for few of the groups."""
+    """Write a page that has room for only a few of the groups."""
     run = a_run(tmp_path_factory.mktemp("run"), length=300)
-    # As large as its scripts and styles, and room for some groups.
     scripts = sum(map(len, view._template())) / 1e6
     written = write_page(run, tmp_path_factory.mktemp("out") / "report.html", max_mb=scripts + 0.017)
     assert 2 < written.groups_written < 12
     return written.path
 
 
-def test_lists_know_what_found_no_room_in_the_page(small, report):
+def test_lists_count_the_groups_that_did_not_fit_in_the_page(small, report):
     (whole, index), (lists, thin) = lists_of(report), lists_of(small)
     assert lists["counts"] == whole["counts"]
     assert lists["counts"]["train"] == {"all": 16, "newly": 1, "lost": 1, "never": 1, "always": 1, "unsettled": 0}
     assert whole["groups"] == [12, 12, 2, 12, 12]
-    assert len(whole["title"]) == len(index["listed"]) > len(set(index["listed"])) == 4  # one in two splits
+    assert len(whole["title"]) == len(index["listed"]) > len(set(index["listed"])) == 4  # "learns" is in 2 splits
     assert len(thin["listed"]) == len(lists["title"])
     for i, prompt in enumerate(index["listed"]):
         assert index["groups"]["title"][index["groups"]["prompt"].index(prompt)] == whole["title"][i]
 
 
-# -- in the page
+# -- the views in the page
 
 
 def follow(page):
@@ -241,14 +243,14 @@ def test_a_prompt_is_followed_from_its_first_group_to_its_last(opened, report):
             == ["step 1: 1", "step 12: 2"]
         )
     )
-    # What models write is text here, too; and words that differ are marked on both sides.
+    # This view, too, shows what a model writes as text. Words that differ are marked on both sides.
     soon(lambda: HOSTILE in page.locator(".side .body").first.inner_text())
     soon(lambda: page.evaluate("[window.hacked, document.querySelectorAll('.side img').length]") == [None, 0])
     soon(lambda: page.locator(".side:nth-child(1) mark.differs").count() > 0)
     soon(lambda: page.locator(".side:nth-child(2) mark.differs").count() > 0)
     page.keyboard.press("d")
     until(page, "document.querySelectorAll('.side mark.differs').length === 0")
-    # Any two of its groups, best or worst.
+    # One can choose any two groups of the prompt, and the best or the worst attempt of each.
     soon(lambda: page.locator(".side .body").first.inner_text().strip().endswith("a"))
     page.locator("#side-which-0").focus()
     page.select_option("#side-which-0", "worst")
@@ -274,13 +276,13 @@ def test_a_dot_leads_to_its_group_by_pointer_and_by_keys(opened, report):
     page.keyboard.press("Enter")
     shows(page, 8, group=1)
     follow(page)
-    page.keyboard.press("j")  # the next group's prompt
+    page.keyboard.press("j")  # follows the prompt of the next group
     until(page, "document.querySelector('#group-head h2').textContent === 'hard'")
     page.keyboard.press("Escape")
     shows(page, 8, group=2)
 
 
-def test_lists_of_prompts_and_the_way_from_them(opened, report):
+def test_lists_of_prompts_are_searched_and_lead_to_a_prompt(opened, report):
     page = opened(report)
     page.keyboard.press("o")
     page.wait_for_selector(".prompt-row")
@@ -309,7 +311,7 @@ def test_lists_of_prompts_and_the_way_from_them(opened, report):
     soon(lambda: page.input_value("#query") == "")
     page.keyboard.press("o")
     page.wait_for_selector(".prompt-row")
-    soon(lambda: rows(page) == ["hard 1 → 1 12 ×"])  # as it was left
+    soon(lambda: rows(page) == ["hard 1 → 1 12 ×"])  # the list and the query are as they were left
     page.select_option("#split", "eval_held")  # eval splits have lists of their own
     page.fill("#prompt-query", "")
     until(page, "document.querySelector('#list-all')?.textContent === 'All 1'")
@@ -337,7 +339,7 @@ def test_lists_go_by_keys_and_rows_come_as_they_are_scrolled_to(opened_panel):
     shows(page, 1, group=89)
 
 
-def test_a_curve_is_whole_where_the_page_is_not(opened, small):
+def test_a_prompts_curve_is_complete_although_some_groups_did_not_fit(opened, small):
     page = opened(small, "#view=prompts")
     page.wait_for_selector(".prompt-row, #prompt-rows .empty")
     soon(lambda: page.locator("[id^=list-]").all_inner_texts()[0] == "Newly solved 1")
@@ -355,7 +357,7 @@ def test_a_curve_is_whole_where_the_page_is_not(opened, small):
 BELIEF = {"mean": 0.5, "std": 0.25, "attempts": 3.5}
 
 
-def test_what_was_believed_stands_beside_it(opened_panel):
+def test_the_belief_is_drawn_beside_the_mean_reward(opened_panel):
     groups = [synthetic_traces.group([1.0, 0.0], step=step, belief={**BELIEF, "mean": step / 2}) for step in range(3)]
     page = opened_panel(groups)
     follow(page)
@@ -367,7 +369,7 @@ def test_what_was_believed_stands_beside_it(opened_panel):
     soon(lambda: page.inner_text("#follow-plot .title") == "mean accuracy")
     soon(
         lambda: " ".join(page.inner_text("#follow-plot .value").split()) == "mean accuracy 0.5 believed 0.5"
-    )  # of the total it would be 1.5
+    )  # the mean of the total would be 1.5
 
 
 def test_a_prompt_is_followed_by_its_whole_text_and_reference_in_its_split(opened_panel):
@@ -385,7 +387,7 @@ def test_a_prompt_is_followed_by_its_whole_text_and_reference_in_its_split(opene
     soon(lambda: [page.input_value(f"#side-which-{i}") for i in range(2)] == ["best", "worst"])
 
 
-def test_of_many_groups_those_between_are_thinned_and_filters_give_way(opened_panel):
+def test_dots_of_many_groups_are_thinned_and_opening_one_clears_the_filters(opened_panel):
     groups = [synthetic_traces.group([1.0, step % 2], length=1, step=step, prompt="again") for step in range(1600)]
     page = opened_panel(groups)
     follow(page)

@@ -1,5 +1,7 @@
-"""Links in a run's folder that lead out of it, and files that are not what their names say: no page shows what is
-behind them, since a run may come from someone and its page go to others."""
+"""No page shows the target of a link that leads out of the run's folder, or a file that is not what its name says.
+
+A run may come from someone else, and its page may go to others: a link could make the page leak the reader's files.
+"""
 
 import base64
 import json
@@ -23,7 +25,7 @@ REAL = images.thumbnail(test_thumbnails.KEPT, 16)
 
 
 def told_in(page):
-    """All that a page holds: itself, what is packed in it, and what is in base64 in that."""
+    """Return all that a page holds: its text, its unpacked blocks, and the base64 pictures in both."""
     packed = re.findall(r'type="application/deflate" id="[^"]*">([^<]*)<', page)
     texts = [page, *(zlib.decompress(base64.b64decode(one), -zlib.MAX_WBITS).decode() for one in packed)]
     pictures = [
@@ -33,7 +35,7 @@ def told_in(page):
 
 
 def served(run):
-    """All that is given out of a run that is followed."""
+    """Return all that the live server would send about a run, with its base64 pictures decoded."""
     feed = Feed(run)
     news = feed.news()
     texts = list(feed.texts(0, 0, 99)) if news["live"]["groups"] else []
@@ -44,7 +46,7 @@ def served(run):
 
 
 def shown(run, tmp_path):
-    """All that pages of a run show, and an export holds; "" of one that is refused."""
+    """Return all that the live server, the pages and an export of a run hold; a command may refuse the run."""
     other = synthetic_traces.write_run(tmp_path / "other")
     commands = {
         "one.html": ["view", run],
@@ -68,7 +70,7 @@ def run(tmp_path):
 
 @pytest.fixture
 def elsewhere(tmp_path):
-    """A folder with a file of each kind that is the reader's own."""
+    """Write a folder outside the run that has a file of each kind that a run has, with a secret in each."""
     folder = tmp_path / "elsewhere"
     (folder / "rollouts").mkdir(parents=True)
     row = synthetic_traces.row(size=1, completion=SECRET, prompt=SECRET, reference={"answer": SECRET})
@@ -95,7 +97,7 @@ def test_a_whole_thumbnail_is_shown(run, tmp_path):
 
 @pytest.mark.parametrize("target", ["text", "looks.webp", "real.webp"])
 @pytest.mark.parametrize("how", ["link", "chain", "relative", "folder", "copy"])
-def test_a_thumbnail_is_what_the_run_kept_and_a_picture(run, tmp_path, elsewhere, target, how):
+def test_only_a_picture_inside_the_run_is_shown_as_thumbnail(run, tmp_path, elsewhere, target, how):
     folder = run / "rollouts" / "thumbnails"
     path = folder / NAME
     path.unlink()
@@ -117,7 +119,7 @@ def test_a_thumbnail_is_what_the_run_kept_and_a_picture(run, tmp_path, elsewhere
     assert SECRET not in text
 
 
-def test_a_whole_picture_of_someone_elses_is_not_shown(run, tmp_path):
+def test_a_link_to_a_valid_picture_outside_the_run_is_not_shown(run, tmp_path):
     path = run / "rollouts" / "thumbnails" / NAME
     path.rename(tmp_path / "mine.webp")
     path.symlink_to(tmp_path / "mine.webp")
@@ -137,7 +139,7 @@ def test_a_file_of_traces_that_leads_out_of_the_run_is_refused(run, tmp_path, el
 @pytest.mark.parametrize(
     "name", ["rollouts", "completions", "race_settings.json", "trainer_state.json", "checkpoint-1"]
 )
-def test_nor_does_what_is_beside_them_lead_out(run, tmp_path, elsewhere, name):
+def test_other_links_that_lead_out_of_the_run_are_not_followed(run, tmp_path, elsewhere, name):
     path = run / name
     if path.exists():
         shutil.rmtree(path)

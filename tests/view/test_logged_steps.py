@@ -1,4 +1,4 @@
-"""One count of steps on the pages: that of the log, which is the number of steps done once a batch was trained on."""
+"""The pages count steps as the log does: the step of a batch is the number of steps done once it was trained on."""
 
 import browser_pages
 import pandas as pd
@@ -14,13 +14,13 @@ browser, opened = browser_pages.browser, browser_pages.opened  # fixtures
 
 @pytest.fixture
 def opened_runs(browser):
-    """Opens a page of several runs."""
+    """Yield a function that opens a page of several runs."""
     with browser_pages.quiet(browser, ".one", offline=True) as open_page:
         yield open_page
 
 
 def a_run(folder, last=6):
-    """A run sampled at the steps 0 to `last` - 1, logged at 1 to `last`, and evaluated at 0, 3 and, later, 8."""
+    """Write a run that samples at steps 0 to `last` - 1, logs at 1 to `last`, and is evaluated at 0, 3 and 8."""
     groups = [
         synthetic_traces.group([1.0, float(step % 2)], length=3, step=step, prompt=f"again {step % 2}")
         for step in range(last)
@@ -69,7 +69,7 @@ def test_the_legend_tells_the_evaluation_at_or_before_the_cursor(opened, tmp_pat
     page = opened(write_page(a_run(tmp_path), tmp_path / "report.html").path, "#split=train&step=5")
     shows(page, 5)  # the last batch, before the last evaluation
     soon(lambda: at_cursor(page, "reward") == ("step 6", ["train 0.5", "eval easy 0.25 → 0.5 at 3 → 0.75"]))
-    soon(lambda: page.locator(".series b").nth(1).inner_text() == "0.5")  # the other two are not at the cursor
+    soon(lambda: page.locator(".series b").nth(1).inner_text() == "0.5")  # the value at the cursor
     page.click("#step-back")
     page.click("#step-back")
     page.click("#step-back")
@@ -78,7 +78,7 @@ def test_the_legend_tells_the_evaluation_at_or_before_the_cursor(opened, tmp_pat
     soon(lambda: at_cursor(page, "reward") == ("step 2", ["train 0.1", "eval easy 0.25 at 0 → 0.75"]))
 
 
-def test_curves_of_what_was_not_logged_count_alike(opened, tmp_path):
+def test_curves_made_from_traces_count_steps_as_the_log_does(opened, tmp_path):
     rows = [synthetic_traces.group([1.0, 0.0], step=step) for step in (0, 1)]
     page = opened(write_page(synthetic_traces.write_traces(tmp_path, rows), tmp_path / "report.html").path)
     shows(page, 1)

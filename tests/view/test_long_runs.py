@@ -1,4 +1,4 @@
-"""Long runs: pages by the index and by the lines are alike, and what a list or a page has no room for is told."""
+"""Long runs: pages made from the index equal pages made from the lines; a list or page says what did not fit."""
 
 import json
 import os
@@ -22,7 +22,7 @@ SCORES = ([1.0, 0.0], [1.0, 1.0], [0.0, 0.0])
 
 
 class Run:
-    """A run that its writer makes, of three groups a step."""
+    """A run written by the real `Writer`, with three groups in each batch."""
 
     def __init__(self, folder, compress=False):
         self.folder, self.rollouts, self.step = folder, folder / "rollouts", 0
@@ -57,7 +57,7 @@ def run(tmp_path, request):
 
 @pytest.fixture
 def lines_read(monkeypatch):
-    """The names of the files of which lines are read."""
+    """Return the list that collects the name of a trace file each time that a group is read from its lines."""
     read, scan = [], file_index.groups
 
     def watched(path, *more):
@@ -70,7 +70,7 @@ def lines_read(monkeypatch):
 
 
 def told(run):
-    """All that a server tells of a run: its state, head, list, prompts and texts."""
+    """Return all that a server sends about a run: state, head, list, prompts and texts."""
     feed = Feed(run.folder)
     news, lists = feed.news(), feed.lists()
     del news["live"]["version"], news["head"]["live"]["version"]
@@ -84,14 +84,14 @@ def without_index(run):
 
 
 def assert_alike(run, tmp_path):
-    """By whatever the index holds, the pages are those by the lines."""
+    """Assert that the server and the page show the same with the index and without it."""
     bare = without_index(run)
     assert told(run) == told(bare)
     pages = [write_page(one.folder, tmp_path / f"{n}.html").path.read_bytes() for n, one in enumerate((run, bare))]
     assert pages[0] == pages[1]
 
 
-def test_pages_by_the_index_are_those_by_the_lines(run, tmp_path, lines_read):
+def test_pages_made_from_the_index_equal_pages_made_from_the_lines(run, tmp_path, lines_read):
     by_index = told(run)
     write_page(run.folder, tmp_path / "page.html")
     assert lines_read == []
@@ -100,12 +100,12 @@ def test_pages_by_the_index_are_those_by_the_lines(run, tmp_path, lines_read):
     assert_alike(run, tmp_path)
 
 
-def test_what_a_kill_kept_from_the_index_is_read_from_the_lines(run, tmp_path, lines_read):
+def test_groups_that_a_kill_kept_out_of_the_index_are_read_from_the_lines(run, tmp_path, lines_read):
     index = run.rollouts / group_index.NAME
     before = index.read_bytes()
     run.go_on(batches=2)
     whole = index.read_bytes()
-    for cut in (len(before), len(before) + 50, len(whole) - 3):  # between the lines and the index, and within it
+    for cut in (len(before), len(before) + 50, len(whole) - 3):  # before the new entries, and within them
         index.write_bytes(whole[:cut])
         lines_read.clear()
         assert len(json.loads(told(run))[0]["index"]["groups"]["step"]) == 30
@@ -113,19 +113,19 @@ def test_what_a_kill_kept_from_the_index_is_read_from_the_lines(run, tmp_path, l
         assert_alike(run, tmp_path)
 
 
-def test_lines_that_the_index_tells_otherwise_are_believed(run, tmp_path):
+def test_lines_are_believed_where_the_index_disagrees(run, tmp_path):
     path = sorted(run.rollouts.glob("train-*"))[1]
     other = sorted(run.rollouts.glob("train-*"))[2]
     path.write_bytes(other.read_bytes())
     assert_alike(run, tmp_path)
 
 
-def test_what_was_read_without_an_index_is_kept_for_the_next_time(run, tmp_path, monkeypatch, lines_read):
+def test_reading_a_run_without_an_index_writes_one_for_the_next_time(run, tmp_path, monkeypatch, lines_read):
     bare = without_index(run)
     by_lines = told(bare)
     assert not (bare.rollouts / group_index.NAME).exists(), "what is read at once is not worth a file"
     traced = sum(path.stat().st_size for path in bare.rollouts.glob("train-*"))
-    monkeypatch.setattr(file_index, "KEEP", int(0.6 * traced))  # one write, and the rest
+    monkeypatch.setattr(file_index, "KEEP", int(0.6 * traced))  # the index is written twice
     assert told(bare) == by_lines
     lines_read.clear()
     assert told(bare) == by_lines
@@ -151,14 +151,14 @@ def test_a_bad_line_is_named_each_time(run, monkeypatch):
             write_page(bare.folder, bare.folder / "page.html")
 
 
-def test_a_line_damaged_behind_the_index_is_named_where_its_group_is_opened(run, monkeypatch):
+def test_a_damaged_line_that_the_index_hides_is_named_when_its_group_is_opened(run, monkeypatch):
     feed = Feed(run.folder)
     feed.news()
     path = next(iter(sorted(run.rollouts.glob("train-00000000.*"))))
     data, times = bytearray(path.read_bytes()), path.stat()
     data[len(data) // 2 : len(data) // 2 + 20] = bytes(20)
     path.write_bytes(data)
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # as a failing disk leaves it
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # a failing disk changes bytes but not the file's times
     for reader in (feed, Feed(run.folder)):
         news = reader.news()
         assert news["live"]["problem"] == "", "the index has its groups"
@@ -170,13 +170,13 @@ def test_a_line_damaged_behind_the_index_is_named_where_its_group_is_opened(run,
         assert after["live"]["problem"] == problem
 
 
-def test_a_page_has_the_whole_groups_of_a_member_that_a_kill_cut_off(tmp_path, monkeypatch):
+def test_a_page_has_the_whole_groups_of_a_gzip_file_that_a_kill_cut_off(tmp_path, monkeypatch):
     run = Run(tmp_path / "run", compress=True).go_on(2, length=3000)
     path = run.rollouts / "train-00000001.jsonl.gz"
     path.write_bytes(path.read_bytes()[:-400])
     (run.rollouts / group_index.NAME).unlink()
     monkeypatch.setattr(file_index, "KEEP", 1)
-    for _ in range(2):  # the second time by the index, which has kept what is whole
+    for _ in range(2):  # the second time from the index, which holds the whole groups
         assert write_page(run.folder, tmp_path / "page.html").groups_written == 5
         assert Feed(run.folder).news()["live"]["groups"] == 3, "it may be being written"
 
@@ -185,14 +185,14 @@ def test_a_page_has_the_whole_groups_of_a_member_that_a_kill_cut_off(tmp_path, m
 
 
 def test_a_long_list_leaves_groups_out_and_says_so(run, monkeypatch):
-    monkeypatch.setattr(live_feed, "MOST_LISTED", 24)  # attempts, of 48
+    monkeypatch.setattr(live_feed, "MOST_LISTED", 24)  # attempts; the run has 48
     feed = Feed(run.folder)
     news = feed.news()
     head, groups = news["head"], news["index"]["groups"]
     counts = (head["groups"], head["groups_total"], head["attempts"], head["attempts_total"])
     assert counts == (12, 24, 24, 48)
     assert news["live"]["groups"] == len(groups["step"]) == 12
-    # Live ones stay longest; of the newest step, only if it has room.
+    # Live groups are the last to be left out. Others of the newest step stay only if there is room for them.
     alive = news["index"]["words"].index("alive")
     assert sorted(groups["step"]) == groups["step"]
     assert groups["verdict"].count(alive) == 8
@@ -266,7 +266,7 @@ def test_a_server_of_a_long_run_answers(run, monkeypatch):
 def test_lists_of_prompts_are_not_counted_at_each_step_of_a_long_run(run, monkeypatch):
     feed = Feed(run.folder)
     sampled = []
-    for slow in (0.1, 0.0):  # a run whose lists are counted at once, and one whose lists take long
+    for slow in (0.1, 0.0):  # first the lists are fast to count, then slow
         monkeypatch.setattr(live_feed, "_SLOW", slow)
         monkeypatch.setattr(live_feed, "_REST", 1e9)
         for _ in range(2):
@@ -276,7 +276,7 @@ def test_lists_of_prompts_are_not_counted_at_each_step_of_a_long_run(run, monkey
     assert sampled == [27, 30, 33, 33]
 
 
-def test_prompts_that_changed_alike_stand_as_they_were_first_seen():
+def test_prompts_that_changed_equally_are_listed_in_order_of_appearance():
     prompts = PromptHistory()
     for step in range(2):
         for n in range(5):
@@ -318,17 +318,17 @@ def test_a_run_that_changes_while_its_page_is_made_is_named(run, tmp_path, monke
 
 
 def compared(runs, path, **options):
-    """The page that compares the runs, as bytes."""
+    """Return the bytes of the page that compares the runs."""
     return write_comparison([run.folder for run in runs], path, **options).path.read_bytes()
 
 
 @pytest.fixture
 def two_runs(run):
-    """Two runs, which share six of nine prompts."""
+    """Return two runs. They share six of their nine prompts."""
     return [run, Run(run.folder.with_name("other"), compress=True).go_on(2, batches=3)]
 
 
-def test_runs_are_compared_by_the_index_as_by_the_lines(two_runs, tmp_path, lines_read, monkeypatch):
+def test_a_comparison_from_the_index_equals_one_from_the_lines(two_runs, tmp_path, lines_read, monkeypatch):
     monkeypatch.setattr(traces, "groups", lambda *_: pytest.fail("all lines are read"))
     by_index = compared(two_runs, tmp_path / "page.html")
     assert lines_read == []
@@ -354,7 +354,7 @@ def test_only_texts_that_may_find_room_are_read_to_compare_runs(two_runs, tmp_pa
 
 
 def test_a_run_of_stock_trl_shares_the_prompts_of_one_that_has_an_index(run, tmp_path):
-    """Its files hold no references, so the same prompts have other identities in the index."""
+    """TRL's files hold no references, so a prompt's identity there differs from its identity in the index."""
     completions = tmp_path / "stock" / "completions"
     completions.mkdir(parents=True)
     rows = {"step": 1, "prompt": ["Task 1 of 0"] * 2, "completion": ["a", "b"], "right": [1.0, 0.0]}

@@ -1,4 +1,4 @@
-"""What one sees first of a run, in a real Chromium: what the run is, what it reached, its curves and its metrics."""
+"""The top of a run's page, in a real Chromium: what the run is, what it reached, its curves and its metrics."""
 
 import browser_pages
 import pytest
@@ -32,7 +32,10 @@ def evaluation(step, split, reward, accuracy):
 
 
 def a_run(folder, about=ABOUT, first_prompt=FIRST_PROMPT):
-    """Steps 0 to 39, logged every tenth, evaluated at first, in the midst and at last; live at step 38 alone."""
+    """Write a run of steps 0 to 39, logged every tenth step, with evaluations at 0, 20 and 40.
+
+    Its only live groups are at steps 2 and 38.
+    """
     groups = [
         synthetic_traces.group([1.0, 1.0], length=1, step=step, prompt=f"solved at {step}") for step in range(40)
     ]
@@ -63,19 +66,19 @@ def curve(page, title):
 
 
 def values(plot):
-    """Of each series its name, where it has one, and its value."""
+    """Return the legend's text for each series: its name, if it has one, and its value."""
     return [" ".join(text.split()) for text in plot.locator(".series").all_inner_texts()]
 
 
 def point(plot, x, y=40):
-    """Hover at this step of 0 to 40."""
+    """Hover over the plot at step `x`, where the axis goes from 0 to 40."""
     picture = plot.locator("> svg")
     soon(lambda: picture.locator(".grid").count() > 0)
     left = picture.evaluate("node => Number(node.querySelector('.grid').getAttribute('x1'))")
     picture.hover(position={"x": left + x / 40 * (picture.bounding_box()["width"] - left - 8), "y": y})
 
 
-def test_it_opens_on_the_live_group_that_a_link_may_override(opened, report):
+def test_the_page_opens_on_a_late_live_group_unless_a_link_names_another(opened, report):
     page = opened(report)
     shows(page, 38, group=1)
     soon(lambda: page.locator(".row[aria-selected=true] bdi").inner_text() == "live at 38")
@@ -121,7 +124,7 @@ def test_the_first_prompt_is_shown_as_the_model_saw_it(opened, report):
     soon(lambda: page.inner_text("#given-facts") == told)
     soon(lambda: text.is_visible())
     soon(lambda: text.text_content() == PROMPT)
-    soon(lambda: text.inner_text().startswith("<|im_start|>user\n</script><script>"))  # line by line
+    soon(lambda: text.inner_text().startswith("<|im_start|>user\n</script><script>"))  # with its line breaks
     soon(lambda: text.locator(".ghost").get_attribute("aria-label") == "U+202E right-to-left override")
     soon(lambda: page.evaluate("[window.hacked, document.querySelectorAll('#given img').length]") == [None, 0])
 
@@ -147,7 +150,7 @@ def test_a_run_that_says_little_of_itself_opens(opened, tmp_path, about):
     soon(lambda: page.locator("#about dt").all_inner_texts() == ["sampled at", "first → last evaluation"])
 
 
-def test_the_cursor_s_label_covers_no_half_of_another(opened, report):
+def test_a_tick_label_is_hidden_where_the_cursors_label_would_overlap_it(opened, report):
     page = opened(report, FIRST)
     reward = curve(page, "reward")
     hidden = "nodes => nodes.filter(n => n.getAttribute('visibility') === 'hidden').map(n => n.textContent)"
@@ -163,7 +166,7 @@ def test_the_cursor_s_label_covers_no_half_of_another(opened, report):
     soon(lambda: ticks.evaluate_all(hidden) == ["step 0"])
 
 
-def test_a_plot_tells_each_series_at_the_cursor_and_between_logged_points(opened, report):
+def test_a_legend_shows_the_last_value_at_or_before_the_cursor(opened, report):
     page = opened(report, FIRST)
     reward = curve(page, "reward")
     point(reward, 24)
@@ -175,11 +178,11 @@ def test_a_plot_tells_each_series_at_the_cursor_and_between_logged_points(opened
     wide = reward.locator("> svg").bounding_box()["width"]
     point(reward, 4)
     soon(lambda: values(reward) == ["train –", "eval easy 0.125 at 0 → 0.969", "eval hard 0 at 0 → 0"])
-    assert reward.locator("> svg").bounding_box()["width"] == wide  # whatever is told beside it
+    assert reward.locator("> svg").bounding_box()["width"] == wide  # the plot keeps its width when the legend changes
     page.mouse.move(0, 0)
     soon(lambda: reward.locator(".where text").text_content() == "step 1")
-    # Each evaluation in a style of its own, its points marked; the ends of both axes are told.
-    soon(lambda: [reward.locator(f".s{i} .point").count() for i in range(3)] == [0, 4, 4])  # one of them in the key
+    # Each evaluation has its own style and marked points. The ends of both axes have labels.
+    soon(lambda: [reward.locator(f".s{i} .point").count() for i in range(3)] == [0, 4, 4])  # one of 4 is in the legend
     soon(
         lambda: (
             len({stroke for stroke, _ in [reward.locator(f"> svg .s{i} .stroke").evaluate(LOOK) for i in range(3)]})
@@ -188,7 +191,7 @@ def test_a_plot_tells_each_series_at_the_cursor_and_between_logged_points(opened
         )
     )
     soon(lambda: {"1", "0", "step 0", "20"} <= set(reward.locator("> svg text").all_text_contents()))
-    # The verdicts that there are, by name, without pointing.
+    # The legend names the verdicts that occur, although the pointer is elsewhere.
     soon(lambda: values(curve(page, "verdicts")) == ["alive –", "all good –"])
 
 
@@ -196,7 +199,7 @@ def axis(page, title):
     return curve(page, title).locator("> svg text[text-anchor=end]").all_text_contents()
 
 
-def test_an_axis_has_the_digits_that_tell_its_ends_apart_or_one_value(opened, tmp_path):
+def test_an_axis_has_enough_digits_to_tell_its_ends_apart_or_shows_one_value(opened, tmp_path):
     values = {"kl": (5.63, 5.63), "entropy": (5.6312, 5.6344)}
     values |= {"loss": (123456.1, 123987.2), "grad_norm": (0.1 + 0.2, 0.3)}
     rows = [synthetic_traces.group([1.0, 0.0], length=1, step=step) for step in (0, 1)]
@@ -214,7 +217,7 @@ def test_an_axis_has_the_digits_that_tell_its_ends_apart_or_one_value(opened, tm
 LOOK = "node => [getComputedStyle(node).stroke, getComputedStyle(node).strokeDasharray]"
 
 
-def test_a_plot_is_read_and_followed_by_keyboard(opened, report):
+def test_a_plot_works_by_keyboard(opened, report):
     page = opened(report, FIRST)
     picture = curve(page, "reward").locator("> svg")
     soon(
@@ -275,7 +278,7 @@ def test_every_metric_can_be_found_and_drawn(opened, report):
     grad.locator("> svg").press("End")
     grad.locator("> svg").press("Enter")
     shows(page, 39)
-    # A link has them, and what is not there is passed over.
+    # The link restores the chosen metrics, and ignores a metric that the run lacks.
     soon(lambda: page.evaluate("location.hash").count("metric=") == 2)
     page = opened(report, page.evaluate("location.hash") + "&metric=gone")
     until(page, "document.querySelectorAll('#picked .curve').length === 2")
@@ -291,12 +294,12 @@ def test_every_metric_can_be_found_and_drawn(opened, report):
 
 NAMES = ["few", *(f"of_a_very_long_name_of_a_held_out_split_of_problems_{n}" for n in range(9))]
 TOP = "node => node.getBoundingClientRect().top"
-# Of nodes beside each other, whatever their height, the middles are equal.
+# Number of lines that the nodes take: nodes in one line have their middles at the same height.
 LINES = """nodes => new Set(nodes.map((node) => {
   const { top, bottom } = node.getBoundingClientRect();
   return Math.round((top + bottom) / 8);
 })).size"""
-# Of each series in a key, whether its name is cut, and whether its value is.
+# For each series in a legend: whether its name is cut, and whether its value is.
 CUT = """nodes => nodes.map((node) => {
   const [name, value] = [...node.children].slice(-2);
   const end = node.closest(".curve").getBoundingClientRect().right;
@@ -305,7 +308,7 @@ CUT = """nodes => nodes.map((node) => {
 
 
 def evaluated_on(folder, splits):
-    """The page of a run with an alarm that was evaluated on so many splits, at first and at last."""
+    """Write the page of a run with an alarm, evaluated on `splits` splits at the first and at the last step."""
     names = [f"eval_{name}" for name in NAMES[:splits]]
     groups = [synthetic_traces.group([1.0, 0.0], length=1, step=step, prompt="word " * 60) for step in (0, 1)]
     groups += [synthetic_traces.group([1.0, 0.0], length=1, split=name) for name in names]
@@ -328,7 +331,7 @@ def test_attempts_begin_in_the_upper_half_and_filters_are_one_row(opened, tmp_pa
     soon(lambda: page.locator("#controls > *").filter(visible=True).evaluate_all(LINES) == 1)
 
 
-def test_a_key_cuts_names_but_no_values_and_is_scrolled(opened, tmp_path):
+def test_a_long_legend_cuts_names_but_no_values_and_scrolls(opened, tmp_path):
     page = opened(evaluated_on(tmp_path, 10))
     plot = curve(page, "reward")
     series, key = plot.locator(".series"), plot.locator(".value")
@@ -350,7 +353,7 @@ def test_a_narrow_page_does_not_scroll_sideways_and_all_can_be_read(browser, rep
         soon(lambda: page.evaluate(FAINT) == [], "contrast below 4.5")
 
 
-# Texts on the page's ground, and those of plots on theirs, that are not told apart well enough.
+# Nodes with too little contrast: text on the page's background, and text and lines on a plot's background.
 FAINT = """() => {
   const light = (colour) => {
     const shares = colour.match(/[\\d.]+/g).map((n) => n / 255);

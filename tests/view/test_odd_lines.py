@@ -1,4 +1,4 @@
-"""Files of a run that are JSON of another shape, or no files: whatever reads a run reads them or names them, alike."""
+"""Files of a run with JSON of an unexpected shape, or folders in their place: every reader reads or names them."""
 
 import copy
 import gzip
@@ -16,7 +16,7 @@ from trl_grpo_plus.view import live_feed
 from trl_grpo_plus.view.live_feed import Feed
 
 
-ODD = [None, [[1]], {"a": [1]}, "text", 0.5]  # and, seldom tried, the others
+ODD = [None, [[1]], {"a": [1]}, "text", 0.5]  # the values of the fast test; the others are for the `full` one
 ODD += [[], [1], {}, {"a": 1}, {"a": "b"}, "", 0, -1, 2, True, 1e300, 10**40]
 ROW = synthetic_traces.row(
     size=2,
@@ -73,14 +73,17 @@ def other(tmp_path_factory):
 
 
 def changed(path, line):
-    """The second line of a file, or all of run.json, in the place of what is there."""
+    """Replace the second line of a `.jsonl` file, or the whole of another file, by `line`."""
     lines = path.read_text().splitlines() if path.suffix == ".jsonl" else []
     lines[1:2] = [line]
     path.write_text("\n".join([*lines, ""]))
 
 
 def refusals(run, other, capsys, commands=("view", "compare", "rescore", "export")):
-    """What each command and the server say is wrong, "" where they go on. None may fail in another way."""
+    """Return the error message of each command and of the server, "" where one succeeds.
+
+    A command fails the test if it ends in any way but success or an error message.
+    """
     page = str(run.parent / "page.html")
     words = {
         "view": ["view", run, "-o", page],
@@ -112,7 +115,7 @@ def test_a_value_of_another_kind_is_read_or_named(run, other, capsys, name, key,
         path.write_bytes(before)
         changed(path, json.dumps({**FILES[name], key: odd}))
         told = refusals(run, other, capsys)
-        # Of the traces all say the same; what else there is only the page of several runs reads.
+        # All commands read the traces, so all report the same. Only some read the other files.
         wrong = {text for text in told.values() if text}
         assert len(wrong) <= 1, (odd, told)
         assert all(text.startswith(f"{path}") for text in wrong), (odd, told)
@@ -121,11 +124,11 @@ def test_a_value_of_another_kind_is_read_or_named(run, other, capsys, name, key,
 
 
 @pytest.mark.parametrize(("name", "key"), [(name, key) for name, value in FILES.items() for key in value])
-def test_a_key_that_is_not_there_is_done_without_or_named(run, other, capsys, name, key):
+def test_a_missing_key_is_ignored_or_named(run, other, capsys, name, key):
     path = run / name
     changed(path, json.dumps({one: value for one, value in FILES[name].items() if one != key}))
     told = refusals(run, other, capsys)
-    told.pop("rescore")  # which needs more of a line than the others
+    told.pop("rescore")  # rescore needs more keys than the other commands
     assert len({text for text in told.values() if text}) <= 1, told
 
 
@@ -140,7 +143,7 @@ def test_a_line_that_is_no_object_is_named_by_all_with_how_many_there_are(run, o
     assert said.endswith("Mend or remove it to read the rest. 2 more lines of it cannot be read.")
 
 
-def test_what_is_compressed_is_read_alike(run, other, capsys):
+def test_errors_in_compressed_traces_are_named_by_every_command(run, other, capsys):
     path = run / "rollouts" / "train-00000000.jsonl"
     lines = path.read_bytes()
     path.unlink()
@@ -174,7 +177,7 @@ def test_a_folder_in_the_place_of_a_file_and_a_file_in_that_of_a_folder_are_name
         assert set(told.values()) == {f"{path} is a file, and should be a folder. Move it away."}
 
 
-def test_what_keeps_an_answer_back_is_told_on_the_console(run, capsys, monkeypatch):
+def test_an_error_while_answering_a_request_is_printed_on_the_console(run, capsys, monkeypatch):
     monkeypatch.setattr(Feed, "lists", lambda self: 1 / 0)
     with serving(run) as server, pytest.raises(http.client.RemoteDisconnected):
         ask(server, f"/{server.token}/lists")

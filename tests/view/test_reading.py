@@ -1,4 +1,4 @@
-"""Reading attempts: the list's order, equal ones, what is rendered, turns, what is not seen, copies, addresses."""
+"""Reading attempts: order of the list, equal attempts, rendering, turns, invisible characters, copies, links."""
 
 import itertools
 import json
@@ -56,7 +56,7 @@ def write(rows, *texts):
 
 @pytest.fixture(scope="module")
 def reading(tmp_path_factory):
-    """Steps 0 to 2, two groups each: means, spreads, lengths and prompts' first steps are in different orders."""
+    """Write a page of six groups whose order differs by mean, spread, length and first step."""
     groups = [
         write(synthetic_traces.group([1.0, 0.0, 0.0, 0.0], prompt="again"), "right", "wrong", "wrong", "other wrong"),
         write(
@@ -78,7 +78,7 @@ ALL = "#split=train&step=0&scope=all"
 
 
 def numbered(page):
-    """The list's groups as step.group."""
+    """Return the groups of the list as "step.group", in the order shown."""
     titles_ = [" ".join(text.split()) for text in page.locator(".row-title").all_inner_texts()]
     names = {"step 1 again": "0.0", "step 2 Solve $x^2$.": "1.0", "step 2 tools": "1.1", "step 3 again": "2.0"}
     names |= {"step 3 dead": "2.1"}
@@ -91,12 +91,12 @@ def numbered(page):
 @pytest.mark.parametrize(
     ("name", "order"),
     [
-        ("mean", ["0.0", "1.1", "1.0", "2.0", "0.1", "2.1"]),  # 0, 1.25, 1.5, 1.58, 2, none
+        ("mean", ["0.0", "1.1", "1.0", "2.0", "0.1", "2.1"]),  # means: 0, 1.25, 1.5, 1.58, 2, none
         ("spread", ["0.0", "1.0", "2.0", "1.1", "0.1", "2.1"]),
         ("best", ["1.1", "0.0", "0.1", "1.0", "2.0", "2.1"]),
         ("worst", ["0.0", "1.0", "1.1", "2.0", "0.1", "2.1"]),
         ("tokens", ["0.1", "2.0", "0.0", "1.1", "1.0", "2.1"]),
-        ("entropy", ["2.0", "0.0", "0.1", "1.0", "1.1", "2.1"]),  # log2(3), 1.5, and 1 where two differ
+        ("entropy", ["2.0", "0.0", "0.1", "1.0", "1.1", "2.1"]),  # bits: log2(3), 1.5, and 1 for two answers
         ("first", ["0.0", "0.1", "2.0", "1.0", "1.1", "2.1"]),
     ],
 )
@@ -104,7 +104,7 @@ def test_the_list_is_sorted(opened, reading, name, order):
     page = opened(reading, ALL)
     page.select_option("#sort", name)
     soon(lambda: numbered(page) == order)
-    shows(page, 0)  # what is in view stays
+    shows(page, 0)  # the group in view stays
     page.click("#sort-way")
     if name not in ("first", "entropy"):
         soon(lambda: numbered(page)[-1] == "2.1", "without a value last either way")
@@ -136,7 +136,7 @@ def test_a_sorted_list_is_searched_and_walked_by_steps(opened, reading):
         ("first", "2", "", ["1.0", "1.1", "2.1"]),
     ],
 )
-def test_the_list_is_filtered_by_the_same(opened, reading, measure, low, high, found):
+def test_the_list_is_filtered_by_a_range_of_a_measure(opened, reading, measure, low, high, found):
     page = opened(reading, ALL)
     page.click("#more-filters summary")
     page.select_option("#measure", measure)
@@ -147,10 +147,10 @@ def test_the_list_is_filtered_by_the_same(opened, reading, measure, low, high, f
     soon(lambda: len(numbered(page)) == 6)
 
 
-def test_the_worst_group_and_its_worst_attempt_are_a_key_away(opened, reading):
+def test_keys_open_the_worst_group_and_its_worst_attempt(opened, reading):
     page = opened(reading, "#split=train&step=2&group=0.0.0&scope=all")
     page.keyboard.press("w")
-    shows(page, 0)  # the dead group has no mean
+    shows(page, 0)  # the group without rewards does not count
     page.keyboard.press("W")
     soon(lambda: page.evaluate("document.activeElement.closest('.attempt').dataset.attempt") == "3")
     page.select_option("#verdict", "all_bad")
@@ -171,7 +171,7 @@ def test_entries_hold_the_mean_length_where_it_is_known():
 # -- equal attempts
 
 
-def test_equal_attempts_are_one_column_until_asked(opened, reading):
+def test_equal_attempts_share_a_column_until_they_are_set_apart(opened, reading):
     page = opened(reading, FIRST)
     soon(lambda: attempts(page) == ["0", "1", "3"])
     merged = page.locator(".attempt[data-attempt='1'] h3")
@@ -195,7 +195,7 @@ def test_equal_attempts_are_one_column_until_asked(opened, reading):
 
 
 @pytest.mark.parametrize("change", [{"reward": 0.5}, {"outcomes": {"accuracy": "timeout"}}, {"completion": "x"}])
-def test_what_differs_is_not_merged(opened_panel, change):
+def test_attempts_that_differ_are_not_merged(opened_panel, change):
     rows = [{**row, "completion": "same"} for row in synthetic_traces.group([0.0, 0.0, 0.0])]
     page = opened_panel([rows, [rows[0], {**rows[1], **change}, rows[2]]])
     soon(lambda: attempts(page) == ["0"])
@@ -284,12 +284,12 @@ def test_hostile_texts_are_rendered_in_time_and_load_nothing(opened, tmp_path):
     )
 
 
-def test_what_the_page_carries_is_what_the_readme_says_and_panels_do_without():
+def test_the_page_contains_the_libraries_that_the_readme_lists_and_a_panel_does_not():
     about = (VIEWER / "vendor" / "README.md").read_text()
     for name in LIBRARIES:
         version = re.search(rf"`{name}.min.js` \| ([\d.]+)", about)[1]
         source = (VIEWER / "vendor" / f"{name}.min.js").read_text()
-        assert version in source or name == "markdown-it"  # which does not say it
+        assert version in source or name == "markdown-it"  # its source does not contain its version
         assert "sourceMappingURL" not in library(name)
         assert f"== {name}\n" in (VIEWER / "vendor" / "LICENSES.txt").read_text()
     parts = ("page", view.STYLES, view.SCRIPTS)
@@ -311,7 +311,7 @@ def units(text, start, end):
     return text.encode("utf-16-le", "surrogatepass")[2 * start : 2 * end].decode("utf-16-le", "surrogatepass")
 
 
-def test_calls_are_where_javascript_finds_them():
+def test_places_of_calls_are_counted_in_utf16_units():
     [attempt] = detail([synthetic_traces.row(completion=CALLED)])["attempts"]
     [[start, end, name, given]] = attempt["calls"]
     assert units(attempt["text"], start, end) == str(CALL["function"])
@@ -366,14 +366,14 @@ def test_turns_are_told_apart_and_calls_show_their_arguments(opened, reading):
     soon(lambda: page.locator("mark.hit").is_visible())
 
 
-# -- what is not seen
+# -- invisible characters
 
 
 def marks(node):
     return node.locator(".ghost").evaluate_all("nodes => nodes.map((n) => n.dataset.label)")
 
 
-def test_what_is_not_seen_is_marked_wherever_texts_are(opened, reading):
+def test_invisible_characters_are_marked_in_every_text(opened, reading):
     page = opened(reading, "#split=train&step=0&group=0.0.1")
     expected = ["ZWSP", "RLO", "PDF", "␣", "NUL", "LS", "tag A", "U+D800", "SHY"]
     for place in (
@@ -401,7 +401,7 @@ def test_what_is_not_seen_is_marked_wherever_texts_are(opened, reading):
     soon(lambda: set(page.locator("mark.hit").all_text_contents()) == {"fed"})
 
 
-def test_equal_ones_are_one_mark_and_hits_never_halve_a_character(opened_panel):
+def test_repeated_invisible_characters_share_a_mark_and_hits_keep_characters_whole(opened_panel):
     text = "\u200b" * 5000 + "x\xa0\xa0\xa0y\r\n\U0001f600\tz"
     page = opened_panel([write(synthetic_traces.group([1.0, 0.0]), text, "\U0001f468\u200d\U0001f469 a\u200db")])
     soon(lambda: marks(body(page, 0)) == ["ZWSP ×5000", "␣␣␣", "CR"])
@@ -490,7 +490,7 @@ def test_an_address_brings_a_whole_view_back(opened, reading):
     page.fill("#reward-min", "12")
     page.select_option("#sort", "best")
     page.click("#sort-way")
-    page.check("#regex")  # before a search begins, which moves it
+    page.check("#regex")  # before the search, which moves this box
     page.fill("#query", "w(r)ong|again")
     settled(page, "2 groups over all steps.")
     shows(page, 0)
@@ -509,7 +509,7 @@ def test_an_address_brings_a_whole_view_back(opened, reading):
     soon(lambda: short.locator("#diff").get_attribute("aria-pressed") == "true")
 
 
-def test_an_address_names_only_what_is_not_as_it_opens(opened, reading):
+def test_an_address_names_only_what_differs_from_the_default_view(opened, reading):
     page = opened(reading, FIRST)
     soon(lambda: page.url.endswith("#split=train&step=0&group=0.0.0"))
     page.keyboard.press("d")
@@ -535,7 +535,7 @@ def test_hostile_addresses_change_nothing(opened, reading, more):
 
 
 def pure(browser, script):
-    """A value of the functions of base.js."""
+    """Return the value of a JavaScript expression that uses the functions of base.js."""
     with browser.new_page() as page:
         return page.evaluate(f"() => {{ {(VIEWER / 'base.js').read_text()}\nreturn {script}; }}")
 
@@ -555,7 +555,7 @@ def test_colours_are_by_the_order_of_distinct_rewards(browser, rewards, lows):
     soon(lambda: pure(browser, f"scaleOf({json.dumps(rewards)})") == lows)
 
 
-def test_one_penalty_leaves_the_others_apart(browser):
+def test_one_outlying_penalty_leaves_the_other_rewards_distinct_colours(browser):
     rewards = [-3, 0, 0.5, 1]
     colours = pure(browser, f"{rewards}.map((r) => colour(r, scaleOf({rewards})))")
     assert len(set(colours)) == 4
@@ -619,8 +619,8 @@ CONTRAST = """() => {
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_all_text_is_read_on_its_ground(browser, reading, scheme):
-    """4.5 to 1, as WCAG AA asks, with all that a group can show open."""
+def test_all_text_has_enough_contrast(browser, reading, scheme):
+    """The contrast is 4.5 to 1 or more, as WCAG AA asks, with all parts of a group unfolded."""
     with in_scheme(browser, scheme, viewport={"width": 1280, "height": 900}) as page:
         views = ["0.0.0&diff=1&history=1&text=wrong&credit=1", "0.0.1&diff=1&thinking=1", "0.0.0&rendered=1"]
         for step, hash in [(0, views[0]), (0, views[1]), (1, views[1]), (1, views[2])]:
@@ -645,5 +645,5 @@ def test_a_phone_shows_list_and_group_and_scrolls_up_and_down_only(browser, read
         soon(lambda: page.locator("#list").bounding_box()["height"] > 150)
         soon(lambda: 300 < page.locator(".attempt").first.bounding_box()["width"] < 390)
         row = page.locator(".row").nth(1)
-        {"chromium": row.tap, "firefox": row.click}[browser.browser_type.name]()  # BiDi's touch is no click
+        {"chromium": row.tap, "firefox": row.click}[browser.browser_type.name]()  # a BiDi touch is no click
         until(page, "document.querySelectorAll('.row')[1].getAttribute('aria-selected') === 'true'")

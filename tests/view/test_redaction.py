@@ -1,4 +1,4 @@
-"""What run.json and the pages show of a run's options: several ways to hide a secret in them, and what must stay."""
+"""What run.json and the pages show of a run's options: no secret, wherever it is in them; and all that is harmless."""
 
 import base64
 import json
@@ -18,7 +18,7 @@ from trl_grpo_plus.view import write_comparison, write_page
 
 PLAIN = {"report_to": "none", "use_cpu": True}
 LONG = "Ab1cD2eF3gH4iJ5kL6mN7oP8qR9sT0uVwX"
-# Of each kind one that is made up.
+# One made-up example of each kind.
 SECRETS = {
     "hugging face": f"hf_{LONG}",
     "openai": f"sk-proj-{LONG[:20]}",
@@ -74,7 +74,7 @@ def test_a_text_that_looks_like_a_secret_or_an_address_is_never_shown(secret):
     assert told["optim_args"] == told["filter_metric"] == "not shown"
     assert told["model_init_kwargs"] == {"dtype": "not shown", "revision": "not shown", "not shown": 1}
     about = {"options": {"optim_args": secret, secret: 1}, "more": [{"deep": secret, secret: 2}]}
-    if secret != SECRETS["aws, the other half"]:  # which could be the name of a model, as far as its letters go
+    if secret != SECRETS["aws, the other half"]:  # this one has the form of a model's name
         about |= {"model": secret, "dataset": {"name": secret, "rows": 3}}
     assert json.dumps(secret)[1:-1] not in json.dumps(redaction.shown_about(about))
 
@@ -86,7 +86,7 @@ KEYS = ["token", "api_key", "apiKey", "API-KEY", "Authorization", "pwd", "pin", 
     "key", [*KEYS, "access", "secret_access", "storage_options", "headers", "my.password", "user"]
 )
 @pytest.mark.parametrize("value", ["hunter2", 123456, {"dtype": "hunter2"}, ["hunter2"], b"hunter2", object()])
-def test_what_is_nested_is_shown_by_keys_that_are_known_to_be_harmless(key, value):
+def test_nested_values_are_shown_only_under_keys_known_to_be_harmless(key, value):
     told = written(model_init_kwargs={"dtype": "bfloat16", "quantization_config": {key: value}, key: value})
     text = json.dumps(told)
     assert "hunter2" not in text
@@ -95,7 +95,7 @@ def test_what_is_nested_is_shown_by_keys_that_are_known_to_be_harmless(key, valu
     assert told["model_init_kwargs"]["dtype"] == "bfloat16"
 
 
-def test_an_object_is_not_shown_whatever_it_says_of_itself():
+def test_an_object_is_not_shown_whatever_its_str_returns():
     class Credentials:
         def __str__(self):
             return "hunter2"
@@ -106,7 +106,7 @@ def test_an_object_is_not_shown_whatever_it_says_of_itself():
     assert told["model_init_kwargs"] == {"variant": "not shown", "device_map": "float32"}
 
 
-def test_options_of_a_class_of_ones_own_are_counted():
+def test_options_of_a_users_own_subclass_are_counted_and_not_shown():
     @dataclass
     class Mine(GRPOPlusConfig):
         wallet: str = ""
@@ -117,7 +117,7 @@ def test_options_of_a_class_of_ones_own_are_counted():
 
 
 def test_every_option_that_may_be_a_text_is_shown_or_private_or_left_out():
-    # Not `field.type`, which a parser of transformers changes.
+    # `field.type` does not serve: `HfArgumentParser` of transformers changes it.
     types = {name: str(kind) for base in GRPOPlusConfig.__mro__[:-1] for name, kind in base.__annotations__.items()}
     names = {field.name for field in fields(GRPOPlusConfig)}
     texts = {name for name in names if "str" in types[name] and "dict" not in types[name]}
@@ -126,7 +126,7 @@ def test_every_option_that_may_be_a_text_is_shown_or_private_or_left_out():
     assert vars(Thresholds()).keys() <= redaction.KEYS
 
 
-def test_what_a_run_is_compared_by_is_shown():
+def test_options_that_tell_runs_apart_are_shown():
     options = {
         **{
             "learning_rate": 1e-4,
@@ -155,8 +155,8 @@ def test_what_a_run_is_compared_by_is_shown():
         assert describe(args, model, [1])["model"] == name
 
 
-def test_pages_of_a_run_that_wrote_more_do_not_show_it(tmp_path):
-    """Its run.json is of a version that wrote it, or of someone's own hand."""
+def test_pages_hide_secrets_that_run_json_contains(tmp_path):
+    """A run.json with secrets can come from an older version of this package, or from an editor."""
     secret = SECRETS["hugging face"]
     inside = {"dtype": "bf16", "auth": "hunter2", "deep": [{"x": secret}]}
     about = {"options": {"model_init_kwargs": inside, "beta": 0.5, "vllm_server_base_url": "http://hunter2"}}
@@ -179,7 +179,7 @@ def test_pages_of_a_run_that_wrote_more_do_not_show_it(tmp_path):
     assert traces.about(runs[0])["options"]["model_init_kwargs"] == {"dtype": "bf16", "not shown": 1}
 
 
-def test_runs_of_which_something_is_not_shown_are_not_taken_for_seeds_of_one_setting(tmp_path):
+def test_runs_with_hidden_options_are_not_taken_for_seeds_of_one_setting(tmp_path):
     runs = [synthetic_traces.write_run(tmp_path / name) for name in ("first", "second", "third")]
     options = [{"beta": 0.5}, {"beta": 0.5}, {"beta": 0.5, "model_init_kwargs": {"mine": 1}}]
     for run, of_one in zip(runs, options, strict=True):

@@ -1,4 +1,4 @@
-"""Runs as they are laid beside each other: what is read of them, and what finds room."""
+"""Comparing runs: what is read of each run, and which prompts find room in the page."""
 
 import json
 
@@ -27,7 +27,7 @@ def a_state(folder, step, history):
     return folder
 
 
-# -- what is read
+# -- what is read of a run
 
 
 def test_metrics_of_an_evaluation_bear_its_split(tmp_path):
@@ -77,7 +77,7 @@ def test_seeds_of_one_setting_are_known_by_their_options(tmp_path):
     assert differing([[one, two], [other]]) == [["beta", "0.1", "default"], ["seed", "1, 2", "1"]]
 
 
-def test_what_is_not_known_is_no_setting(tmp_path):
+def test_runs_without_recorded_options_share_no_setting(tmp_path):
     one, two = (a_log(tmp_path / name, [], num_generations=4) for name in ("one", "two"))
     known = a_log(tmp_path / "known", [], options={"beta": 0.1})
     assert one.setting != two.setting
@@ -87,7 +87,7 @@ def test_what_is_not_known_is_no_setting(tmp_path):
 # -- what is refused
 
 
-def test_one_that_is_no_run_is_named(tmp_path):
+def test_a_folder_that_cannot_be_compared_is_named(tmp_path):
     run = synthetic_traces.write_run(tmp_path / "run")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=r"typo is not a folder\. Give the output_dir"):
@@ -103,7 +103,7 @@ def test_one_that_is_no_run_is_named(tmp_path):
     assert not list(tmp_path.glob("*.html"))
 
 
-# -- where it goes, and what finds room
+# -- where the page is written, and what finds room
 
 
 def test_the_page_is_in_the_folder_that_the_runs_share(tmp_path, capsys):
@@ -123,7 +123,7 @@ def a_group(run, step, mean, prompt=0):
 
 
 class Alike:
-    """Texts of one size, which are packed one list after the other."""
+    """Texts that all have the same size; `pack_ahead` packs one list at a time."""
 
     def stored(self, group):
         return compare.Stored(at=0, line=0, packed=75, raw=100)
@@ -132,7 +132,7 @@ class Alike:
         return 1
 
 
-def test_prompts_that_differ_most_find_room_first_and_their_ends_before_what_is_between():
+def test_prompts_that_differ_most_find_room_first_and_first_and_last_groups_before_others():
     means = {0: (0.0, 0.25), 1: (1.0, 0.0), 2: (0.5, None), 3: (0.5, 0.0)}
     groups = [a_group(run, 0, mean, prompt=p) for p, both in means.items() for run, mean in enumerate(both)]
     groups += [a_group(0, step, 0.5, prompt=1) for step in (-2, -1)]

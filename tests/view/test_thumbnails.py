@@ -1,4 +1,4 @@
-"""Thumbnails of a run's pictures in its pages: those that a text names and the run has kept, and no others."""
+"""A page shows the thumbnails that a text names and that the run has kept, and no others."""
 
 import browser_pages
 import pytest
@@ -25,7 +25,10 @@ def said(picture):
 
 
 def a_run(folder, told=""):
-    """A prompt with two pictures, of which one was kept; a tool that answers with a third; `told` by the policy."""
+    """Write a run whose prompt has two pictures, one of them kept, and whose tool returns a third, kept one.
+
+    The policy writes `told` at the end of its texts.
+    """
     prompt = [{"role": "user", "content": [block(KEPT), block(LOST), {"type": "text", "text": "What is it?"}]}]
     tool = {"role": "tool", "name": "zoom", "content": [block(ALSO)]}
     groups = [synthetic_traces.group([1.0, 0.0], length=3, step=step, prompt=prompt) for step in (0, 3)]
@@ -39,13 +42,13 @@ def a_run(folder, told=""):
 
 
 def sizes(page, within):
-    """Width and height of the pictures that have been drawn."""
+    """Return [width, height] of each picture that has been drawn."""
     drawn = "(all) => all.map((img) => [img.naturalWidth, img.naturalHeight])"
     return page.locator(f"{within} img").evaluate_all(drawn)
 
 
 @pytest.mark.parametrize("served", [False, True])
-def test_what_was_kept_is_shown_where_it_is_named(browser, tmp_path, served):
+def test_a_kept_thumbnail_is_shown_where_a_text_names_it(browser, tmp_path, served):
     run = a_run(tmp_path / "run", told=f"{said(LOST)} <image ../../thumbnails/RGB 64x32 0123456789abcdef>")
     written = write_page(run, tmp_path / "page.html").path
     with serving(run) as server, browser_pages.quiet(browser) as open_page:
@@ -57,7 +60,7 @@ def test_what_was_kept_is_shown_where_it_is_named(browser, tmp_path, served):
         soon(lambda: said(LOST) in page.locator(".prompt").inner_text())
 
 
-def test_in_the_page_of_several_runs(browser, tmp_path):
+def test_thumbnails_are_shown_in_the_page_of_several_runs(browser, tmp_path):
     runs = [a_run(tmp_path / name) for name in ("first", "second")]
     with browser_pages.quiet(browser, ".one, .empty", offline=True) as open_page:
         page = open_page(write_comparison(runs).path)
@@ -66,7 +69,7 @@ def test_in_the_page_of_several_runs(browser, tmp_path):
         soon(lambda: sizes(page, ".one") == [[16, 16]] * 4)
 
 
-def test_a_policy_that_names_a_picture_shows_what_the_run_kept_of_it(opened, tmp_path):
+def test_a_picture_that_the_policy_names_is_shown_if_the_run_kept_it(opened, tmp_path):
     page = opened(write_page(a_run(tmp_path / "run", told=said(KEPT)), tmp_path / "page.html").path)
     until(page, "[...document.images].every((img) => img.complete)")
     soon(lambda: sizes(page, ".attempt") == [[16, 8], [16, 16]] * 2)

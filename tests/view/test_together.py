@@ -1,4 +1,4 @@
-"""What one turns on in one view of the page, and meets in another."""
+"""A setting that is turned on in one view of the page works in the other views."""
 
 import browser_pages
 import pytest
@@ -19,7 +19,7 @@ def write(rows, *texts):
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    """A prompt at two steps, whose attempts are in Markdown, equal ones among them; and one that is live, last."""
+    """Write a page of two prompts at two steps. Attempts on the first are in Markdown; three of them are equal."""
     groups = []
     for step in (0, 1):
         rows = synthetic_traces.group([1.0, 1.0, 1.0, 0.0], step=step, prompt=f"{UNSEEN} $x^2$")
@@ -40,7 +40,7 @@ def test_a_prompt_is_followed_in_rendered_texts_until_marks_are_asked_for(opened
     until(page, "document.querySelectorAll('.side .rendered').length === 2")
 
 
-def test_what_is_not_seen_is_marked_in_titles_of_prompts(opened, report):
+def test_invisible_characters_are_marked_in_titles_of_prompts(opened, report):
     page = opened(report, "#split=train&step=0&group=0.0.0&view=prompts")
     page.click("#list-all")
     row = page.locator(".prompt-row:has(.ghost)")
@@ -51,7 +51,7 @@ def test_what_is_not_seen_is_marked_in_titles_of_prompts(opened, report):
     soon(lambda: page.locator("#group-head h2 .ghost").count() == 3)
 
 
-def test_what_is_not_seen_is_marked_in_titles_of_prompts_that_runs_share(browser, tmp_path):
+def test_invisible_characters_are_marked_in_titles_of_prompts_that_runs_share(browser, tmp_path):
     for name in ("one", "two"):
         synthetic_traces.write_traces(tmp_path / name, [synthetic_traces.group([1.0, 0.0], prompt=UNSEEN)])
     path = write_comparison([tmp_path / "one", tmp_path / "two"]).path
@@ -61,7 +61,7 @@ def test_what_is_not_seen_is_marked_in_titles_of_prompts_that_runs_share(browser
         soon(lambda: row.get_attribute("title") == "a[ZWSP]b [RLO]fed[PDF]")
 
 
-def test_keys_of_a_group_do_nothing_where_there_is_none(opened, report):
+def test_keys_of_a_group_do_nothing_in_views_without_a_group(opened, report):
     page = opened(report, "#split=train&step=0&group=0.0.0&view=follow")
     page.wait_for_selector("#pair")
     for key in ("p", "c", "e", "W"):
@@ -74,13 +74,13 @@ def test_keys_of_a_group_do_nothing_where_there_is_none(opened, report):
     page.wait_for_selector("#prompt-list")
     for key in ("d", "m", "t"):
         page.keyboard.press(key)
-    page.keyboard.press("w")  # to a group, out of the lists
+    page.keyboard.press("w")  # leaves the lists for a group
     shows(page, 0, group=1)
     soon(lambda: "diff=" not in page.url)
     soon(lambda: "rendered=" not in page.url)
 
 
-def test_pins_of_equal_attempts_are_of_their_column(opened, report):
+def test_a_pin_on_one_of_several_equal_attempts_moves_to_their_column(opened, report):
     page = opened(report, "#split=train&step=0&group=0.0.0&pins=2.3&rendered=1&apart=1")
     until(page, "document.querySelectorAll('.attempt').length === 2")
     soon(lambda: attempts(page) == ["2", "3"])

@@ -1,4 +1,4 @@
-"""The page's data, read back from the file as the browser reads it."""
+"""The data of a page, read back from its file as the browser reads it."""
 
 import base64
 import hashlib
@@ -33,7 +33,7 @@ HOSTILE = "</script><script>alert(1)</script><!-- \u2028 \x00 \ud800 \udfff \u20
 
 
 def read(page):
-    """Head, list and texts of a page."""
+    """Return head, list and texts of a page."""
     blocks = re.findall(r'<script type="application/(json|deflate)" id="([\w-]+)">(.*?)</script>', page, re.DOTALL)
     read = {}
     for kind, name, text in blocks:
@@ -46,7 +46,7 @@ def read(page):
 
 
 def page_of_run(run, out, **options):
-    """What was written of a run, and the page's head, list and texts."""
+    """Write the page of a run, and return what `write_page` returns, and head, list and texts of the page."""
     written = write_page(run, out, **options)
     return written, *read(written.path.read_text())
 
@@ -58,7 +58,7 @@ def page_of(folder, groups, max_mb=100, **journals):
 
 
 def room_for(mb):
-    """`max_mb` that leaves so much beside what a page without data takes."""
+    """Return the `max_mb` that leaves `mb` for data, beside the scripts and styles of a page."""
     return mb + sum(map(len, view._template())) / 1e6
 
 
@@ -70,7 +70,7 @@ def column(index, name):
 # -- the whole page
 
 
-def test_what_the_faces_import_late_is_there():
+def test_names_that_packages_import_lazily_exist():
     import trl_grpo_plus.view as face
 
     for name in traces._OF_TENSORS:
@@ -80,7 +80,7 @@ def test_what_the_faces_import_late_is_there():
 
 
 def test_a_page_is_written_without_torch(tmp_path):
-    """It takes a second to import, and a run on a laptop without it can be looked at."""
+    """torch takes a second to import, and a run can be viewed on a laptop that has no torch."""
     run = synthetic_traces.write_run(tmp_path / "run")
     script = f"""
 import sys
@@ -119,7 +119,7 @@ def test_evaluations_stand_before_the_training_of_their_step(tmp_path):
 
 def test_a_page_loads_nothing(tmp_path):
     page = write_page(synthetic_traces.write_run(tmp_path), tmp_path / "report.html").path.read_text()
-    names = {"http://www.w3.org/2000/svg", "http://www.w3.org/1998/Math/MathML"}  # of markup
+    names = {"http://www.w3.org/2000/svg", "http://www.w3.org/1998/Math/MathML"}  # XML namespaces
     assert set(re.findall(r"https?://[^\s\"'`]+", page)) == names
     assert not re.search(r"<(link|img|iframe|object|embed|base)\b|@import|url\(", page)
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)[1]
@@ -156,7 +156,7 @@ def test_hostile_texts_come_back_as_they_were(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["my-run", "<b>\udcff"], ids=["plain", "hostile"])
-def test_a_page_bears_the_name_of_its_run_as_does_one_of_the_rollouts_folder(tmp_path, name):
+def test_a_page_has_the_name_of_its_run_if_made_from_the_rollouts_folder_too(tmp_path, name):
     run = synthetic_traces.write_run(tmp_path / name)
     for folder in (run, run / "rollouts"):
         _, head, *_ = page_of_run(folder, tmp_path / "new" / "r.html")
@@ -189,7 +189,7 @@ def test_no_page_is_larger_than_allowed_and_groups_stay_whole(tmp_path):
     assert counts == (written.groups_written, 200, written.attempts_written, 800)
 
 
-def test_what_is_left_out_is_spread_over_the_steps(tmp_path):
+def test_groups_that_are_left_out_are_spread_over_the_steps(tmp_path):
     places = [{"step": step, "group": group} for step in range(16) for group in range(8)]
     rows = [synthetic_traces.group([1.0, 0.0], length=300, **place) for place in places]
     written, _, index, _ = page_of(tmp_path, rows, max_mb=room_for(0.085))
@@ -240,7 +240,7 @@ def test_a_limit_that_leaves_no_room_names_one_that_does(tmp_path):
 # -- files
 
 
-def test_what_is_no_run_and_no_output_is_refused(tmp_path):
+def test_a_folder_without_traces_and_a_folder_as_output_are_refused(tmp_path):
     with pytest.raises(ValueError, match="has no traces"):
         write_page(tmp_path, tmp_path / "report.html")
     with pytest.raises(ValueError, match="no group in them is whole yet"):
@@ -292,7 +292,7 @@ def test_a_page_that_cannot_be_put_in_place_leaves_nothing_behind(tmp_path, monk
 # -- a group
 
 
-def test_attempts_stand_by_advantage_then_reward_and_so_do_dots():
+def test_attempts_and_dots_are_sorted_by_advantage_then_reward():
     marks = [(0.5, 1.0), (None, 3.0), (-0.5, 2.0), (0.5, 2.0), (None, None)]
     rows = [{"attempt": i, "advantage": a, "reward": r} for i, (a, r) in enumerate(marks)]
     assert [row["attempt"] for row in best_first(rows)] == [3, 0, 2, 1, 4]
@@ -310,7 +310,7 @@ def test_attempts_stand_by_advantage_then_reward_and_so_do_dots():
         ([{"role": "assistant", "content": "\U0001f600 calls"}, {"role": "assistant", "content": "#### 7"}], "7"),
     ],
 )
-def test_the_answer_is_where_javascript_finds_it(completion, answer):
+def test_the_place_of_the_answer_is_counted_in_utf16_units(completion, answer):
     [attempt] = detail([synthetic_traces.row(completion=completion)])["attempts"]
     units, place = attempt["text"].encode("utf-16-le"), attempt["answer"]
     assert (place and units[2 * place[0] : 2 * place[1]].decode("utf-16-le")) == answer
@@ -334,7 +334,7 @@ def test_messages_keep_their_roles():
     assert entry([synthetic_traces.row(prompt=begun)])["title"] == "Add 2 and 2"
 
 
-def test_the_entropy_of_answers_is_of_what_is_answered_not_of_how():
+def test_the_entropy_of_answers_ignores_how_an_answer_is_written():
     def entropy(*texts):
         return entry([synthetic_traces.row(attempt=k, completion=text) for k, text in enumerate(texts)])["entropy"]
 
@@ -364,7 +364,7 @@ def test_the_entropy_of_answers_is_of_what_is_answered_not_of_how():
     ],
     ids=["text", "message", "messages"],
 )
-def test_credit_is_where_javascript_finds_it(completion, stretches):
+def test_places_of_credit_are_counted_in_utf16_units(completion, stretches):
     steps = {"a": [[3, 1.0], [5, -1.0]], "b": [[3, 0.0]], "none": []}
     row = synthetic_traces.row(completion=completion, advantages=[[3, 0.5], [5, -0.25]], steps=steps)
     [attempt] = detail([row])["attempts"]
@@ -375,12 +375,12 @@ def test_credit_is_where_javascript_finds_it(completion, stretches):
     assert attempt["steps"] == [[third, 1.0, "a"], [third, 0.0, "b"], [last, -1.0, "a"]]
 
 
-def test_an_attempt_without_credit_is_as_it_was():
+def test_an_attempt_without_credit_has_no_credit_fields():
     [attempt] = detail([synthetic_traces.row(steps={"a": []})])["attempts"]
     assert not {"heat", "steps"} & attempt.keys()
 
 
-def test_what_a_group_holds_of_other_kinds():
+def test_a_group_holds_values_of_other_types_as_text():
     rows = synthetic_traces.group([1.0, 0.0, 1.0, 0.0], prompt="a prompt like no other")
     assert json.dumps(detail(rows)).count("a prompt like no other") == 1
     reference = {"answer": "42", "tests": ["é", 1], "large": 12345678901234567890}
@@ -388,7 +388,7 @@ def test_what_a_group_holds_of_other_kinds():
     group = detail(
         [synthetic_traces.row(prompt=["a", 1], completion=None, reference=reference, extra={"odd": None}, **scored)]
     )
-    assert group["prompt"] == [[None, '["a", 1]']]  # neither text nor messages
+    assert group["prompt"] == [[None, '["a", 1]']]  # neither a text nor messages
     assert group["reference"] == [["answer", "42"], ["tests", '["é", 1]'], ["large", "12345678901234567890"]]
     assert group["attempts"][0]["extra"] == [["odd", "null"]]
     assert group["attempts"][0]["parts"] == [["a", None, "timeout"], ["b", 0.5, "ok"]]
@@ -517,7 +517,7 @@ def test_curves_without_metrics_come_from_the_rows():
     assert points(made["reward"]) == [("train", [[4, 1.75]]), ("eval", [[3, 1.0]])]
     shares = dict(points(made["verdicts"]))
     assert (shares["alive"], shares["all_good"], shares["tied"]) == ([[4, 0.5]], [[4, 0.5]], [[4, 0.0]])
-    made = by_title([], tally, 0)  # of stock TRL, whose files hold the logged step
+    made = by_title([], tally, 0)  # the files of stock TRL hold the logged step
     assert points(made["reward"]) == [("train", [[3, 1.75]]), ("eval", [[3, 1.0]])]
 
 
@@ -526,10 +526,10 @@ def test_thinning_keeps_the_ends():
     assert thin(range(1000), 4) == [0, 333, 666, 999]
 
 
-# -- what is shown first
+# -- which group is shown first
 
 
-def test_a_group_tells_by_spread_then_by_the_middle_then_by_texts():
+def test_groups_are_ranked_by_spread_then_balance_then_distinct_texts():
     def told(rewards, texts="abcd", **changes):
         rows = [synthetic_traces.row(reward=r, completion=t) for r, t in zip(rewards, texts, strict=False)]
         return telling([{**row, "verdict": "alive", **changes} for row in rows])
@@ -538,13 +538,13 @@ def test_a_group_tells_by_spread_then_by_the_middle_then_by_texts():
     assert told([1.0, 0.0, 0.0, 0.0]) == (1.0, -0.25, 4)
     assert told([1.0, None, float("nan"), 0.0], texts="aaab") == (1.0, -0.0, 2)
     assert told([3.0, 1.0]) > told([1.0, 0.0, 1.0, 0.0]) > told([1.0, 0.0], texts="aa") > told([1.0, 0.0, 0.0])
-    assert told([1.0, 0.0], kept=None, verdict=None) is not None  # stock TRL's files
+    assert told([1.0, 0.0], kept=None, verdict=None) is not None  # as in the files of stock TRL
     for dead in ({"verdict": "tied"}, {"kept": False}, {"split": "eval"}):
         assert told([1.0, 0.0], **dead) is None
     assert told([1.0, 1.0]) is told([None, None]) is None
 
 
-def test_a_page_opens_on_what_tells_most_of_the_last_tenth_of_the_steps():
+def test_a_page_opens_on_the_most_telling_group_of_the_last_tenth_of_the_steps():
     def at(step, told, split="train", number=0):
         return (split, step, (0, 0, number)), told
 
@@ -558,7 +558,7 @@ def test_a_page_opens_on_what_tells_most_of_the_last_tenth_of_the_steps():
         "0.0.1",
     )
     assert chosen(*dead, at(18, (1.0, 0.0, 2), number=1), at(19, (1.0, 0.0, 2), number=2)) == ("train", 19, "0.0.2")
-    # None there tells anything: the latest that does, the last of the training, the last.
+    # No group of the last tenth is telling: the latest telling group, or the last training group, or the last group.
     assert chosen(at(2, (9.0, 0.0, 9), number=1), at(5, (1.0, -0.5, 1)), *dead[6:]) == ("train", 5, "0.0.0")
     assert chosen(*dead, at(30, None, split="eval")) == ("train", 19, "0.0.0")
     assert chosen(at(3, None, split="eval"), at(4, None, split="eval", number=2)) == ("eval", 4, "0.0.2")
@@ -573,14 +573,14 @@ def test_the_group_to_open_on_found_room(tmp_path):
     found = list(zip(index["groups"]["step"], where, strict=True))
     assert (head["opening"]["step"], head["opening"]["group"]) in found
     assert head["opening"]["step"] >= 20
-    assert read(panel(rows[:2]))[0]["opening"] is None  # a panel opens on its first
+    assert read(panel(rows[:2]))[0]["opening"] is None  # a panel opens on its first group
 
 
 def places(index):
     return [index["groups"][name] for name in ("batch", "round", "group")]
 
 
-def test_evaluations_before_and_after_are_as_logged_or_else_as_traced():
+def test_first_and_last_evaluation_come_from_the_log_or_else_from_the_traces():
     def logged(step, split, reward, **means):
         means = {f"eval_rewards/{name}/mean": value for name, value in means.items()}
         other = {"eval_rewards/a/std": 9.0, "eval_rewards/a/abstain": 9.0}
@@ -653,7 +653,7 @@ def test_a_panel_holds_its_groups_unpacked_and_no_curves():
 
 
 def write_completions(folder, step, prompts, size=2, messages=False, **more):
-    """As TRL 1.16 writes them."""
+    """Write a file of completions as TRL 1.16 does."""
     texts = [f"attempt {i} \\boxed{{{i}}}" for i in range(size * len(prompts))]
     prompts = [prompt for prompt in prompts for _ in range(size)]
     if messages:
@@ -788,6 +788,6 @@ def test_every_verdict_has_a_colour_on_light_and_on_dark():
     for verdict in VERDICTS:
         assert css.count(f"--{verdict}: #") == 2, verdict
         assert f".area.{verdict} {{ fill: var(--{verdict}); }}" in css
-        if verdict != "tied":  # what the others differ from
+        if verdict != "tied":  # a tied group has the default look
             assert f".key.{verdict} {{" in css
             assert f".badge.{verdict} {{" in css

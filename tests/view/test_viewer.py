@@ -1,4 +1,4 @@
-"""The page in a real Chromium, off line, opened from disk."""
+"""The page of a run, opened from disk in a real Chromium that is offline."""
 
 import re
 import time
@@ -44,7 +44,7 @@ def asked(step):
 
 
 def a_run(folder):
-    """Steps 0, 1 and 5 of training, three groups each, and an evaluation at 5; an alarm at 5 names group 2."""
+    """Write a run: three groups at each of the steps 0, 1 and 5, an evaluation at 5, and an alarm about one group."""
     groups = []
     for step in (0, 1, 5):
         groups += [
@@ -54,7 +54,7 @@ def a_run(folder):
         ]
     groups.append([{**row, "kept": False, "reason": "evaluation"} for row in groups[0]])
     groups[-1] = [{**row, "step": 5, "split": "eval_easy"} for row in groups[-1]]
-    # Step 1, group 0: what is hard to show. Step 5, group 0: what is easy to compare.
+    # Step 1, group 0 has texts that are hard to show. Step 5, group 0 has texts that are easy to compare.
     hard = [HOSTILE, "", UNUSUAL, "no end <think>" + LONG]
     outcomes = {"accuracy": "timeout", "format": "ok"}
     groups[3] = [{**row, "completion": text} for row, text in zip(groups[3], hard, strict=True)]
@@ -130,7 +130,7 @@ def test_only_the_rows_in_sight_are_in_the_page(opened, tmp_path):
     soon(lambda: page.locator("#row-399").get_attribute("aria-setsize") == "400")
 
 
-def test_a_row_that_the_list_draws_again_while_it_is_pressed_is_clicked(opened, tmp_path):
+def test_a_press_is_a_click_although_the_list_is_redrawn_before_the_release(opened, tmp_path):
     run = synthetic_traces.write_run(tmp_path, steps=1, groups=40, size=2, length=3)
     page = opened(write_page(run, tmp_path / "report.html").path)
     page.locator("#row-2").click()
@@ -183,7 +183,7 @@ def test_folded_filters_tell_how_many_are_in_use(opened, report):
     page.click("#clear")
     soon(lambda: page.inner_text("#more-filters summary") == "More filters")
     soon(lambda: page.locator("#clear").is_hidden())
-    soon(lambda: page.evaluate("document.activeElement.id") == "list")  # the keys go on from there
+    soon(lambda: page.evaluate("document.activeElement.id") == "list")  # so that keys move through the list
 
 
 def test_filter_by_reward(opened, report):
@@ -197,7 +197,7 @@ def test_filter_by_reward(opened, report):
     soon(lambda: titles(page) == ["alive at 0", "solved at 0"])
 
 
-SEARCHES = [  # each finds another number than the one before
+SEARCHES = [  # each finds another number of groups than the one before, so that the status must change
     ("ALIVE AT 5", False, ["alive at 5"]),
     ("be brief.", False, [f"solved at {step}" for step in (0, 1, 5)]),
     ("alive at .", False, []),
@@ -298,14 +298,14 @@ def test_a_pattern_that_takes_for_ever_is_cancelled(opened, report):
     assert (page.workers, ended) == ([searching], [])
     page.click("#cancel")
     settled(page, "0 groups over all steps. Search cancelled.")
-    until_workers(page, 0)  # one that marks hits may take a second
+    until_workers(page, 0)  # the worker that marks hits may take a second
     assert ended == [searching]
     page.fill("#query", "alive at 5")
     settled(page, "1 group over all steps.")
 
 
 def until_workers(page, count):
-    """Their beginning and end are reported late where the machine is busy; left alone the search would never end."""
+    """Wait until the page has `count` workers: on a busy machine, Playwright reports their start and end late."""
     end = time.monotonic() + 60
     while len(page.workers) != count:
         assert time.monotonic() < end, f"{len(page.workers)} workers run"
@@ -315,7 +315,7 @@ def until_workers(page, count):
 # -- a group
 
 
-def test_attempts_stand_best_first(opened, report):
+def test_attempts_are_shown_best_first(opened, report):
     page = opened(report, FIRST)
     soon(lambda: attempts(page) == ["1", "3", "0", "2"])
     first = page.locator(".attempt").first
@@ -326,7 +326,7 @@ def test_attempts_stand_best_first(opened, report):
     soon(lambda: page.locator("#task").inner_text().split() == ["prompt", "alive", "at", "0", "answer", "42"])
 
 
-def test_what_is_switched_has_a_box_that_is_filled_while_it_is_on(opened, report):
+def test_toggle_buttons_have_a_box_that_is_filled_while_they_are_on(opened, report):
     page = opened(report, FIRST)
     box = "node => getComputedStyle(node, '::before').backgroundImage !== 'none'"
     width = "node => getComputedStyle(node, '::before').width"
@@ -344,7 +344,7 @@ def test_what_is_switched_has_a_box_that_is_filled_while_it_is_on(opened, report
 def test_attempts_out_of_sight_are_counted(opened_panel):
     page = opened_panel([synthetic_traces.group([float(n % 2) for n in range(16)], length=3)])
     page.set_viewport_size({"width": 1400, "height": 800})
-    page.keyboard.press("e")  # equal ones stay one column else
+    page.keyboard.press("e")  # without this, equal attempts share a column
     soon(lambda: page.locator(".attempt").count() == 16)
     soon(lambda: re.fullmatch(r"1[12] more →", page.inner_text("#more-right")))
     before = int(page.inner_text("#more-right").split()[0])
@@ -468,7 +468,7 @@ def test_texts_too_different_to_align_say_so(opened_panel):
 
 
 def credited():
-    """The answer of the first earns, two of its words cost; the second has nothing of its own but a step."""
+    """Return two attempts: the first has advantages of tokens and steps of two rewards, the second only one step."""
     text = "<think>one two</think>three <b>"
     first = {"completion": text, "advantages": [[6, 0.0], [10, -0.5], [22, 1.0], [31, 2.0]]}
     first["steps"] = {"lines": [[22, 1.0], [31, -0.5]], "words": [[10, 0.0]]}
@@ -477,7 +477,7 @@ def credited():
 
 
 def heat(page):
-    """Text, title and colour of each stretch."""
+    """Return [text, title, colour] of each stretch that is coloured by its advantage."""
     script = "nodes => nodes.map((n) => [n.textContent, n.title, n.style.getPropertyValue('--heat')])"
     return page.locator("mark.heat").evaluate_all(script)
 
@@ -497,7 +497,7 @@ def test_tokens_are_heated_by_their_advantage(opened_panel):
     assert (red[:7], blue[:7]) == ("#d73027", "#4575b4")
     strength = [int(colour[7:], 16) for colour in (red, blue, bluest)]
     assert strength == sorted(set(strength))
-    assert strength[-1] == 128  # of the largest of the group, whatever it is
+    assert strength[-1] == 128  # the largest advantage of a group has the full strength
     soon(lambda: body(page, 1).locator("mark.heat").count() == 0)
     soon(lambda: " ".join(page.inner_text("#credit-legend").split()).startswith("advantage by token -2 +2"))
 
@@ -550,8 +550,8 @@ def test_credit_is_switched_off_and_lets_other_marks_be_seen(opened_panel):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_is_read_on_the_strongest_heat(browser, tmp_path, scheme):
-    """4.5 to 1, as WCAG asks of text; in the thinking too."""
+def test_text_has_enough_contrast_on_the_strongest_heat(browser, tmp_path, scheme):
+    """The contrast is more than 4.5 to 1, as WCAG asks, on text and on thinking."""
     rows = [{**row, "advantages": [[6, -1.0], [40, 1.0]]} for row in credited()[:1]]
     (tmp_path / "panel.html").write_text(panel([rows]))
     with in_scheme(browser, scheme) as page:
@@ -620,7 +620,7 @@ def test_keys_search_pin_and_help(opened, report):
     until(page, "document.querySelectorAll('details.think[open]').length === 2")
 
 
-def test_a_reload_comes_back(opened, report):
+def test_a_reload_keeps_the_view(opened, report):
     page = opened(report, FIRST)
     page.keyboard.press("l")
     page.keyboard.press("j")
@@ -652,8 +652,10 @@ def test_a_link_leads_to_its_group(opened, report, hash, group):
 
 @pytest.fixture(scope="module")
 def believing(tmp_path_factory):
-    """Steps 0 to 7: one prompt comes at each even step, one that is hostile at each odd one, and one only at step 7.
-    What is believed of them is said of a reward with a hostile name."""
+    """Write a page of steps 0 to 7: one prompt at even steps, a hostile one at odd steps, one more only at step 7.
+
+    The beliefs about the first two prompts are about a reward with a hostile name.
+    """
     groups = []
     for step in range(8):
         belief = {"mean": step / 8, "std": 0.49, "attempts": step + 0.5, "of": HOSTILE}
@@ -695,7 +697,7 @@ def test_calibration_opens_by_key_and_draws_the_last_steps_or_all(opened, believ
     cells = [node.all_inner_texts() for node in (row.locator("td") for row in page.locator("#tenths tbody tr").all())]
     assert cells[:2] == [["0", "0.25", "1"], ["0.125", "0.281", "1"]]
     assert ["0.4", "1", "1"] in cells
-    # On the diagonal what was earned is what was believed; above it more was.
+    # On the diagonal, the earned reward equals the believed one. Above it, more was earned.
     ends = page.locator(".diagonal").evaluate("({ x1, y1, x2, y2 }) => [x1, y1, x2, y2].map((v) => v.baseVal.value)")
     places = page.locator("#tenths circle").evaluate_all(
         "nodes => nodes.map((n) => [n.cx, n.cy].map((v) => v.baseVal.value))"
@@ -737,7 +739,7 @@ def test_curves_tell_values_and_lead_to_steps(opened, report):
     soon(lambda: page.locator(".curve .title").all_inner_texts() == ["reward", "verdicts", "KL", "entropy", "tokens"])
     reward = page.locator(".curve").first
     picture = reward.locator("> svg")
-    soon(lambda: reward.locator(".where text").text_content() == "step 1")  # the step after which it was logged
+    soon(lambda: reward.locator(".where text").text_content() == "step 1")  # the log counts the step as done
     soon(lambda: reward.locator(".series b").first.inner_text() == "0")
     picture.hover(position={"x": picture.bounding_box()["width"] - 5, "y": 20})
     soon(lambda: reward.locator(".where text").text_content() == "step 6")
@@ -746,7 +748,7 @@ def test_curves_tell_values_and_lead_to_steps(opened, report):
     shows(page, 5)
 
 
-# -- what is not to be trusted
+# -- untrusted text
 
 
 def test_what_models_write_stays_text(opened, report):
