@@ -25,7 +25,10 @@ GROUPS, SIZE = 8, 8
 def batch(
     step, columns, weights=(1.0,), tokens=None, size=SIZE, traced=0, length=10, write=None, verdicts=(), **changes
 ):
-    """Of the scores under each name, one an attempt. Its first `traced` groups have lines, whose texts all differ."""
+    """Return a batch with these scores under each reward's name, one for each attempt.
+
+    Its first `traced` groups have trace lines, and all their texts differ unless `write` makes them.
+    """
     rewards = torch.tensor(list(columns.values())).T
     totals = (rewards * torch.tensor(weights)).nansum(dim=1)
     verdicts = verdicts or tuple(judge(totals.view(-1, size)))
@@ -41,7 +44,7 @@ def batch(
 
 
 def constant(**columns):
-    """Every attempt's score under each name."""
+    """Return columns in which every attempt has the same score."""
     return {name: [score] * GROUPS * SIZE for name, score in columns.items()}
 
 
@@ -51,7 +54,7 @@ def rng():
 
 
 def scores(rng, level):
-    """Of prompts that differ in difficulty: right or wrong."""
+    """Return scores of 0 or 1 with a mean of about `level`, on prompts that differ in difficulty."""
     chances = [min(1.0, max(0.0, level + rng.gauss(0, 0.3))) for _ in range(GROUPS)]
     return [float(rng.random() < chance) for chance in chances for _ in range(SIZE)]
 
@@ -61,13 +64,13 @@ def coins(rng, chance):
 
 
 def raised(make, steps, watch=None):
-    """The alarms that were new, in a run of `steps` batches."""
+    """Return the alarms that were new in a run of `steps` batches."""
     watch = watch or Watch()
     return [alarm for step in range(steps) for alarm in watch.see(make(step)) if alarm.new]
 
 
 def only(alarms, name, low, high):
-    """The one alarm of a run: of this name, first on at a step from `low` to `high`."""
+    """Assert that a run raised one alarm, `name`, at a step from `low` to `high`, and return it."""
     assert [alarm.name for alarm in alarms] == [name], [alarm.message for alarm in alarms]
     [alarm] = alarms
     assert low <= alarm.step <= high, alarm.message
@@ -76,7 +79,10 @@ def only(alarms, name, low, high):
 
 
 def healthy(seed, kind):
-    """Accuracy rises from 0.2 to 0.7 in 300 noisy batches, lengths by 1.8, the format is learned in the first 35."""
+    """Return a function that makes each batch of a noisy run of 300 batches that goes well.
+
+    Accuracy rises from 0.2 to 0.7, texts become 1.8 times as long, and the format is learned in the first 35 batches.
+    """
     rng = random.Random(f"{kind} {seed}")
 
     def make(step):
@@ -123,12 +129,12 @@ def test_a_monitor_that_stays_flat_while_the_total_rises(rng):
 @pytest.mark.parametrize(
     "exact",
     [
-        lambda rng, level: coins(rng, 0.93),  # no room
-        lambda rng, level: [0.0] * GROUPS * SIZE,  # never varied
-        lambda rng, level: scores(rng, level),  # rises too
+        lambda rng, level: coins(rng, 0.93),  # it has no room to rise
+        lambda rng, level: [0.0] * GROUPS * SIZE,  # it never varies
+        lambda rng, level: scores(rng, level),  # it rises too
     ],
 )
-def test_a_monitor_that_cannot_rise_or_does_is_not_flat(exact, rng):
+def test_a_monitor_that_rises_or_cannot_rise_is_not_flat(exact, rng):
     def make(step):
         level = 0.2 + 0.6 * step / 160
         return batch(step, {"judge": scores(rng, level), "exact": exact(rng, level)}, (1.0, 0.0))
@@ -141,12 +147,12 @@ def test_a_monitor_that_cannot_rise_or_does_is_not_flat(exact, rng):
     [
         (0.0, 0.0, 0.0, True),
         (0.0, -0.3, 0.0, True),
-        (0.4, 0.0, 0.0, False),  # the total's rise may be chance
-        (0.0, 0.1, 0.0, False),  # the monitor rises, if less
-        (0.0, 0.0, 0.4, False),  # the monitor may rise for all that one can see
+        (0.4, 0.0, 0.0, False),  # the rise of the total may be chance
+        (0.0, 0.1, 0.0, False),  # the monitor rises, though less than the total
+        (0.0, 0.0, 0.4, False),  # too noisy to say that the monitor does not rise
     ],
 )
-def test_a_trend_is_believed_only_where_noise_allows(noise, rise, doubt, raises):
+def test_a_trend_counts_only_if_noise_does_not_explain_it(noise, rise, doubt, raises):
     def make(step):
         swing, at = (-1) ** step, step / 29
         columns = {"judge": [0.3 + 0.4 * at + noise * swing] * 2, "exact": [0.5 + rise * at + doubt * swing] * 2}
@@ -156,7 +162,7 @@ def test_a_trend_is_believed_only_where_noise_allows(noise, rise, doubt, raises)
     assert [alarm.name for alarm in raised(make, 30, watch)] == ["monitor_flat"] * raises
 
 
-def test_the_groups_of_a_flat_monitor_pay_attempts_that_it_fails_the_highest_first():
+def test_groups_named_for_a_flat_monitor_pay_most_for_attempts_that_it_fails():
     watch = Watch(Thresholds(window=10, min_batches=5))
     columns = {
         "judge": [1.0] * SIZE + [0.0] * (GROUPS - 3) * SIZE + [3.0] * 2 * SIZE,
@@ -187,7 +193,7 @@ def test_rewards_that_diverge(falls, low, high):
     assert alarm.groups
 
 
-def test_a_reward_of_negative_weight_that_is_paid_less_is_the_one_that_falls():
+def test_a_reward_of_negative_weight_falls_when_its_scores_rise():
     def run(cost, kind=scores):
         rng = random.Random(1)
 
@@ -200,7 +206,7 @@ def test_a_reward_of_negative_weight_that_is_paid_less_is_the_one_that_falls():
     rising = run(lambda rng, at: scores(rng, 0.1 + 0.6 * at))
     assert "'accuracy' rose" in only(rising, "rewards_diverge", 49, 70).message
     assert run(lambda rng, at: scores(rng, 0.8 - 0.6 * at)) == []
-    # A cost that cannot get much lower is not one that stands still.
+    # A cost that is already low cannot fall much further, so it does not count as standing still.
     assert run(lambda rng, at: coins(rng, 0.05), coins) == []
 
 
@@ -224,7 +230,7 @@ def test_perfect_from_the_start(rng):
         ({"accuracy": 1.0, "exact": 0.0}, (1.0, 0.0), {"perfect_scores", "dead_groups"}),
     ],
 )
-def test_what_is_perfect_and_what_is_only_constant(columns, weights, names):
+def test_constant_rewards_are_perfect_only_at_their_best(columns, weights, names):
     alarms = raised(lambda step: batch(step, constant(**columns), weights), 60)
     assert {(alarm.name, alarm.step) for alarm in alarms} == {(name, 19) for name in names}
 
@@ -234,8 +240,8 @@ def test_a_run_that_becomes_perfect_is_no_perfect_score(rng):
     assert [alarm.name for alarm in alarms] == ["dead_groups"]
 
 
-def test_groups_that_teach_though_they_are_alike_are_not_dead():
-    """As with a baseline from before the group."""
+def test_groups_of_equal_rewards_that_still_teach_are_not_dead():
+    """With a belief as baseline, a group teaches even if all its rewards are equal."""
 
     def solved(step):
         made = batch(step, constant(accuracy=1.0))
@@ -247,7 +253,7 @@ def test_groups_that_teach_though_they_are_alike_are_not_dead():
 @pytest.mark.parametrize(
     ("accuracy", "steps"),
     [
-        (lambda rng, step: [1.5 if step == 8 else 1.0] + [1.0] * 63, 30),  # a higher total shows that it was none
+        (lambda rng, step: [1.5 if step == 8 else 1.0] + [1.0] * 63, 30),  # 1.5 shows that 1.0 is not perfect
         (lambda rng, step: scores(rng, 2.0 if step < 8 else 0.5), 20),
     ],
     ids=["a higher total", "lower scores"],
@@ -265,7 +271,7 @@ def test_a_penalty_that_is_seldom_earned_is_no_perfect_score(rng):
 
 def test_rewarded_attempts_that_stop_answering(rng):
     def write(row):
-        # The hack: what is rewarded holds no answer; one that fails may lack it all along.
+        # The hack: from step 60 on, rewarded attempts have no answer. Failed attempts never have one.
         lacking = row["reward"] < 0.5 or (row["step"] >= 60 and row["group"] < 6)
         return row["completion"].split("<answer>")[0] if lacking else row["completion"]
 
@@ -278,7 +284,7 @@ def test_rewarded_attempts_that_stop_answering(rng):
 
 @pytest.mark.parametrize("known", [0, SIZE // 2])
 def test_a_run_whose_answers_have_no_known_form_raises_none(known, rng):
-    """Not even where the `known` attempts of a group that began with one take up the other form."""
+    """No alarm is raised even if the first `known` attempts of each group use a known form of answer until step 40."""
 
     def write(row):
         return f"{row['step']} it is 42" if row["attempt"] >= known or row["step"] > 40 else row["completion"]
@@ -305,7 +311,7 @@ def test_length_drift_either_way(factor, raises, rng):
 @pytest.mark.parametrize("sign", [1, -1])
 def test_length_that_is_paid_for(sign, rng):
     def make(step):
-        # Groups differ in length a great deal, attempts by what they earn.
+        # Lengths differ much between groups. Within a group they depend on the reward.
         accuracy = scores(rng, 0.5)
         base = [rng.choice([300, 900]) for _ in range(GROUPS)]
         tokens = [int(base[i // SIZE] + sign * 100 * s + rng.gauss(0, 20)) for i, s in enumerate(accuracy)]
@@ -334,7 +340,7 @@ def test_length_that_only_seems_paid_for(why, rng):
 
 
 def with_texts(write):
-    """The new alarms of 100 batches, the texts of which `write` changes from batch 40 on."""
+    """Return the new alarms of 100 batches whose texts `write` makes from batch 40 on."""
     rng = random.Random(0)
 
     def late(row):
@@ -351,7 +357,7 @@ HAN, ANSWER = [chr(code) for code in range(0x4E00, 0x5000)], "<answer>42</answer
     "write",
     [
         lambda row: f"{PROSE} {PROSE.upper()}  {row['group']} {ANSWER}",
-        # One word of 60 differs, and the whitespace.
+        # One word of a hundred differs: a pair shares 0.95 of its triples of words.
         lambda row: " \n".join([*map(str, range(100)), str(1000 + row["attempt"]), ANSWER]),
         lambda row: [{"role": "assistant", "content": f"{PROSE} {row['group']}, {ANSWER}"}],
         lambda row: "".join(HAN[:200]) + ANSWER,
@@ -372,9 +378,9 @@ def shuffled(row):
     "write",
     [
         lambda row: ANSWER,  # short answers are naturally alike
-        # A third of the pairs: some problems are mastered.
+        # Only half of the attempts are copies, as on a problem that is mastered.
         lambda row: f"{PROSE} {ANSWER}" if row["attempt"] < 4 else row["completion"],
-        # Five words of a hundred differ: 0.5 of the triples of a pair are shared.
+        # Five words of a hundred differ: a pair shares 0.75 of its triples of words.
         lambda row: " ".join([*(str(100 * row["attempt"] + i if i % 20 == 7 else i) for i in range(100)), ANSWER]),
         lambda row: f"{shuffled(row)} {ANSWER}",  # the same words in another order
         lambda row: "".join(random.Random(f"{row['attempt']} {row['step']}").choices(HAN, k=300)) + ANSWER,
@@ -535,12 +541,12 @@ def test_right_thresholds_are_taken():
 
 
 def troubled(seed):
-    """A run that raises alarms of several kinds, some of which go again."""
+    """Return a function that makes each batch of a run with alarms of several kinds, some of which end."""
     rng = random.Random(seed)
 
     def make(step):
         columns = {"judge": coins(rng, 0.2 + 0.7 * step / 90), "exact": coins(rng, 0.3)}
-        if step == 0:  # what no later batch reaches
+        if step == 0:  # a score that no later batch reaches
             columns["judge"][0] = columns["exact"][1] = 1.5
         tokens = [int(rng.gauss(200, 20)) * (4 if step > 50 else 1) for _ in columns["judge"]]
         changes = {"failing": {"judge": 0.5 * (20 < step < 30)}, "entropy": 0.9 if step < 40 else 0.001}
@@ -566,7 +572,7 @@ def test_a_resumed_watch_goes_on_as_if_never_interrupted(at):
     file.seek(0)
     second = Watch(limits)
     second.load_state_dict(torch.load(file, weights_only=True))
-    first.see(batches[0])  # what was saved is no longer tied to it
+    first.see(batches[0])  # must not change the state that was saved
     assert before + [second.see(one) for one in batches[at:]] == expected
     assert second.state_dict() == whole.state_dict()
 
@@ -652,7 +658,7 @@ def test_any_mixture_of_odd_batches_does_not_raise(rng):
 
 
 def test_unscored_attempts_leave_the_means_alone(rng):
-    """Half of the attempts are NaN, at random: the trends are those of the others."""
+    """If a random half of the totals is NaN, the trend of the others raises the alarm."""
 
     def make(step):
         columns = {"judge": scores(rng, 0.1 + 0.7 * step / 100), "exact": scores(rng, 0.3)}
@@ -664,7 +670,7 @@ def test_unscored_attempts_leave_the_means_alone(rng):
 
 
 def test_only_some_groups_and_attempts_are_read(monkeypatch):
-    """Whatever the size of a batch: texts are what costs."""
+    """The number of texts that are read has a limit, whatever the size of the batch: reading texts costs most."""
     read = []
     monkeypatch.setattr(text_stats, "words", lambda text: read.append(text) or text.split())
     one = group([0.0, 1.0] * 32, length=3000)

@@ -1,4 +1,4 @@
-"""Whatever a run holds comes back from its traces as what JSON can hold of it."""
+"""Any value that a run holds can be written to its traces, and is read back as `json_value` documents."""
 
 import math
 
@@ -32,7 +32,7 @@ columns = st.dictionaries(texts, values, max_size=3)
 
 
 def told(value):
-    """What is to be read of a value: as `plain` documents it, and two halves of a character that meet are one."""
+    """Return what a reader must get for a value. A pair of surrogates becomes one character."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
     if isinstance(value, dict):
@@ -65,7 +65,7 @@ def attempts(draw):
 
 
 @pytest.mark.parametrize("examples", [20, pytest.param(500, marks=pytest.mark.full)])
-def test_what_is_written_is_what_is_read(tmp_path_factory, examples):
+def test_any_attempt_is_read_back_as_it_was_written(tmp_path_factory, examples):
     scored = st.lists(scores, min_size=8, max_size=8)
     folders = st.builds(tmp_path_factory.mktemp, st.just("run"))
     tried(examples)(given(folders, attempts(), scored, texts, st.booleans())(check))()
@@ -92,7 +92,7 @@ def check(folder, written, scored, name, compress):
         assert list(row["rewards"]) == list(weights)
 
 
-def test_what_is_nested_deeper_than_one_writer_goes_is_written_by_the_other(tmp_path):
+def test_a_value_that_is_nested_too_deeply_for_orjson_is_written_by_json(tmp_path):
     deep = []
     for _ in range(400):
         deep = [deep, "\ud800"]

@@ -1,4 +1,4 @@
-"""The index of a run's groups: what it holds is what the lines hold, whatever happened to either."""
+"""The index of a run's groups says the same as the lines of the traces, whatever happened to either file."""
 
 import dataclasses
 import gzip
@@ -51,20 +51,20 @@ def folder_of(writer):
 
 
 def lines_of(folder):
-    """Each file's lines of the list, by the index."""
+    """Return the lines of the page's list for each file, made from the index."""
     found = group_index.read(folder)
     return {name: [block.line(n) for block in blocks for n in range(len(block))] for name, blocks in found.items()}
 
 
 def lines_read(folder):
-    """Each file's lines of the list, by the lines."""
+    """Return the lines of the page's list for each file, made from the lines of the traces."""
     groups = [(f"{rows[0]['split']}-{rows[0]['step']:08d}", entry(rows)) for rows in traces.groups(folder)]
     names = {path.name.partition(".")[0]: path.name for _, _, path in traces.files(folder)}
     return {names[name]: [line for _, line in same] for name, same in itertools.groupby(groups, lambda one: one[0])}
 
 
 def texts_at(folder, block):
-    """The bytes at each group's place."""
+    """Yield the bytes of each group, read at the place that the index names."""
     data = (folder / block.file).read_bytes()
     for at, skip, size in block.records[["at", "skip", "bytes"]].tolist():
         if block.file.endswith(".gz"):
@@ -75,13 +75,13 @@ def texts_at(folder, block):
 
 
 def writing_member(data):
-    """One gzip member by itself, whatever follows it."""
+    """Unpack the gzip member at the start of `data`."""
     import zlib
 
     return zlib.decompressobj(wbits=31).decompress(data)
 
 
-def test_it_holds_what_the_lines_hold(writer):
+def test_the_index_holds_what_the_lines_hold(writer):
     for step in range(3):
         writer.write("train", step, batch(step))
         writer.write("train", step, batch(step, batch=1))
@@ -110,7 +110,7 @@ def test_the_mean_rewards_of_groups_are_over_their_scored_attempts(writer):
     assert block.where([False] * 4).means() == []
 
 
-def test_each_group_is_at_its_place(writer, monkeypatch):
+def test_each_group_is_found_at_the_place_that_the_index_names(writer, monkeypatch):
     monkeypatch.setattr(writing, "MEMBER", 1)
     writer.write("train", 0, batch(0))
     writer.write("train", 0, batch(0, batch=1))
@@ -132,7 +132,7 @@ def test_a_compressed_file_can_be_read_from_its_middle(tmp_path, monkeypatch):
     starts = sorted(set(block.records["at"].tolist()))
     assert len(starts) > 5
     assert len(gzip.decompress((folder_of(writer) / block.file).read_bytes()).splitlines()) == 40
-    # What is before a member and behind it may be anything.
+    # A member can be read whatever bytes come before and after it.
     path = folder_of(writer) / block.file
     data = bytearray(path.read_bytes())
     data[: starts[3]] = b"x" * starts[3]
@@ -164,7 +164,7 @@ def test_a_torn_index_loses_its_end_and_is_written_on(writer):
     assert [name[6:14] for name in group_index.read(folder)] == ["00000000", "00000001", "00000003"]
 
 
-def test_a_damaged_block_is_left_out_and_so_are_those_that_continue_it(writer):
+def test_a_damaged_block_is_left_out_and_so_are_the_later_ones_of_its_file(writer):
     folder = folder_of(writer)
     for number in range(3):
         writer.write("train", 0, batch(0, batch=number))
@@ -179,7 +179,7 @@ def test_a_damaged_block_is_left_out_and_so_are_those_that_continue_it(writer):
     assert [len(found[name]), len(found[other])] == [1, 1]
 
 
-def test_a_file_that_is_another_or_shorter_is_not_described(writer):
+def test_blocks_are_not_used_for_a_file_that_changed_or_became_shorter(writer):
     folder = folder_of(writer)
     writer.write("train", 0, batch(0))
     writer.write("train", 0, batch(0, batch=1))
@@ -196,7 +196,7 @@ def test_a_file_that_is_another_or_shorter_is_not_described(writer):
     assert group_index.valid(folder, blocks) == []
 
 
-def test_a_file_that_is_as_it_was_written_is_not_opened(writer, monkeypatch):
+def test_a_file_that_is_unchanged_since_it_was_written_is_not_opened(writer, monkeypatch):
     folder = folder_of(writer)
     writer.write("train", 0, batch(0))
     writer.write("train", 0, batch(0, batch=1))
@@ -245,7 +245,7 @@ def test_a_batch_of_other_than_whole_groups_is_read_from_its_lines(writer):
     assert len(list(traces.groups(folder))) == 5
 
 
-def test_lines_of_equal_length_that_the_index_lacks_are_not_told_by_the_lines_before_them(tmp_path, monkeypatch):
+def test_a_block_is_not_used_for_other_lines_of_equal_length_that_replaced_its_own(tmp_path, monkeypatch):
     first = begun(tmp_path)
     first.write("train", 0, batch(0))
     again = begun(tmp_path)
@@ -282,7 +282,7 @@ def test_a_change_anywhere_in_the_lines_is_noticed(writer):
     ],
     ids=str,
 )
-def test_a_stranger_s_block_that_makes_no_sense_is_left_out(tmp_path, wrong):
+def test_a_block_with_impossible_values_is_left_out(tmp_path, wrong):
     writer = begun(tmp_path)
     writer.write("train", 0, batch(0, 1))
     folder = folder_of(writer)
@@ -304,7 +304,7 @@ def test_a_stranger_s_block_that_makes_no_sense_is_left_out(tmp_path, wrong):
     assert group_index.read(folder) == {}
 
 
-def test_a_title_that_is_no_text_is_shown_as_far_as_it_can_be(writer):
+def test_a_title_that_is_not_utf8_is_shown_with_a_replacement_character(writer):
     folder = folder_of(writer)
     writer.write("train", 0, batch(0, 1))
     ((name, (block,)),) = group_index.read(folder).items()

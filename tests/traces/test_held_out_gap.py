@@ -1,4 +1,4 @@
-"""The alarm that training reward and held-out reward part: on in time where only one rises, quiet elsewhere."""
+"""The alarm `held_out_gap` comes on soon if only the training reward rises, and stays off otherwise."""
 
 import io
 import json
@@ -37,17 +37,20 @@ def watch(chosen=False, **limits):
 
 
 def of_mean(step, mean, **changes):
-    """A batch with this mean total, from 0.25 to 0.75, in which a right and a wrong attempt earn 1 and 0."""
+    """Return a batch with this mean total, from 0.25 to 0.75. It has one total of 0 and one of 1."""
     return batch(step, {"a": [0.0, 1.0, 2 * mean - 0.5, 2 * mean - 0.5]}, size=4, **changes)
 
 
 def evaluation(step, reward, split="eval"):
-    """What the trainer logs of an evaluation."""
+    """Return what the trainer logs for an evaluation."""
     return {"step": step, f"{split}_loss": 0.0, f"{split}_runtime": 1.0, "eval_reward": reward}
 
 
 def alarms(train, held_out, watched=None, *, steps=STEPS, every=EVERY, noise=0.02, scatter=0.01, seed=0, **changes):
-    """The new alarms of a run with these rewards by step, plus noise of a batch and scatter of an evaluation."""
+    """Return the new alarms of a run whose mean rewards are `train(step)` and `held_out(step)`.
+
+    `noise` is the std that is added to a batch's mean, `scatter` the std that is added to an evaluation's.
+    """
     rng, watched, seen = random.Random(seed), watched or watch(), []
     for step in range(steps):
         made = of_mean(step, train(step) + rng.gauss(0, noise), **changes)
@@ -63,7 +66,7 @@ def line(first, last):
 
 
 def turning(at, fall=0.0):
-    """Rises as `line(0.3, 0.7)` does, up to a step, and then falls by so much in 400 steps."""
+    """Return a curve that rises as `line(0.3, 0.7)` does up to step `at`, and then falls by `fall` in 400 steps."""
     return lambda step: line(0.3, 0.7)(min(step, at)) - fall * max(0, step - at) / STEPS
 
 
@@ -71,14 +74,14 @@ RISES = line(0.3, 0.7)
 
 
 def first(seen, low, high):
-    """The alarm that was new first, at a step from `low` to `high`. It may be new again later, never another."""
+    """Assert that `held_out_gap` alone was raised, first at a step from `low` to `high`; return the first alarm."""
     assert {alarm.name for alarm in seen} == {NAME}, [alarm.message for alarm in seen]
     assert low <= seen[0].step <= high, seen[0].message
     assert f"step {seen[0].step + 1}:" in seen[0].message
     return seen[0]
 
 
-# -- loud
+# -- the alarm comes on
 
 
 @pytest.mark.parametrize(
@@ -116,7 +119,7 @@ def test_the_message_has_the_numbers_and_what_to_do():
         assert words in alarm.message
 
 
-def test_the_groups_are_those_that_training_pays_for_whole():
+def test_the_alarm_names_groups_whose_attempts_are_all_rewarded():
     def make(step):
         high = RISES(step)
         columns = {"a": [high] * 4 + [0.0, 1.0] * 2 + [0.0] * 4}
@@ -130,19 +133,19 @@ def test_the_groups_are_those_that_training_pays_for_whole():
     assert {alarm.groups for alarm in on if alarm.step > 250} == {((0, 0, 0),)}
 
 
-def test_the_split_that_parts_is_named():
+def test_the_split_with_the_gap_is_named():
     alarm = first(alarms(RISES, {"eval_near": RISES, "eval_far": line(0.4, 0.3)}), 100, 180)
     assert "'eval_far'" in alarm.message
 
 
-def test_of_two_splits_that_part_the_one_that_parts_more_is_named():
+def test_of_two_splits_with_a_gap_the_one_with_the_larger_gap_is_named():
     watched = watch()
     alarms(RISES, {"eval_far": line(0.6, 0.1), "eval_near": line(0.45, 0.4)}, watched)
     [alarm] = watched.see(of_mean(STEPS, 0.7))
     assert "'eval_far'" in alarm.message
 
 
-def test_it_is_over_when_the_held_out_reward_follows():
+def test_the_alarm_ends_when_the_held_out_reward_follows():
     watched, on = watch(), []
     for step in range(700):
         on += [step for _ in watched.see(of_mean(step, 0.3 + 0.4 * step / 700))]
@@ -153,7 +156,7 @@ def test_it_is_over_when_the_held_out_reward_follows():
     assert 300 < on[-1] < 400
 
 
-# -- quiet
+# -- the alarm stays off
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(1, 11))])
@@ -184,7 +187,7 @@ def test_it_is_over_when_the_held_out_reward_follows():
         *("both fall", "no room", "a small gap"),
     ],
 )
-def test_runs_that_do_not_part(train, held_out, scatter, seed):
+def test_runs_without_a_gap_raise_nothing(train, held_out, scatter, seed):
     assert alarms(train, held_out, scatter=scatter, seed=seed) == []
 
 
@@ -195,7 +198,7 @@ def test_a_held_out_reward_at_the_top_is_judged_where_it_falls():
 
 @pytest.mark.parametrize(("steps", "raises"), [(109, 0), (110, 1)])
 def test_five_evaluations_are_judged_and_four_are_not(steps, raises):
-    """The fifth, after 100 batches, counts when ten more have come."""
+    """The fifth evaluation, after 100 batches, counts once ten more batches have come."""
     seen = alarms(lambda step: 0.25 + 0.5 * step / 110, line(0.3, 0.2), steps=steps, noise=0.001, scatter=0.001)
     assert [alarm.name for alarm in seen] == [NAME] * raises
 
@@ -205,8 +208,8 @@ def test_a_rise_that_batches_scatter_over_is_not_believed():
     first(alarms(line(0.4, 0.5), line(0.4, 0.3), noise=0.01), 100, 300)
 
 
-def test_a_plateau_that_both_reach_at_once_is_not_parted_by_the_smoothing():
-    """Were an evaluation compared with the batches before it alone, the training reward would seem to follow late."""
+def test_smoothing_makes_no_gap_where_both_rewards_reach_a_plateau_at_once():
+    """If an evaluation were compared only with the batches before it, the training reward would seem to rise later."""
 
     def steep(step):
         return 0.3 + 0.4 * min(1, max(0, step - 40) / 20)
@@ -235,7 +238,7 @@ def test_thresholds(limits, raises):
     [(0.45, {}, 0), (0.45, {"held_out_correlation": 1}, 1), (0.65, {"held_out_correlation": 1}, 0)],
 )
 def test_a_held_out_reward_that_rises_a_little(last, limits, raises):
-    """Its ranks tell. Where they are not asked, half of the training reward's rise does."""
+    """The rank correlation keeps the alarm off. Without that rule, half of the training reward's rise is enough."""
     assert len(alarms(RISES, line(0.4, last), watch(**limits), scatter=0.001)) == raises
 
 
@@ -255,7 +258,7 @@ def test_a_window_of_fewer_evaluations_is_refused():
         ({"shuffle_dataset": False}, False),
     ],
 )
-def test_what_is_not_judged_where_prompts_are_chosen(tmp_path, options, judged):
+def test_the_gap_is_not_judged_if_prompts_are_chosen_or_dealt_in_order(tmp_path, options, judged):
     """The training reward of a run that seeks easier prompts rises, and no held-out reward has to follow."""
     args = GRPOPlusConfig(str(tmp_path), use_cpu=True, bf16=False, trace_every=0, alarm_thresholds=OTHERS, **options)
     recorder = Recorder(args, ["a"], [1.0], rank=0)
@@ -264,7 +267,7 @@ def test_what_is_not_judged_where_prompts_are_chosen(tmp_path, options, judged):
     assert bool(recorder.state_dict()["evaluations"]) == judged
 
 
-def test_what_is_dropped_counts():
+def test_attempts_of_dropped_groups_count():
     """The alarm sees attempts as they were sampled, so dead groups that leave the batch do not lift its reward."""
 
     def make(step, solved):
@@ -286,7 +289,7 @@ def test_an_evaluation_is_paired_with_the_batches_on_either_side():
         if step in (4, 59):
             watched.note(evaluation(step + 1, 0.5))
     early, later = watched.state_dict()["evaluations"]["eval"]["last"]
-    assert early["train"]["mean"] == pytest.approx(0.3 + 9.5 / 400)  # the first level there is
+    assert early["train"]["mean"] == pytest.approx(0.3 + 9.5 / 400)  # the mean of batches 0 to 19
     assert later["train"]["mean"] == pytest.approx(0.3 + 59.5 / 400)
     watched.note(evaluation(80, 0.5))
     for step in range(80, 89):
@@ -295,7 +298,7 @@ def test_an_evaluation_is_paired_with_the_batches_on_either_side():
 
 
 def test_of_two_evaluations_at_one_step_the_first_counts():
-    """As after a resume with `eval_on_start`, or where a script evaluates other data under the same name."""
+    """This happens after a resume with `eval_on_start`, or if a script evaluates other data under the same name."""
     watched = watch()
     for step in range(60):
         watched.see(of_mean(step, 0.5))
@@ -361,13 +364,13 @@ def evaluations_of(held_out, train, error=0.0):
     return Evaluations(first=pairs[:2], last=pairs)
 
 
-def test_nothing_scatters():
+def test_a_gap_without_any_scatter_has_a_finite_size():
     parting = evaluations_of([0.5] * 8, [0.25 * step for step in range(8)]).parting(8, 0.0)
     assert (parting.gap, parting.size) == (1.5, 1000.0)
 
 
 def test_the_error_pools_what_batches_and_evaluations_scatter():
-    around = [0.1, -0.1, -0.1, 0.1, 0.1, -0.1, -0.1, 0.1]  # with no slope
+    around = [0.1, -0.1, -0.1, 0.1, 0.1, -0.1, -0.1, 0.1]  # its least-squares slope is 0
     train = [float(step) for step in range(8)]
     scatter = math.sqrt(8 * 0.01 / 6)
     for error in (0.0, 0.05):
@@ -377,7 +380,7 @@ def test_the_error_pools_what_batches_and_evaluations_scatter():
 
 
 def test_the_last_evaluations_are_looked_at():
-    """As under a smaller window than a checkpoint was written with."""
+    """A checkpoint can hold more evaluations than the window, if the window was larger then."""
     evaluations = evaluations_of([0.1 * step for step in range(12)] + [1.2] * 6, [float(step) for step in range(18)])
     assert evaluations.parting(6, 0.3).pairs == evaluations.last[-6:]
     assert evaluations.parting(18, 0.3) is None
@@ -454,7 +457,7 @@ QUIET = {
     ),
     "three quarters": (RISES, line(0.3, 0.6)),
 }
-# Noise of a batch of 8 x 8 and scatter of 100 prompts, and of batches and evaluations of four times as many.
+# (std of a batch's mean, std of an evaluation): 8 x 8 attempts and 100 prompts, then about four times as many.
 NOISE = {"small": (0.12, 0.035), "large": (0.06, 0.015)}
 
 
@@ -474,7 +477,7 @@ def test_of_300_noisy_runs_fewer_than_2_percent_raise_it(kind, size):
         (0, 0.0, "large", 1.0, 8),
     ],
 )
-def test_it_comes_so_many_evaluations_after_the_held_out_reward_turns(turn, fall, size, least, late):
+def test_the_alarm_comes_within_some_evaluations_after_the_held_out_reward_turns(turn, fall, size, least, late):
     seen = [parted(random.Random(seed), RISES, turning(turn, fall), *NOISE[size]) for seed in range(100)]
     numbers = [number - turn / EVERY for number in seen if number is not None]
     assert len(numbers) >= least * 100
@@ -490,8 +493,8 @@ def test_the_page_has_the_benchmarks_table():
 # -- a training
 
 
-def test_a_training_that_memorises_raises_it(tmp_path):
-    """The reward is paid for the training prompts alone, more of it with each call."""
+def test_a_training_that_memorises_raises_the_alarm(tmp_path):
+    """The reward rises with each call on training prompts, and stays the same on held-out prompts."""
     calls = [0]
 
     def memorised(completions, number, **kwargs):

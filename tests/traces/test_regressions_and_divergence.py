@@ -1,4 +1,4 @@
-"""Alarms for what a run had and lost, and for logged metrics that run away: quiet on healthy runs, and in time."""
+"""Alarms for losses of a run and for logged metrics that run away: off on healthy runs, on in time on others."""
 
 import io
 import json
@@ -35,7 +35,7 @@ def new_of(alarms):
 
 
 def answering(answers):
-    """Writes completions that hold `answers(row)` as their answer."""
+    """Return a function that writes completions with `answers(row)` as their answer."""
     return lambda row: f"so <answer>{answers(row)}</answer>"
 
 
@@ -43,8 +43,11 @@ def answering(answers):
 
 
 def healthy(seed, spread, groups=GROUPS, size=SIZE, steps=200):
-    """Each batch and log entry of a run that improves, `spread` being how much its prompts differ. Tools are used a
-    little less, wrong answers become more alike, KL grows with time squared, gradients scatter."""
+    """Yield each batch and log entry of a run that improves; prompts differ in difficulty by `spread`.
+
+    Tools are used a little less, wrong answers become more alike, KL grows as the square of the step, and gradient
+    norms scatter.
+    """
     rng = random.Random(f"{seed} {spread}")
     for step in range(steps):
         at = step / steps
@@ -81,8 +84,8 @@ def test_a_noisy_run_that_stays_where_it_is_raises_none(level, seed):
     assert raised(lambda step: batch(step, {"a": scores(rng, level)}), 300, watch()) == []
 
 
-def test_harder_prompts_that_are_sought_raise_none():
-    """As with a choice of prompts by what is to be learned of them: from 0.7 the mean goes to 0.5."""
+def test_a_choice_of_harder_prompts_raises_none():
+    """A choice of prompts that teach more can lower the mean: here it falls from 0.7 to 0.5."""
     rng = random.Random(0)
     assert raised(lambda step: batch(step, {"a": scores(rng, 0.7 - 0.2 * step / 300)}), 300, watch()) == []
 
@@ -91,7 +94,7 @@ def test_harder_prompts_that_are_sought_raise_none():
 
 
 def collapsing(rng, low=0.05, at=100, over=20):
-    """Rises from 0.2 to 0.7 in `at` batches, and is at `low` so many after."""
+    """Return a function that makes batches: the mean rises to 0.7 in `at` batches, then falls to `low` in `over`."""
 
     def make(step):
         level = 0.2 + 0.5 * step / at if step < at else 0.7 - (0.7 - low) * min(1.0, (step - at) / over)
@@ -123,7 +126,7 @@ def test_how_far_a_mean_falls_before_it_is_a_collapse(low, least, raises):
 
 
 def test_the_height_is_above_the_lowest_total():
-    """Rewards of -1 and 1, of which 80 % and then 40 % are 1: from 0.6 to -0.2 is half of what there was."""
+    """Of rewards of -1 and 1, first 80 % and then 40 % are 1. The mean falls by half of its height above -1."""
 
     def make(step):
         right = 8 if step < 40 else 4
@@ -134,7 +137,7 @@ def test_the_height_is_above_the_lowest_total():
     assert only(raised(make, 80, watch(reward_collapse=0.5)), "reward_collapse", 59, 59).value == pytest.approx(0.5)
 
 
-def test_a_collapse_is_raised_once_and_over_when_the_mean_is_back():
+def test_a_collapse_is_raised_once_and_ends_when_the_mean_is_back():
     rng = random.Random(0)
     down = collapsing(rng)
 
@@ -151,7 +154,10 @@ def test_a_collapse_is_raised_once_and_over_when_the_mean_is_back():
 
 
 def tools(rng, chance, gain=0.3, traced=GROUPS):
-    """Attempts call a tool with `chance(step)`, and are right 0.4 of the time, `gain` more if they do."""
+    """Return a function that makes batches in which attempts call a tool with probability `chance(step)`.
+
+    They are right with probability 0.4, plus `gain` if they call the tool.
+    """
 
     def make(step):
         calls = [int(rng.random() < chance(step)) for _ in range(GROUPS * SIZE)]
@@ -182,9 +188,9 @@ def test_tool_calls_that_vanish(gain, seed):
 @pytest.mark.parametrize(
     "calls",
     [
-        lambda step: [None] * GROUPS * SIZE if step > 40 else [1] * GROUPS * SIZE,  # the tools are gone
+        lambda step: [None] * GROUPS * SIZE if step > 40 else [1] * GROUPS * SIZE,  # the tools were removed
         lambda step: [int(step < 40)] * 5 + [0] * (GROUPS * SIZE - 5),  # hardly ever used
-        lambda step: [1 if step < 40 else int(i % 3 == 0) for i in range(GROUPS * SIZE)],  # a third is left
+        lambda step: [1 if step < 40 else int(i % 3 == 0) for i in range(GROUPS * SIZE)],  # a third of them is left
         lambda step: [],
     ],
     ids=["gone", "hardly used", "fewer", "unknown"],
@@ -200,8 +206,8 @@ def test_tool_calls_that_were_learned_and_then_vanish():
     assert only(raised(make, 120, watch()), "tool_avoidance", 85, 105)
 
 
-def test_calls_are_stretches_that_the_policy_did_not_write():
-    """Two rounds, each of two ranks."""
+def test_each_stretch_that_the_policy_did_not_write_counts_as_a_call():
+    """The calls of two rounds on two ranks are counted; `None` means no tool mask."""
     masks = [[[None, [1, 1]], [[1, 0, 0, 1, 0], [0, 1]]], [[[], None], [[0], [1, 0, 1, 0, 1, 0]]]]
     attempts = [
         [tuple(Attempt({}, "p", [1], [1] * len(mask or [1]), "c", tool_mask=mask) for mask in own) for own in of_round]
@@ -217,7 +223,7 @@ def test_calls_are_stretches_that_the_policy_did_not_write():
 
 
 @pytest.mark.parametrize("one", [None, 1])
-def test_a_large_batch_is_gone_through_a_few_times_not_once_a_group(one):
+def test_the_calls_of_a_large_batch_are_not_iterated_once_for_each_group(one):
     class Counted(list):
         gone_through = 0
 
@@ -235,7 +241,7 @@ def test_a_large_batch_is_gone_through_a_few_times_not_once_a_group(one):
 
 @SEEDS
 def test_groups_that_are_solved_less_often_while_the_mean_rises(seed):
-    """From 0.3 on each prompt to all of it on half of them."""
+    """At first each prompt is solved at a rate of 0.3. At the end half are solved nearly always, the others never."""
     rng = random.Random(seed)
 
     def make(step):
@@ -283,7 +289,7 @@ def test_failed_attempts_that_all_give_one_answer(rise, left, raises):
 
 
 def logging(series, steps, every=1, made=None, watched=None):
-    """(step, new alarms) of a run that logs `series(step)` each `every` steps."""
+    """Return the new alarms of a run that logs `series(step)` each `every` steps."""
     watched, seen = watched or watch(), []
     made = made or (lambda step: batch(step, {"a": [0.0, 1.0] * 4}, size=2))
     for step in range(steps):
@@ -320,8 +326,8 @@ def test_a_metric_that_is_logged_each_ten_steps():
     [
         lambda step: {"kl": 5.0 + 0.01 * (step % 3), "grad_norm": 1e4},  # a level
         lambda step: {"kl": 1e-6 * 1.2 ** min(step, 60)},  # from nearly nothing to 0.06
-        lambda step: {"grad_norm": 0.003 if step < 60 else 0.3},  # from nearly nothing to what is clipped nowhere
-        lambda step: {"kl": 0.01 * step, "grad_norm": 0.1 * step},  # growth that is steady
+        lambda step: {"grad_norm": 0.003 if step < 60 else 0.3},  # from nearly nothing to a norm that no one clips
+        lambda step: {"kl": 0.01 * step, "grad_norm": 0.1 * step},  # steady growth
         lambda step: {"grad_norm": 1e3 if step % 7 < 2 else 1.0},  # single peaks
         lambda step: {"grad_norm": 1.0 if step % 3 == 0 else 0.0},  # batches with nothing to learn
         lambda step: {"kl": None, "grad_norm": math.nan},
@@ -342,7 +348,7 @@ def test_the_floor_of_the_gradient_norm_is_a_setting(floor, raises):
     assert len(logging(lambda step: {"grad_norm": 0.003 if step < 60 else 0.3}, 100, watched=watched)) == raises
 
 
-def test_since_when_is_not_a_single_peak_of_long_ago():
+def test_an_earlier_single_peak_does_not_count_as_the_beginning():
     alarm = only(logging(lambda step: {"grad_norm": 50.0 if step == 30 or step > 60 else 1.0}, 80), "runaway", 64, 64)
     assert "since step 61." in alarm.message
 
@@ -353,7 +359,7 @@ def test_growth_is_judged_from_the_seventeenth_entry_on():
 
 
 def test_few_pairs_of_failed_attempts_are_not_judged():
-    """Two in each group of a traced batch, with different answers and then with one."""
+    """With two failed attempts in a traced group, one pair of answers is too few to judge. With six it is enough."""
     for failed, raises in ((2, 0), (6, 1)):
 
         def make(step, failed=failed):
@@ -403,7 +409,7 @@ def test_a_sampler_that_is_checked_each_25_steps():
     "series",
     [
         lambda step: {SAMPLER[0]: 0.5},  # a level
-        lambda step: {SAMPLER[0]: 1e-7 * step},  # what rounding does
+        lambda step: {SAMPLER[0]: 1e-7 * step},  # as small as rounding errors
         lambda step: {SAMPLER[0]: math.nan if step < 60 else None},
         lambda step: {SAMPLER[0]: 0.02 if step < 60 else math.inf},
         lambda step: {SAMPLER[0]: 0.02 if step % 10 else 2.0},  # one batch in ten
@@ -415,11 +421,11 @@ def test_samplers_that_do_not_drift(series):
     assert logging(series, 150) == []
 
 
-# -- all of them
+# -- all five alarms
 
 
 def planted(seed=0):
-    """A batch and a log entry a step, which show all five from step 5 on at the latest."""
+    """Return functions for the batch and the log entry of a step. They show all five problems from step 5 on."""
     rng = random.Random(seed)
 
     def make(step):
@@ -433,7 +439,7 @@ def planted(seed=0):
 
 
 @pytest.mark.parametrize("first", [20, 35])
-def test_none_in_the_first_batches(first):
+def test_no_alarm_in_the_first_batches(first):
     make, entry = planted()
     watched = watch(min_batches=first)
     for step in range(first - 1):
@@ -443,7 +449,7 @@ def test_none_in_the_first_batches(first):
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_none_where_nothing_is_finite(bad):
+def test_no_alarm_if_nothing_is_finite(bad):
     rewards = [0.0, 1.0] * (GROUPS * SIZE // 2)
     watched = watch(min_batches=5, window=10)
     for step in range(60):
@@ -455,7 +461,7 @@ def test_none_where_nothing_is_finite(bad):
 
 
 def troubled():
-    """Batches and entries of a run in which each of the five comes on."""
+    """Return batches and log entries of a run that raises each of the five alarms."""
     rng = random.Random(0)
     batches, entries = [], []
     for step in range(120):
@@ -491,13 +497,13 @@ def test_a_resumed_watch_goes_on_as_if_never_interrupted(at):
     torch.save(first.state_dict(), file)
     file.seek(0)
     second.load_state_dict(torch.load(file, weights_only=True))
-    go(first, range(5))  # what was saved is no longer tied to it
+    go(first, range(5))  # must not change the state that was saved
     assert before + go(second, range(at, 120)) == expected
     assert second.state_dict() == whole.state_dict()
 
 
 def weighted(weight, rng, steps=40):
-    """Batches of a run at one level, whose totals are of so large a weight."""
+    """Yield batches of a run with a steady accuracy, whose totals are `weight` times the accuracy."""
     for step in range(steps):
         accuracy = scores(rng, 0.5)
         calls = [int(rng.random() < 0.5) for _ in accuracy]
@@ -505,7 +511,7 @@ def weighted(weight, rng, steps=40):
 
 
 def resumed(before, later):
-    """The alarms of a watch that has seen `before`, from there on."""
+    """Return a watch that is resumed after `before`, and its alarms on `later`."""
     first, second = Watch(), Watch()
     for made in before:
         assert first.see(made) == []
@@ -515,7 +521,7 @@ def resumed(before, later):
 
 @pytest.mark.parametrize(("was", "now"), [(1.0, 0.1), (1.0, 10.0), (1.0, -1.0)])
 def test_resumed_with_other_weights(was, now):
-    """Totals of before are no measure for those of now; what is not of totals stays."""
+    """Under other weights, old totals cannot be compared with new ones. All that does not depend on totals stays."""
     rng = random.Random(0)
     watched, alarms = resumed(weighted(was, rng), weighted(now, rng))
     assert alarms == []
@@ -537,7 +543,7 @@ def test_a_collapse_after_other_weights_is_seen():
 
 @pytest.mark.parametrize("known", [True, False])
 def test_resumed_with_the_same_weights_nothing_is_forgotten(known):
-    """Nor where an older state does not tell them."""
+    """The same holds if an older state lacks the weights."""
     rng = random.Random(0)
     watched = Watch()
     for made in weighted(0.7, rng):

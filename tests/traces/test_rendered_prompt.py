@@ -1,4 +1,4 @@
-"""A prompt as the model is given it: the text of its tokens, and what in them the row does not show."""
+"""A prompt as the model receives it: the text of its tokens, and flags for oddities that the row does not show."""
 
 import pytest
 import tool_models
@@ -11,14 +11,14 @@ from trl_grpo_plus.traces.rendered_prompt import MOST, NO_TURN, SPACE, TWO_BOS
 
 ASKED = [{"role": "user", "content": "What is 6 times 7?"}]
 TOLD = [{"role": "system", "content": "Be brief."}, *ASKED]
-# As SmolLM2 and Qwen2.5 have it; as Llama 3.2 has it, whose date stands beside a system message of the row, too.
+# SYSTEM is like the templates of SmolLM2 and Qwen2.5. DATED is like that of Llama 3.2, which always adds the date.
 SYSTEM = (
     "{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou are helpful.<|im_end|>\n' }}{% endif %}"
     + CHATML
 )
 DATED = "{{ '<|endoftext|><|im_start|>system\nToday: 1 May<|im_end|>\n' }}" + CHATML
 NEVER_BEGINS = CHATML.partition("{% if add_generation_prompt %}")[0]
-# As Mistral has it: the assistant's turn begins where the user's ends.
+# Like Mistral's template: the assistant's turn begins where the user's ends.
 BRACKETS = (
     "<|endoftext|>{% for m in messages %}{% if m['role'] == 'user' %}[INST] {{ m['content'] }} [/INST]"
     "{% else %} {{ m['content'] }}<|im_end|>{% endif %}{% endfor %}"
@@ -41,7 +41,7 @@ def with_template(template, **special):
 
 
 def given(tokenizer, prompt, begun=True, **kwargs):
-    """As TRL's trainer makes its tokens."""
+    """Return the rendered prompt, whose tokens are made as TRL's trainer makes them."""
     if isinstance(prompt, str):
         ids = tokenizer(text=[prompt])["input_ids"][0]
     else:
@@ -50,7 +50,7 @@ def given(tokenizer, prompt, begun=True, **kwargs):
     return as_given(ids, prompt, tokenizer, kwargs)
 
 
-def test_it_is_the_text_of_the_tokens_special_ones_too():
+def test_the_text_is_that_of_the_tokens_with_special_tokens():
     told = given(with_template(SYSTEM), ASKED)
     assert told["text"] == (
         f"{TURN}system\nYou are helpful.{END}\n{TURN}user\nWhat is 6 times 7?{END}\n{TURN}assistant\n"
@@ -80,14 +80,14 @@ def test_what_a_template_does_is_flagged(template, prompt, flags):
 
 
 def test_flags_go_by_the_tokens_and_not_by_what_the_template_would_do():
-    """A rollout function may write prompts in a way of its own."""
+    """A rollout function may tokenize prompts without the template."""
     tokenizer = with_template(SYSTEM)
     own = tokenizer(f"{TURN}user\nWhat is 6 times 7?{END}\n")["input_ids"]
     assert as_given(own, ASKED, tokenizer, {})["flags"] == [NO_TURN]
     assert given(tokenizer, ASKED, begun=False)["flags"] == [ADDS_SYSTEM, NO_TURN]
 
 
-def test_what_the_template_is_told_beside_the_messages_is_part_of_it():
+def test_arguments_of_the_template_are_part_of_the_prompt():
     template = (
         "{% if brief %}" + SYSTEM.replace("You are helpful.", "Be brief.") + "{% else %}" + CHATML + "{% endif %}"
     )
@@ -95,7 +95,7 @@ def test_what_the_template_is_told_beside_the_messages_is_part_of_it():
     assert given(with_template(template), ASKED)["flags"] == []
 
 
-def test_tools_are_part_of_it():
+def test_tools_are_part_of_the_prompt():
     how = {"tools": [tool_models.adder([])], "chat_template": None}
     told = given(tool_models.tokenizer(), tool_models.question(7), **how)
     assert '"name": "add"' in told["text"]
@@ -104,7 +104,7 @@ def test_tools_are_part_of_it():
 
 
 @pytest.mark.parametrize("family", vision_models.FAMILIES)
-def test_so_are_pictures(family):
+def test_pictures_are_part_of_the_prompt(family):
     content = [{"type": "image", "image": vision_models.picture(3)}, {"type": "text", "text": "1+1="}]
     told = given(vision_models.processor(family), [{"role": "user", "content": content}])
     assert "<image><image>" in told["text"]
@@ -113,7 +113,7 @@ def test_so_are_pictures(family):
 
 
 def test_a_bos_that_is_there_twice_is_flagged():
-    """The rows were written with a template, and the tokenizer begins each text with a BOS of its own."""
+    """The row's text begins with a BOS, and the tokenizer adds another one to each text."""
     from tokenizers.processors import TemplateProcessing
 
     tokenizer = with_template(CHATML, bos_token=PAD)
@@ -123,7 +123,7 @@ def test_a_bos_that_is_there_twice_is_flagged():
     told = given(tokenizer, f"{PAD}2+2=")
     assert (told["text"], told["flags"]) == (f"{PAD}{PAD}2+2=", [TWO_BOS.format(bos=PAD)])
     assert given(tokenizer, "2+2=")["flags"] == []
-    assert given(with_template(CHATML), f"{PAD}{PAD}2+2=")["flags"] == []  # which has no BOS
+    assert given(with_template(CHATML), f"{PAD}{PAD}2+2=")["flags"] == []  # this tokenizer has no BOS
 
 
 @pytest.mark.parametrize(("prompt", "flags"), [("2+2= ", [SPACE]), ("2+2=\n", [SPACE]), ("2+2=", []), (" 2+2=", [])])
@@ -133,7 +133,7 @@ def test_white_space_at_the_end_of_a_text_is_flagged(prompt, flags):
     assert given(with_template(CHATML), chat)["flags"] == []
 
 
-def test_a_long_one_loses_its_middle():
+def test_a_long_prompt_loses_its_middle():
     told = given(with_template(CHATML), "begin" + "x" * 10_000 + "end")
     assert told["tokens"] == 10_008
     assert told["text"].startswith("beginxxx")

@@ -1,4 +1,4 @@
-"""The format on disk: what is written, what survives a kill and a resume, what is read back."""
+"""The traces on disk: what is written, what survives a kill and a resume, and what is read back."""
 
 import gc
 import gzip
@@ -39,7 +39,7 @@ def one_round(scores, verdicts, name="r"):
 
 
 def begun(folder, step=0, **options):
-    """The writer of a training that starts at `step` of 9."""
+    """Return the writer of a training of 9 steps that starts at `step`."""
     writer = Writer(str(folder), about=ABOUT, **options)
     writer.begin(step, 9)
     return writer
@@ -75,7 +75,7 @@ def pairs(rounds, names=("r",), **changes):
 
 
 def whole(batch, places=None, ranks=1):
-    """With the rows of the groups at `places`, of attempts that `ranks` ranks sampled."""
+    """Return the batch completed with the rows of the groups at `places`, as if `ranks` ranks had sampled it."""
     places = pick(batch.rounds, None) if places is None else places
     parts = []
     for rank in range(ranks):
@@ -95,7 +95,7 @@ def two_rounds():
     return pairs([first, second], plan=plan, kl=torch.full((6,), 0.1), advantages=advantages)
 
 
-def test_rows_say_what_became_of_each_group(two_rounds):
+def test_rows_say_whether_their_group_was_trained_on_and_why_not(two_rounds):
     rows = whole(two_rounds).lines
     assert {row["step"] for row in rows} == {7}
     assert {(row["round"], row["group"]): (row["kept"], row["reason"]) for row in rows} == {
@@ -116,7 +116,7 @@ def test_rows_say_what_became_of_each_group(two_rounds):
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_ranks_add_what_they_sampled_even_of_one_group(two_rounds, ranks):
+def test_rows_are_the_same_however_many_ranks_sampled_the_groups(two_rounds, ranks):
     every = whole(two_rounds).lines
     assert whole(two_rounds, ranks=ranks).lines == every
     chosen = [(0, 2), (1, 1)]
@@ -131,7 +131,7 @@ LETTERS = SimpleNamespace(decode=lambda ids, skip_special_tokens: "".join(map(ch
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_advantages_of_tokens_are_those_of_the_rows_trained_on(two_rounds, ranks):
-    """Each rank tells its rows of the plan, whichever it sampled."""
+    """Each rank reports the rows that it trains on, even if another rank sampled them."""
     places = [(0, 0), (0, 3), (1, 0), (1, 1)]
     plan = replace(two_rounds.plan, order=((1, 0), (0, 0), (0, 2), (0, 3)), live=(True, True, True, False))
     sampled = [two_rounds.rounds[r].attempts[group * 2 :][:2] for r, group in plan.order]
@@ -147,7 +147,7 @@ def test_advantages_of_tokens_are_those_of_the_rows_trained_on(two_rounds, ranks
         by_token = advantages_by_token(trained[mine], values[mine], LETTERS)
         whole_round = [replace(one, attempts=one.attempts if rank == 0 else ()) for one in batch.rounds]
         parts.append(part_of(rank, replace(batch, rounds=whole_round, by_token=by_token), places))
-    assert {row for part in parts for row in part.runs} == {0, 1, 2, 3, 7}  # (0, 2) is not to be traced
+    assert {row for part in parts for row in part.runs} == {0, 1, 2, 3, 7}  # group (0, 2) is not traced
     rows = complete(batch, places, parts).lines
     assert {row["completion"]: row["advantages"] for row in rows if "advantages" in row} == {
         "b0": [(1, 0.0), (2, 0.25)],
@@ -171,7 +171,7 @@ def test_outcomes_are_the_rewards_own_or_follow_from_the_score():
     assert first["outcomes"] == {"x": "timeout", "y": "abstain"}
     assert second["outcomes"] == {"x": "ok", "y": "ok"}
     assert first["rewards"] == {"x": 0.0, "y": None}
-    assert second["rewards"] == {"x": 1.0, "y": 0.3}  # not float32's 0.30000001192092896
+    assert second["rewards"] == {"x": 1.0, "y": 0.3}  # rounded from float32's 0.30000001192092896
 
 
 def test_a_sample_of_groups_shows_each_verdict():
@@ -194,7 +194,7 @@ def test_a_sample_of_groups_shows_each_verdict():
         ({1: (True, None)}, {"1": [True, None]}),
         (np.array(["a"]), ["a"]),
         (b"abc", "b'abc'"),
-        (b"x" * 1000, f"b'{'x' * 198}..."),  # what is no data is cut short
+        (b"x" * 1000, f"b'{'x' * 198}..."),  # a text of an unknown type is cut short
         (range(3), "range(0, 3)"),
         (object, "<class 'object'>"),
         (frozenset("a" * 400), "frozenset({'a'})"),
@@ -211,7 +211,7 @@ def test_anything_becomes_json(value, expected):
 
 
 @pytest.mark.parametrize("compress", [False, True])
-def test_what_is_written_is_read_back(tmp_path, compress):
+def test_traces_are_read_back_as_written(tmp_path, compress):
     writer = begun(tmp_path, compress=compress)
     text = "a\u2028b \ud800 </script> \x00 é"
     writer.write("eval_easy", 0, lines(0, "eval_easy"))
@@ -228,14 +228,14 @@ def test_what_is_written_is_read_back(tmp_path, compress):
     assert traces.journal(tmp_path, "metrics") == [{"step": 1, "reward": 0.5}]
     assert traces.journal(tmp_path, "alarms") == []
     assert traces.about(tmp_path) == {**ABOUT, "max_steps": 9}
-    opened = gzip.open if compress else open  # an ordinary gzip, of a member a batch
+    opened = gzip.open if compress else open  # Python's gzip reads files of several members
     with opened(tmp_path / "rollouts" / ("train-00000000.jsonl" + ".gz" * compress), "rt", encoding="utf-8") as file:
         assert len(file.readlines()) == 8
     assert list(traces.groups(tmp_path)) == list(traces.groups(tmp_path / "rollouts"))
 
 
 @pytest.mark.parametrize("compress", [False, True])
-def test_what_a_kill_cut_off_is_left_out(tmp_path, compress):
+def test_groups_that_a_kill_cut_off_are_left_out(tmp_path, compress):
     writer = Writer(str(tmp_path), compress, ABOUT)
     writer.write("train", 0, lines(0))
     path = next((tmp_path / "rollouts").iterdir())
@@ -246,13 +246,13 @@ def test_what_a_kill_cut_off_is_left_out(tmp_path, compress):
         path.write_bytes(whole[:size])
         left = steps_of(tmp_path)
         assert left[:2] == [("train", 0, 0, 0), ("train", 0, 0, 1)]
-        assert len(left) < 4 or compress  # a member may lack no more than its checksum
+        assert len(left) < 4 or compress  # gzip: all lines may be there if only the checksum is cut off
         assert all(len(group) == 2 for group in traces.groups(tmp_path))
     path.write_bytes(whole)
     assert len(steps_of(tmp_path)) == 4
 
 
-def test_a_resumed_run_tells_each_step_once(tmp_path):
+def test_a_resumed_run_has_each_step_once(tmp_path):
     first = begun(tmp_path)
     for step in range(6):
         if step in (0, 4):
@@ -261,7 +261,7 @@ def test_a_resumed_run_tells_each_step_once(tmp_path):
         first.note("alarms", [{"step": step, "name": "x"}])
         first.note("metrics", [{"step": step + 1}])
     second = begun(tmp_path, 4)
-    # As a checkpoint at step 4 would have it: evaluated and logged then, batch 4 not yet made.
+    # A checkpoint at step 4 is written after the evaluation and the log entry of step 4, and before batch 4.
     kept = {("eval", 0, "first"), ("eval", 4, "first"), *(("train", step, "first") for step in range(4))}
     assert texts_in(tmp_path) == kept
     assert (steps_in(tmp_path, "metrics"), steps_in(tmp_path, "alarms")) == ([1, 2, 3, 4], [0, 1, 2, 3])
@@ -298,7 +298,7 @@ def test_a_new_run_does_not_mix_with_an_old_one(tmp_path):
     assert texts_in(tmp_path) == {("train", 0, "new")}
     assert traces.journal(tmp_path, "metrics") == []
     assert len(list((tmp_path / "rollouts" / "superseded-1").iterdir())) == 3
-    new.begin(0, 9)  # the same trainer, trained anew
+    new.begin(0, 9)  # the same trainer trains again
     with pytest.raises(ValueError, match="has no attempts"):
         traces.find(tmp_path)
 
@@ -329,7 +329,7 @@ def test_an_evaluation_alone_leaves_the_run_in_its_folder_as_it_is(tmp_path):
     assert texts_in(tmp_path / "rollouts" / "evaluation-1") == {("eval", 0, "alone")}
 
 
-def test_an_evaluation_of_a_step_made_again_stands_alone(tmp_path):
+def test_a_second_evaluation_of_a_step_replaces_the_first(tmp_path):
     writer = begun(tmp_path)
     for text in ("first", "second"):
         writer.fresh("eval", 4)
@@ -348,8 +348,8 @@ def test_batches_of_a_step_are_numbered(tmp_path):
     assert writer.number("train", 0) == 0
 
 
-def test_a_long_training_keeps_nothing_of_its_steps(tmp_path):
-    """But of the evaluations before it, which are part of the run."""
+def test_a_writer_keeps_no_memory_of_past_steps(tmp_path):
+    """Memory does not grow with the steps. Evaluations before the training stay part of the run."""
     writer = Writer(str(tmp_path))
     writer.number("eval", 0)
     writer.write("eval", 0, [])
@@ -363,7 +363,7 @@ def test_a_long_training_keeps_nothing_of_its_steps(tmp_path):
         return sys.getallocatedblocks()
 
     writer.begin(0, 300)
-    # pathlib interns names, which CPython 3.12 never lets go.
+    # pathlib interns file names, and CPython 3.12 never frees them. Intern them now, so that they are not counted.
     names = [sys.intern(f"train-{step:08d}.jsonl{suffix}") for step in range(300) for suffix in ("", ".gz")]
     before = train(range(100))
     assert names
@@ -388,13 +388,13 @@ def test_a_write_that_fails_leaves_whole_lines(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["nothing", "empty"])
-def test_no_traces_is_said(tmp_path, name):
+def test_a_folder_without_traces_is_refused(tmp_path, name):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="output_dir of a run"):
         traces.find(tmp_path / name)
 
 
-def test_a_journal_that_cannot_be_read_moves_aside_and_what_is_sampled_stays_with_the_run(tmp_path):
+def test_an_unreadable_journal_is_moved_aside_and_the_attempts_stay(tmp_path):
     old = begun(tmp_path)
     old.write("train", 0, lines(0))
     (tmp_path / "rollouts" / "metrics.jsonl").write_text('{"step": 1.5}\n')
