@@ -1,4 +1,4 @@
-"""`check rewards --attack`: the holes of naive rewards are found, and the library's rewards have none."""
+"""`check rewards --attack` finds the holes of naive rewards, and none in the library's rewards."""
 
 import json
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_holes_of_naive_rewards_are_found(name, holes, warnings):
     assert rows["form"].status == OK
 
 
-def test_what_rewards_anything_in_its_form_has_no_wrong_answers_and_fails():
+def test_a_reward_that_pays_any_answer_in_its_form_fails():
     rows = rows_of(":well_formed")
     assert {"empty", "no answer", "judge's words"} <= named(rows, FAILED)
     assert "<answer>" in rows["form"].text
@@ -70,7 +70,7 @@ def test_each_hole_shows_a_completion_its_score_and_the_gold_answer():
     assert "hedging between answers is rewarded: " in text
 
 
-# A word of denial before the box or tag is not read by these, as their docstrings say: the last box or tag counts.
+# These rewards ignore a denial before the box or tag, as their docstrings say: the last box or tag counts.
 DENIED = {"choice_answer", "countdown", "gsm8k_answer", "math_answer", "reasoning_gym"}
 
 
@@ -119,7 +119,7 @@ def test_a_reward_without_gold_answers_is_not_attacked(name):
     assert {row.status for row in rows_of(name, None).values()} == {UNSEEN}
 
 
-def test_a_reward_whose_examples_have_no_gold_answer_is_not_seen_and_stops_no_other(capsys):
+def test_a_reward_without_gold_answers_in_its_examples_is_skipped_and_others_are_attacked(capsys):
     (row,) = rows_of("python_tests", None).values()
     assert row.status == UNSEEN
     assert row.text == (

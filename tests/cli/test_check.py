@@ -1,4 +1,4 @@
-"""`trl-grpo-plus check rewards`: a sound reward passes, a broken one is found out, with an exit status."""
+"""`trl-grpo-plus check rewards`: a sound reward passes; a broken one fails, and sets the exit status."""
 
 import json
 
@@ -14,7 +14,7 @@ from trl_grpo_plus.utils import optional_packages
 
 @pytest.fixture
 def scratch(monkeypatch):
-    """A registry that a test may write to."""
+    """Replace the registry by a copy that a test may write to."""
     monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
 
 
@@ -29,17 +29,17 @@ def test_every_reward_that_ships_scores_its_examples(name):
 
 
 def equal(completions, answer):
-    """1.0 for the answer."""
+    """Return 1.0 for the answer."""
     return [float(text == wanted) for text, wanted in zip(completions, answer, strict=True)]
 
 
 def lenient(completions, answer):
-    """1.0 for anything."""
+    """Return 1.0 for any text."""
     return [1.0 for _ in completions]
 
 
 def raising(completions, answer):
-    """None."""
+    """Raise an error."""
     raise ZeroDivisionError
 
 
@@ -84,7 +84,7 @@ def test_a_gold_answer_that_fails(scratch):
     assert not shuffled.problems
 
 
-def test_a_reward_that_anything_satisfies(scratch):
+def test_a_reward_that_pays_any_text_fails(scratch):
     gold, shuffled = check_gold_of(lenient)
     assert not gold.problems
     assert len(shuffled.problems) == 40
@@ -92,7 +92,7 @@ def test_a_reward_that_anything_satisfies(scratch):
 
 
 def bracketed(completions, answer):
-    """1.0 for the answer in brackets; for an even one also without."""
+    """Return 1.0 for the answer in brackets, and for an even answer also without brackets."""
     golds = [(f"<{wanted}>", wanted if int(wanted) % 2 == 0 else "") for wanted in answer]
     return [float(text in allowed) for text, allowed in zip(completions, golds, strict=True)]
 
@@ -113,14 +113,14 @@ def bracketed(completions, answer):
         ),
     ],
 )
-def test_the_form_in_which_gold_was_posed_and_what_it_scores_bare(scratch, score, gold, form):
+def test_the_form_of_the_gold_answers_and_their_score_without_it_are_shown(scratch, score, gold, form):
     found = check_gold_of(score, gold)[0]
     assert (found.right, found.total) == (40, 40)
     assert (form in found.form) if form else (found.form == "")
     assert found.form in findings_table([found])
 
 
-def test_the_form_of_a_gold_that_no_column_has(scratch):
+def test_the_form_of_a_gold_answer_that_no_column_holds_is_shown(scratch):
     tasks = Dataset.from_dict({"numbers": [[2, 5, 7], [1, 2, 3]], "target": [25, 6]})
     gold, shuffled = check_gold(get_reward("countdown"), tasks)
     assert gold.form == "The gold answers were posed as <answer>(5 * (7 - 2))</answer>."
@@ -131,7 +131,7 @@ NUMBERS = Dataset.from_dict({"solution": list(range(40))})
 
 
 def by_value(completions, answer):
-    """1.0 for the answer, a number."""
+    """Return 1.0 for the text of the answer, which is a number."""
     return [float(text == str(wanted)) for text, wanted in zip(completions, answer, strict=True)]
 
 
@@ -216,14 +216,14 @@ def only_row(capsys):
 
 
 @pytest.mark.parametrize("with_data", [False, True])
-def test_what_is_not_installed_is_not_seen(scratch, data, capsys, with_data):
+def test_a_reward_whose_package_is_not_installed_is_not_seen(scratch, data, capsys, with_data):
     register_reward("user_needs", examples=[Example("4", {"solution": "4"})], preload=["no_such_thing.part"])(equal)
     options = ["--dataset", str(data)] if with_data else []
     assert main(["check", "rewards", "user_needs", *options]) == 0
     assert only_row(capsys).endswith("not seen: not installed: no_such_thing. pip install no_such_thing")
 
 
-def test_where_a_package_of_our_rewards_comes_from(monkeypatch, capsys):
+def test_the_extra_that_installs_a_missing_package_is_named(monkeypatch, capsys):
     monkeypatch.setattr(optional_packages, "find_spec", lambda module: None if module == "math_verify" else module)
     assert main(["check", "rewards", "math_answer", "exact_answer"]) == 0
     printed = capsys.readouterr().out

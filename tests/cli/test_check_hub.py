@@ -1,4 +1,4 @@
-"""Where the Hub cannot be reached something stands in for it; what it says is not there fails."""
+"""If the Hub cannot be reached, stand-ins take its place. A name that the Hub does not have fails the check."""
 
 import http.server
 import json
@@ -25,14 +25,14 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture
 def asking(monkeypatch):
-    """As if nothing was said of being offline."""
+    """Unset HF_HUB_OFFLINE for a test, and set it again afterwards."""
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     yield
     os.environ["HF_HUB_OFFLINE"] = "1"
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
-    """A Hub that has nothing."""
+    """A server that answers like a Hub without any repository."""
 
     def do_GET(self):
         there = self.path.startswith("/api/models?")
@@ -72,7 +72,7 @@ def test_a_hub_that_answers(asking, empty_hub, monkeypatch):
 
 
 def test_a_hub_that_refuses_or_is_silent_is_not_asked_again(asking, monkeypatch):
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and says nothing
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections and never answers
         for port, why, patience in ((silent.getsockname()[1], "timed out|no answer", 0.2), (9, "refused", 60.0)):
             monkeypatch.setattr(hub, "TIMEOUT_S", patience)
             monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
@@ -96,15 +96,15 @@ def test_a_proxy_that_forbids_the_hub_is_named(asking, monkeypatch):
     assert "HTTP Error 403" in hub.unreachable()
 
 
-def test_the_hub_is_asked_before_what_would_retry_is_imported():
-    """huggingface_hub reads HF_HUB_OFFLINE once, when it is imported."""
+def test_the_check_imports_no_library_that_asks_the_hub():
+    """huggingface_hub reads HF_HUB_OFFLINE only on import, so the check must set it before the import."""
     names = "{'huggingface_hub', 'transformers', 'datasets', 'trl'} & {*sys.modules}"
     code = f"import sys, trl_grpo_plus.cli.check.recipe; print({names} or 'none')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout == "none\n", done.stderr
 
 
-def test_who_says_offline_is_not_asked_at_all(monkeypatch):
+def test_the_hub_is_not_asked_if_the_user_is_offline(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "true")
     monkeypatch.setattr(hub, "_ask_hub", lambda: pytest.fail("it was asked"))
     monkeypatch.setattr(hub, "_REASON", [])
@@ -113,8 +113,8 @@ def test_who_says_offline_is_not_asked_at_all(monkeypatch):
     assert hub.unreachable() == "the Hub cannot be reached (HF_HUB_OFFLINE is set)"
 
 
-def test_a_name_that_is_not_there_fails(tmp_path, empty_hub):
-    """In a process of its own, since libraries read these variables as they are imported."""
+def test_a_name_that_the_hub_does_not_have_fails(tmp_path, empty_hub):
+    """The command runs in its own process, because libraries read these variables on import."""
     make_place(tmp_path)
     keys = {"model_name_or_path": "someone/no-such-model", "dataset_name": "someone/no-such-data"}
     Mistake("", (), keys).write(tmp_path)
@@ -140,7 +140,7 @@ def test_facts_stand_in_for_a_model_that_cannot_be_reached(monkeypatch):
     assert tokens.what.chat_template
 
 
-def test_a_folder_is_read_or_refused(tmp_path):
+def test_a_local_folder_is_read_or_refused(tmp_path):
     LlamaConfig(hidden_size=64).save_pretrained(tmp_path)
     config = hub.model_config(str(tmp_path))
     assert (config.origin, config.is_real, config.what.hidden_size) == ("here", True, 64)

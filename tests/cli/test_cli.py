@@ -26,8 +26,8 @@ pytestmark = pytest.mark.long
 
 def test_every_recipe_and_reward_has_a_line(capsys, monkeypatch):
     for name in list_rewards():
-        registry.find(name)  # what is first imported below registers itself where it is forgotten after this test
-    monkeypatch.setattr(registry, "_REGISTERED", {})  # other tests' own rewards
+        registry.find(name)  # one that is first imported below would be forgotten after this test
+    monkeypatch.setattr(registry, "_REGISTERED", {})  # hide rewards that other tests registered
     assert main(["ls"]) == 0
     lines = capsys.readouterr().out.splitlines()
     blocks = ["advantages", "rewards", "presets"]
@@ -41,7 +41,7 @@ def test_every_recipe_and_reward_has_a_line(capsys, monkeypatch):
     assert capsys.readouterr().out.splitlines() == advantages
 
 
-def test_a_recipe_is_copied_but_over_nothing(tmp_path, capsys, monkeypatch):
+def test_a_recipe_is_copied_but_never_over_a_file(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["cp", "arithmetic_cpu"]) == 0
     assert "trl-grpo-plus run arithmetic_cpu.yaml" in capsys.readouterr().out
@@ -71,7 +71,7 @@ def test_what_cannot_be_launched_is_refused(capsys):
     assert "--all" in capsys.readouterr().err
 
 
-def test_another_launcher_is_an_entry():
+def test_torchrun_is_a_launcher():
     command = launch_command(Start("arithmetic_cpu", ("--seed", "1"), num_processes=2, launcher="torchrun"))
     assert Path(command[0]).name == "torchrun"
     script = ["-m", "trl_grpo_plus.recipes.grpo", "--config", "arithmetic_cpu", "--seed", "1"]
@@ -84,7 +84,7 @@ def test_another_launcher_is_an_entry():
 
 
 @pytest.mark.parametrize("verb", ["run", "check", "race"])
-def test_a_launcher_that_does_not_go_is_refused_by_each_command(capsys, verb):
+def test_an_unsuitable_launcher_is_refused_by_each_command(capsys, verb):
     for options, words in (
         (["--launcher", "torch_run"], "Did you mean torchrun"),
         (["--launcher", "torchrun", "--accelerate_config", "zero2"], "not for --launcher torchrun"),
@@ -107,7 +107,7 @@ def test_the_command_says_how_many_processes(tmp_path):
     assert launched(num_gpus=4) == f"launch --num_processes 4 {plain} --multi_gpu {script}"
     assert launched(num_gpus=4, num_processes=1) == f"launch --num_processes 1 {plain} {script}"
     assert launched(num_processes=2) == f"launch --num_processes 2 {plain} --multi_gpu {script}"
-    assert "--num_processes 1 " in launched(num_gpus=4, recipe="arithmetic_cpu")  # use_cpu
+    assert "--num_processes 1 " in launched(num_gpus=4, recipe="arithmetic_cpu")  # the recipe sets use_cpu
     assert "--num_processes 4 " in launched("--use_cpu=false", num_gpus=4, recipe="arithmetic_cpu")
     assert "--num_processes 1 " in launched("--use_cpu", "--seed", "2", num_gpus=4)
 
@@ -125,7 +125,7 @@ def test_the_command_with_a_configuration_of_trls_or_a_file_of_accelerates(tmp_p
 
     assert launched("zero2", num_gpus=4) == "--num_processes 4 --mixed_precision no"
     assert launched("zero2", num_gpus=4, num_processes=2) == "--num_processes 2 --mixed_precision no"
-    assert launched("zero2") == "--num_processes 8 --mixed_precision no"  # the configuration's
+    assert launched("zero2") == "--num_processes 8 --mixed_precision no"  # as the configuration says
     assert launched("single_gpu", num_gpus=4) == "--num_processes 1 --mixed_precision no"
     assert launched("zero1", num_gpus=4).endswith(" --gradient_accumulation_steps 4")
     assert launched("zero1", "--gradient_accumulation_steps", "2").endswith(" --gradient_accumulation_steps 2")
@@ -164,7 +164,7 @@ def test_what_check_expects_is_what_is_launched(recipe, configuration, processes
         ("MULTI_GPU", {}, "ddp", ""),
     ],
 )
-def test_what_a_file_of_accelerates_shards(tmp_path, monkeypatch, kind, config, sharding, offloads):
+def test_an_accelerate_file_says_what_is_sharded(tmp_path, monkeypatch, kind, config, sharding, offloads):
     monkeypatch.chdir(tmp_path)
     Path("ds.json").write_text('{"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}')
     content = {"distributed_type": kind, f"{kind.lower()}_config": config, "num_processes": 4}
@@ -217,7 +217,7 @@ def test_the_environment_is_described(capsys):
     assert {"python", "trl-grpo-plus", "trl", "torch", "gpu", "bubblewrap"} <= set(names)
 
 
-def test_a_reader_that_has_enough_is_no_error():
+def test_a_reader_that_closes_the_pipe_early_is_no_error():
     command = f"{sys.executable} -m trl_grpo_plus.cli.main ls | head -n 1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "recipes\n", "")

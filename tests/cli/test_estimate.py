@@ -1,4 +1,4 @@
-"""The estimates: by hand on round numbers, and against what PyTorch, transformers, peft and TRL really do."""
+"""The estimates, compared with calculations by hand and with what PyTorch, transformers, peft and TRL do."""
 
 import itertools
 import json
@@ -44,19 +44,19 @@ SMALL = {
 
 
 def sizes(parts):
-    """Those that there are."""
+    """Return the parts that are not 0."""
     return {name: size for name, size in parts.items() if size}
 
 
 def test_memory_by_hand():
     parts = memory(SHAPE, JOB, 80 * GIB)
     assert sizes(parts.always) == {"weights": 4e6, "optimizer": 8e6}
-    # 2 rows of 50 tokens: 10 layers x 100 x 4 bytes, and one layer's 2 (400 + 900 + 50 + 500 + 300) + 1600.
+    # 2 rows of 50 tokens. A token takes 10 layers x 100 x 4, and in one layer 2 (400 + 900 + 50 + 500 + 300) + 1600.
     activated = 100 * (4000 + 5900)
-    # 40 positions x 1000 words x 2, the gradient of 1000 x 100 in float32, that of 40 x 100.
+    # 40 positions x 1000 words x 2 bytes; float32 gradients of the head, 1000 x 100, and of its inputs, 40 x 100.
     in_head = 80_000 + 400_000 + 16_000
     assert parts.training == {"gradients": 4e6, "bf16 casts": 2e6, "activations": activated, "head": in_head}
-    # 8 rows of 50 tokens x 10 layers x keys and values of 20 x 2 bytes; 240 tokens of prompts through a layer.
+    # 8 rows of 50 tokens x 10 layers x keys and values of 20 x 2 bytes; 240 tokens of prompts pass through a layer.
     assert parts.generating == {"KV cache": 320_000, "prompts": 240 * (1200 + 1200), "gathered weights": 0}
     assert parts.total == 12e6 + 6e6 + 990_000 + 496_000 + estimate.OVERHEAD
     assert list(parts.parts)[:3] == ["CUDA and holes", "optimizer", "weights"]
@@ -68,14 +68,14 @@ def test_memory_by_hand():
         ({"weight_bytes": 2, "optimizer_bytes": 4}, {"weights": 2e6, "optimizer": 4e6}, (2e6, 0)),
         ({"reference": True}, {"weights": 4e6, "optimizer": 8e6, "reference": 4e6}, (4e6, 2e6)),
         ({"sharding": "ddp"}, {"weights": 4e6, "optimizer": 8e6, "DDP's buckets": 4e6}, (4e6, 2e6)),
-        # DeepSpeed: 2 bytes a weight and a gradient, 12 a weight in the optimizer (arXiv 1910.02054).
+        # DeepSpeed: 2 bytes for a weight, 2 for its gradient, 12 for its optimizer state (arXiv 1910.02054).
         ({"sharding": "zero1"}, {"weights": 2e6, "optimizer": 3e6}, (2e6, 0)),
         ({"sharding": "zero2"}, {"weights": 2e6, "optimizer": 3e6}, (0.5e6, 0)),
         ({"sharding": "zero3", "reference": True}, {"weights": 5e5, "optimizer": 3e6, "reference": 5e5}, (0.5e6, 0)),
-        ({"sharding": "fsdp"}, {"weights": 1e6, "optimizer": 2e6}, (1e6, 0.4e6)),  # casts of two layers of ten
+        ({"sharding": "fsdp"}, {"weights": 1e6, "optimizer": 2e6}, (1e6, 0.4e6)),  # casts of two of ten layers
     ],
 )
-def test_what_divides_what(change, always, training):
+def test_what_each_kind_of_sharding_divides(change, always, training):
     processes = 4 if "sharding" in change else 1
     parts = memory(SHAPE, replace(JOB, processes=processes, **change), 80 * GIB)
     assert sizes(parts.always) == always
@@ -84,7 +84,7 @@ def test_what_divides_what(change, always, training):
 
 def test_an_adapter_is_all_that_is_trained():
     parts = memory(ADAPTER, replace(JOB, weight_bytes=2, reference=True), 80 * GIB)
-    assert sizes(parts.always) == {"weights": 2e6, "optimizer": 80_000}  # the reference is the model without it
+    assert sizes(parts.always) == {"weights": 2e6, "optimizer": 80_000}  # reference: no adapter
     assert parts.training["gradients"] == 40_000  # in float32
     assert parts.training["head"] == 80_000 + 16_000
 
@@ -93,13 +93,13 @@ def test_memory_of_a_cpu_by_hand():
     job = replace(JOB, on_cpu=True, generated=2, compute_bytes=4, autocast=False)
     parts = memory(SHAPE, job)
     kept = 4 * (400 + 900 + 50 + 500) + 1600
-    # All 100 positions x 1000 words, seven float32 tensors, a mask and the tile; the gradient of the head.
+    # 100 positions x 1000 words: seven float32 tensors, a mask and the tile. Then inputs and gradient of the head.
     in_head = 100_000 * 33 + 100 * 100 * 8 + 400_000
     assert parts.parts == {
         "Python and libraries": estimate.BASE,
         "optimizer": 8e6,
         "weights": 4e6,
-        "gradients": 4e6,  # they come as activations go, of which there are fewer
+        "gradients": 4e6,  # they grow while the fewer activations are freed
         "head": in_head,
     }
     activated = 100 * (4000 + kept)
@@ -118,7 +118,7 @@ def test_an_adapter_leaves_holes_in_a_cpus_memory():
     for changed in (replace(job, dropout=True), replace(job, checkpointing=True)):
         assert memory(adapter, changed).parts["holes"] == 100 * 10 * 500 * 4
         assert "holes" not in memory(SHAPE, changed).parts
-        # Blocks of 32 MiB and more are given back.
+        # glibc gives blocks of 32 MiB and more back to the system.
         assert memory(adapter, replace(changed, rows=600)).parts["holes"] == 30_000 * 10 * 200 * 4
 
 
@@ -144,10 +144,10 @@ def test_zero3_gathers_the_weights_to_generate_and_what_is_offloaded_takes_nothi
 
 
 def test_operations_by_hand():
-    assert operations(SHAPE, JOB) == 1e6 * 8 * 100  # 2 rows x 50 tokens, 6 and 2 to recompute
+    assert operations(SHAPE, JOB) == 1e6 * 8 * 100  # 2 rows x 50 tokens; 6 N, and 2 N to recompute
     assert operations(SHAPE, replace(JOB, checkpointing=False)) == 1e6 * 6 * 100
     assert operations(ADAPTER, JOB) == 1e6 * 6 * 100
-    # Three micro-batches a step, half a generation batch of 8 x 50 tokens, scored by the old policy and the reference.
+    # Three micro-batches; half a generation batch of 8 x 50 tokens, scored by the old policy and by the reference.
     job = replace(JOB, micro_batches=3, generations=0.5, scoring_passes=2)
     assert operations(SHAPE, job) == 1e6 * (8 * 300 + 2 * 2 * 200)
 
@@ -157,10 +157,10 @@ def test_seconds_by_hand():
     spent = seconds(SHAPE, replace(JOB, reward_seconds=3.0, generations=0.5), gpu)
     assert spent["training"] == pytest.approx(0.8e9 / 40e12)
     assert spent["rewards"] == 1.5
-    # So small a model is bound by the launches: 10 layers x 1 ms x 20 tokens, besides 240 tokens of prompt.
+    # Kernel launches bound so small a model: 10 layers x 1 ms x 20 tokens. Prompts have 240 tokens in addition.
     assert spent["generating"] == pytest.approx(0.5 * (20 * 0.010 + 2e6 * 240 / 40e12))
     large = replace(SHAPE, parameters=10**10, active=10**10)
-    # 8 bytes a weight and token under autocast: 4 read, 2 written, 2 read; 2 where they are loaded in 16 bits.
+    # Bytes of a weight for each token: 8 under autocast (4 read, 2 written, 2 read), 2 if it was loaded in 16 bits.
     cached = 8 * 50 * 400 * (40 / 50)
     assert seconds(large, JOB, gpu)["generating"] == pytest.approx(20 * (8e10 + 2 * cached) / 600e9 + 4.8e12 / 40e12)
     half = seconds(large, replace(JOB, weight_bytes=2), gpu)["generating"]
@@ -177,13 +177,13 @@ def test_vllm_goes_in_waves_where_its_cache_is_too_small():
     assert seconds(SHAPE, two, gpu)["generating"] == pytest.approx(prefill + 2 * 20 * 0.005)
 
 
-def test_numbers_are_rounded_to_what_can_be_meant():
+def test_numbers_are_rounded_to_significant_digits():
     values = (1234.0, 0.01234, 98.76, 7.0, 0.0, 123456)
     assert [rounded(value) for value in values] == ["1,200", "0.012", "99", "7.0", "0", "120,000"]
     assert [rounded(value, 1) for value in (1234.0, 0.96, 55)] == ["1,000", "1.0", "60"]
 
 
-# --- Against the real things ----------------------------------------------------------------------------------------
+# --- Compared with the libraries ------------------------------------------------------------------------------------
 
 
 def small(kind, dtype, **more):
@@ -192,7 +192,7 @@ def small(kind, dtype, **more):
 
 
 def saved_bytes(model, ids, autocast):
-    """What the forward pass keeps for the backward pass besides weights and their casts."""
+    """Return the bytes that the forward pass keeps for the backward pass, without weights and their casts."""
     weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
     shapes = {shape for weight in model.parameters() for shape in (weight.shape, weight.T.shape)}
     kept = {}
@@ -200,7 +200,7 @@ def saved_bytes(model, ids, autocast):
     def pack(tensor):
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in weights and tensor.shape not in shapes:
-            kept[storage.data_ptr()] = (storage.nbytes(), tensor)  # alive, so that no other takes its place
+            kept[storage.data_ptr()] = (storage.nbytes(), tensor)  # kept alive, so that its address is not reused
         return tensor
 
     padded = torch.ones_like(ids)
@@ -244,7 +244,7 @@ def test_an_adapter_keeps_what_goes_into_its_maps(dtype, autocast, targets, drop
 
 
 def allocated(function, file):
-    """Most bytes that PyTorch had on the CPU at a time for a call, besides those that it had before."""
+    """Return the peak of the bytes that PyTorch allocates on the CPU during a call."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         function()
     profile.export_chrome_trace(str(file))
@@ -255,12 +255,12 @@ def allocated(function, file):
 
 @pytest.mark.skipif(Version(trl_version) < Version("1.15"), reason="this TRL holds all logits")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_head_holds_on_a_cpu_what_is_reckoned(tmp_path, dtype):
+def test_the_head_takes_the_estimated_memory_on_a_cpu(tmp_path, dtype):
     from trl.trainer.utils import add_fused_lm_head
 
     config = AutoConfig.for_model("llama", **{**SMALL, "vocab_size": 40_000, "num_hidden_layers": 1})
     model = AutoModelForCausalLM.from_config(config, dtype=dtype)
-    add_fused_lm_head(model, outputs=("log_probs", "entropy"))  # as TRL's trainer
+    add_fused_lm_head(model, outputs=("log_probs", "entropy"))  # as TRL's trainer does
     ids = torch.randint(0, 1000, (4, 50))
 
     def train():
@@ -272,7 +272,7 @@ def test_the_head_holds_on_a_cpu_what_is_reckoned(tmp_path, dtype):
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
-def test_with_checkpointing_the_layers_inputs_stay(kind):
+def test_with_checkpointing_only_the_inputs_of_layers_stay(kind):
     config, model = small(kind, torch.float32)
     model.gradient_checkpointing_enable()
     saved = saved_bytes(model, torch.randint(0, 1000, (3, 100)), autocast=False)
@@ -280,7 +280,7 @@ def test_with_checkpointing_the_layers_inputs_stay(kind):
     whole = Job(rows=3, generated=3, prompt=60, completion=40, compute_bytes=4)
     recomputed = (
         estimate.activations(shape, replace(whole, checkpointing=False)) / shape.layers
-    )  # in the backward pass
+    )  # one layer at a time, in the backward pass
     assert estimate.activations(shape, whole) - recomputed == pytest.approx(saved, rel=0.35)
 
 
@@ -308,8 +308,8 @@ def test_weights_are_counted_as_they_are(kind):
 @pytest.mark.parametrize(
     ("kind", "targets", "widths"),
     [
-        ("llama", ["q_proj", "embed_tokens"], (256,) * 4),  # an embedding looks its words up
-        ("gpt2", ["c_attn"], (256,) * 4),  # that are no `nn.Linear`
+        ("llama", ["q_proj", "embed_tokens"], (256,) * 4),  # an embedding is a look-up, and keeps no input
+        ("gpt2", ["c_attn"], (256,) * 4),  # `Conv1D`, not `nn.Linear`
     ],
 )
 def test_the_maps_of_an_adapter_are_counted(kind, targets, widths):
@@ -319,7 +319,7 @@ def test_the_maps_of_an_adapter_are_counted(kind, targets, widths):
     assert (shape.adapted, shape.ranks) == (widths, 8 * len(widths))
 
 
-def test_of_a_mixture_of_experts_some_are_active():
+def test_only_some_experts_of_a_mixture_are_active():
     experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
     config, model = small("qwen3_moe", torch.float32, **experts)
     weights = sum(weight.numel() for name, weight in model.named_parameters() if ".experts." in name)
@@ -331,11 +331,11 @@ def test_of_a_mixture_of_experts_some_are_active():
 
 def test_a_known_model_has_the_published_number_of_weights():
     config = AutoConfig.for_model(**samples.config_of("Qwen/Qwen2.5-0.5B-Instruct"))
-    assert rounded(count(config).parameters / 1e9) == "0.49"  # its model card
+    assert rounded(count(config).parameters / 1e9) == "0.49"  # as on its model card
     assert context_of(config) == 32768
 
 
-def test_what_is_taken_for_granted_of_trl():
+def test_trl_has_the_values_that_estimates_assume():
     assert ModelConfig().dtype == "float32"
     if Version(trl_version) < Version("1.15"):
         pytest.skip("this TRL holds all logits")
@@ -350,7 +350,7 @@ def test_what_is_taken_for_granted_of_trl():
 
 
 def test_fsdp_trains_float32_weights_and_accumulates_whole_gradients():
-    """accelerate casts what is trained up; without synchronisation each process keeps a gradient of each weight."""
+    """accelerate casts trained weights to float32. Without synchronisation, a process keeps the gradients of all."""
     job = replace(JOB, sharding="fsdp", processes=4, weight_bytes=2, compute_bytes=2, micro_batches=1)
     once = memory(SHAPE, job, 80 * GIB)
     assert once.always["weights"] == 4 * SHAPE.parameters / 4
@@ -381,8 +381,8 @@ def test_gpus_by_name(name, known):
     assert estimate.DEFAULT_GPU.name == "H100"
 
 
-def test_a_report_reckons_the_cases_that_were_measured(tmp_path, monkeypatch, capsys):
-    with mock.patch.dict(os.environ):  # which it sets as it is imported
+def test_a_report_estimates_the_cases_that_were_measured(tmp_path, monkeypatch, capsys):
+    with mock.patch.dict(os.environ):  # the benchmark changes it on import
         benchmark = benchmark_scripts.imported("memory")
     monkeypatch.setattr(benchmark, "estimated", lambda _: {"weights": 1024})
     output = tmp_path / "results.json"

@@ -1,4 +1,4 @@
-"""What `trl-grpo-plus export` writes is, read by `datasets`, what the traces hold."""
+"""`datasets` reads from the files of `trl-grpo-plus export` what the traces hold."""
 
 import json
 import os
@@ -26,7 +26,7 @@ TEXTS = ["a\ud800b", "\udfff", "\0\u2028\r\n", "</script>|`x`", "{}", "2024-01-0
 
 
 def hostile(step, number, split="train"):
-    """A group of two whose columns have other types than those of the next."""
+    """Return a group of two attempts whose columns have other types than those of the next group."""
     text = TEXTS[number % len(TEXTS)]
     values = [1, "one", None, [1, "x"], {"a": {"b": 2**70}}, 0.5, text, [[]]]
     place = {"step": step, "split": split, "group": number, "size": 2, "prompt": f"{text} {number}"}
@@ -55,7 +55,7 @@ def run(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(writers, "CHUNK", 7)  # so that files are of several
+    monkeypatch.setattr(writers, "CHUNK", 7)  # so that a file has several chunks
 
 
 def exported(run, to, *options, output="out"):
@@ -77,7 +77,7 @@ def shown(text):
 
 
 def told(row):
-    """A line of a trace, as its row should be."""
+    """Return the row that an export must have for a line of a trace."""
     row = {name: row.get(name) for name in COLUMNS}
     cleaned = {name: shown(value) for name, value in row.items() if isinstance(value, str)}
     return {**row, **cleaned, "alarms": [shown(alarm) for alarm in row["alarms"]]}
@@ -95,7 +95,7 @@ def all_told(run, split=None):
 def test_a_folder_is_read_as_what_the_traces_hold(run, to):
     folder = exported(run, to)
     loaded = load(str(folder))
-    # `datasets` has no "-" in names of splits
+    # `datasets` allows no "-" in the name of a split.
     assert set(loaded) == {"train", "eval_a_b", "eval_a_b_2"}
     for name, split in (("train", "train"), ("eval_a_b", "eval_a-b"), ("eval_a_b_2", "eval_a_b")):
         assert [read(row) for row in loaded[name]] == all_told(run, split)
@@ -149,7 +149,7 @@ def test_messages_stay_messages_and_a_text_among_them_becomes_one(tmp_path, caps
     assert text == [{"role": "assistant", "content": "a text", "other": None}]
 
 
-def test_what_is_neither_text_nor_messages_is_json(tmp_path):
+def test_a_prompt_that_is_neither_text_nor_messages_becomes_json(tmp_path):
     group = [synthetic_traces.row(attempt=i, size=2, prompt=prompt) for i, prompt in enumerate(["a", {"b": [1]}])]
     folder = exported(synthetic_traces.write_traces(tmp_path / "run", [group]), "parquet")
     assert [json.loads(prompt) for prompt in load(str(folder), split="train")["prompt"]] == ["a", {"b": [1]}]
@@ -182,10 +182,10 @@ def test_the_last_steps_of_each_split_and_a_split_alone(run):
     assert {place[:2] for place in one} == {("eval_a-b", 6)}
 
 
-def test_what_is_dropped_is_in_no_file_and_what_stays_is_named(run, capsys):
+def test_dropped_columns_are_in_no_file_and_the_others_are_named(run, capsys):
     folder = exported(run, "hf", "--drop", "answer", "completion", "--drop", "extra")
     said = capsys.readouterr().out
-    assert "52 groups" not in said  # 48 of the training, 8 of evaluations
+    assert "52 groups" not in said  # 48 of training, 8 of evaluations: 56
     assert re.match(r"out: 56 groups, 112 attempts, \d\.\d\d MB\n", said)
     assert "Whoever gets it can read: prompts, the reference, with any gold answers (" in said
     assert "answer" not in said.partition("gold answers (")[2]
@@ -225,7 +225,7 @@ def test_the_card_names_run_version_files_columns_and_weights(run, capsys):
     assert upload == ["hf", "upload", "NAME/out", "out", "--repo-type", "dataset", "--private"]
 
 
-def test_a_name_is_near(run, capsys):
+def test_refusals_name_the_nearest_name_or_the_wrong_option(run, capsys):
     assert "Did you mean answer?" in refused(capsys, run, "--to", "jsonl", "--drop", "answr")
     assert "Did you mean eval_a_b or eval_a-b?" in refused(capsys, run, "--to", "jsonl", "--split", "eval_ab")
     assert "no column is left" in refused(capsys, run, "--to", "jsonl", "--drop", *COLUMNS)
@@ -254,7 +254,7 @@ def test_nothing_is_overwritten_unless_it_is_an_export_and_said(run, capsys):
 
 
 @pytest.mark.parametrize("to", ["jsonl", "parquet", "hf"])
-def test_what_was_cut_off_leaves_nothing_and_takes_nothing(run, to, monkeypatch):
+def test_an_interrupted_export_leaves_no_file_and_keeps_the_old_export(run, to, monkeypatch):
     exported(run, to)
     before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
     done, flat = [], writers.flat
@@ -271,7 +271,7 @@ def test_what_was_cut_off_leaves_nothing_and_takes_nothing(run, to, monkeypatch)
     assert len(os.listdir()) == 1
 
 
-def test_what_was_there_comes_back_where_the_new_cannot_take_its_place(run, monkeypatch):
+def test_the_old_export_comes_back_if_the_new_one_cannot_be_put_in_place(run, monkeypatch):
     exported(run, "parquet")
     before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
     rename = Path.rename
@@ -305,7 +305,7 @@ def test_a_run_that_ended_before_its_first_group_was_whole(tmp_path, capsys):
         assert "holds no whole group" in refused(capsys, tmp_path / "run", "--to", "jsonl", *more)
 
 
-def test_what_this_version_does_not_know_is_said(tmp_path, capsys):
+def test_columns_that_this_version_does_not_know_are_named(tmp_path, capsys):
     exported(synthetic_traces.write_traces(tmp_path / "run", [[synthetic_traces.row(size=1, mood="good")]]), "jsonl")
     assert "does not know them: mood." in capsys.readouterr().out
 
@@ -340,14 +340,14 @@ def test_no_more_than_a_chunk_is_held(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("to", ["jsonl", "parquet"])
 def test_memory_does_not_grow_with_the_run(tmp_path, to):
-    """Of eight times as many groups, no more is in memory at once. (The names of the files are: one a step.)"""
+    """The peak is the same with eight times as many groups, in as many files (the names of files stay in memory)."""
     peaks = []
     for each in (1, 8):
         places = [(step, number) for step in range(20) for number in range(each)]
         groups = [synthetic_traces.group([1.0, 0.0], length=300, step=step, group=number) for step, number in places]
         run = synthetic_traces.write_traces(tmp_path / f"run{each}", groups)
         del groups
-        exported(run, to, output=f"before{each}")  # what is imported at first use is not counted
+        exported(run, to, output=f"before{each}")  # imports at the first use do not count
         tracemalloc.start()
         exported(run, to, output=f"out{each}")
         peaks.append(tracemalloc.get_traced_memory()[1])

@@ -1,4 +1,4 @@
-"""`trl-grpo-plus rescore`, on runs that were made up."""
+"""`trl-grpo-plus rescore`, on made-up runs."""
 
 import dataclasses
 import io
@@ -73,7 +73,7 @@ def ids(completions, completion_ids): ...
 
 
 def rows_of(scores, step=0, group=0, number=0, **changes):
-    """A group whose attempts earned these exact answers, on a question of its own, numbered from `number`."""
+    """Return a group whose attempts have these recorded scores of `exact_answer`, numbered from `number`."""
     made = []
     (given,) = advantages.compute(torch.tensor([scores])).tolist()
     alike = "all_good" if scores[0] else "all_bad"
@@ -99,7 +99,7 @@ ATTEMPTS = [row for group in GROUPS for row in group]
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """A run of 48 attempts, numbered, in 12 groups and 3 steps; and a file of rewards."""
+    """Write a run of 48 numbered attempts in 12 groups and 3 steps, and a file of rewards."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(REWARDS)
     synthetic_traces.write_traces(tmp_path / "run", GROUPS, about={"rewards": {"exact_answer": 1.0}})
@@ -112,14 +112,14 @@ def lines_of(path):
 
 
 def group_of(old, new, verdict="alive", status="ok", **more):
-    """As it is scored, by a reward "new", against a recorded "old"."""
+    """Return a group as rescoring makes it: a reward "new" is compared with a recorded "old"."""
     outcomes = {"new": [Outcome(score, status) for score in new]}
     recorded = {"old": old, "reward": old, **more}
     place = {"step": 0, "batch": 0, "round": 0, "group": 0}
     return scoring_loop.Group(place, verdict, recorded, [None] * len(old), outcomes, [""] * len(old))
 
 
-# -- in all
+# -- the command
 
 
 def test_the_runs_own_reward_agrees(run, capsys):
@@ -141,8 +141,8 @@ def test_the_runs_own_reward_agrees(run, capsys):
     assert "do not follow" not in out
 
 
-def test_what_was_planted_is_found(run, capsys):
-    """Every 7th attempt is scored wrong: no other differs, and each is told by its kind and place."""
+def test_planted_errors_are_found(run, capsys):
+    """Every 7th attempt is scored wrong. The report names each of them by kind and place, and no other attempt."""
     assert main(["rescore", run, "--reward", "mine.py:broken", "--output", "judged.jsonl"]) == 0
     out = capsys.readouterr().out
     planted = [row for row in ATTEMPTS if row["reference"]["number"] % 7 == 0]
@@ -187,7 +187,7 @@ def test_examples_are_from_all_over_a_run(run, capsys):
     assert "0 -> 0.25" in of_higher[0]
 
 
-def test_several_at_once_are_compared_with_each_other(run, capsys):
+def test_several_rewards_are_compared_with_each_other(run, capsys):
     again = ["--reward", "exact_answer", "--args", '{"column": "number"}']
     with pytest.raises(SystemExit, match="2"):
         main(["rescore", run])
@@ -202,7 +202,7 @@ def test_several_at_once_are_compared_with_each_other(run, capsys):
     assert broken.split() == ["broken", f"{r:.3f}", f"{41 / 48:.2%}".removesuffix("%"), "%"]
     assert same.split() == ["exact_answer-2", "1.000", "100.00", "%", *broken.split()[1:]]
     assert recorded.split() == ["recorded", "total", "1.000", "100.00", "%", *broken.split()[1:], *same.split()[1:4]]
-    assert main(["rescore", run, *again]) == 2  # numbers are no texts
+    assert main(["rescore", run, *again]) == 2  # the column `number` holds no texts
     assert "answer=0 is no text" in capsys.readouterr().err
 
 
@@ -213,7 +213,7 @@ def test_through_the_real_command(run, tmp_path):
     assert "48 of 48" in done.stdout
 
 
-def test_prompts_are_there_and_loggers_do_nothing(run, capsys):
+def test_rewards_get_prompts_and_loggers_that_do_nothing(run, capsys):
     assert main(["rescore", run, "--reward", "mine.py:of_prompts", "--output", "out.jsonl"]) == 0
     ones = [row["prompt"].endswith("1") for row in ATTEMPTS]
     assert [line["outcome"]["of_prompts"] == "abstain" for line in lines_of("out.jsonl")] == ones
@@ -235,8 +235,8 @@ def test_the_last_steps_and_another_split(run, capsys):
 # -- failures
 
 
-def test_what_fails_among_many_is_found_alone(run, capsys, monkeypatch):
-    """A function that is called with a whole batch fails it all: those at fault are told apart."""
+def test_only_the_bad_attempts_of_a_failing_batch_get_an_error(run, capsys, monkeypatch):
+    """One bad attempt makes the call on a whole batch fail. Only the bad attempts get an error."""
     bad = {3, 17, 40}
     texts = ["four" if number in bad else "12345" for number in range(len(ATTEMPTS))]
     groups = [[{**row, "completion": texts[row["reference"]["number"]]} for row in group] for group in GROUPS]
@@ -260,20 +260,20 @@ def test_a_time_limit_holds(run, capsys):
     assert {kind: len(of_kind) for kind, of_kind in differences.items()} == {"0 -> 1": zeros, "time-out": 1}
 
 
-def test_what_a_part_of_a_combination_counts_as_is_seen_and_its_score_stands(run, capsys):
+def test_the_error_of_a_part_of_a_combination_is_shown_and_its_score_counts(run, capsys):
     (one,) = requested_rewards.build([("mine.py:gated", {})], None, [])
     found = list(scoring_loop.scored(GROUPS[:2], [one]))
     outcomes = [outcome for group in found for outcome in group.outcomes[one.label]]
     assert {(outcome.score, outcome.status) for outcome in outcomes} == {(0.0, "error")}
     assert "ValueError: all of them" in outcomes[0].message
     failing = one.function.parts[1].definition.function
-    assert failing.__globals__["times"] == [8]  # once: the part's policy has decided
+    assert failing.__globals__["times"] == [8]  # once: on_error of the part decides, so there is no retry
     assert main(["rescore", str(run), "--reward", "mine.py:gated"]) == 0
     assert "would stop" not in capsys.readouterr().out
 
 
-def test_the_share_of_tests_is_had_from_the_traces_of_python_tests(tmp_path, capsys, monkeypatch):
-    """With the arguments that the recipe for code names, so that training runs each program once."""
+def test_the_share_of_passed_tests_is_rescored_from_traces_of_python_tests(tmp_path, capsys, monkeypatch):
+    """The arguments are those of the recipe for code. So training need not run each program again for this reward."""
     tests = [{"stdin": "1", "stdout": "1"}, {"stdin": "2", "stdout": "2"}]
     programs = {"```python\nprint(input())\n```": 1.0, "```python\nprint(1)\n```": 0.5, "None.": 0.0}
     changes = {"rewards": {"python_tests": 0.0}, "outcomes": {"python_tests": "ok"}, "reference": {"tests": tests}}
@@ -288,7 +288,7 @@ def test_the_share_of_tests_is_had_from_the_traces_of_python_tests(tmp_path, cap
 
 
 class Small(io.BytesIO):
-    """A file on a disk that takes so many bytes."""
+    """A file on a disk that has room for 2000 bytes."""
 
     def write(self, data):
         return super().write(data[: max(2000 - self.tell(), 0)])
@@ -339,7 +339,7 @@ def test_what_was_scored_before_ctrl_c_is_kept(run, capsys, monkeypatch):
         (["--reward", "exact_answer", "--output", "no/where"], "there is no folder no. Make it first: mkdir -p no"),
     ],
 )
-def test_what_cannot_be_scored_is_refused_before_it_is(run, capsys, monkeypatch, options, says):
+def test_what_cannot_be_scored_is_refused_before_any_scoring(run, capsys, monkeypatch, options, says):
     monkeypatch.setattr(requested_rewards.RequestedReward, "score", lambda *args: pytest.fail("scored"))
     assert main(["rescore", run, *options]) == 2
     captured = capsys.readouterr()
@@ -371,7 +371,7 @@ def test_hostile_texts_reach_no_terminal(tmp_path, monkeypatch, capsys):
     assert len(lines_of("out.jsonl")) == 2
 
 
-# -- pure
+# -- functions
 
 
 @pytest.mark.parametrize(
@@ -392,12 +392,12 @@ def test_hostile_texts_reach_no_terminal(tmp_path, monkeypatch, capsys):
         (0.3333333, 0.333335, "ok", "higher"),
     ],
 )
-def test_kinds(old, new, status, expected):
+def test_kinds_of_differences(old, new, status, expected):
     assert compare.kind(old, new, status) == expected
     assert expected is None or expected in compare.KINDS
 
 
-def test_what_traces_round_is_no_difference():
+def test_the_rounding_of_traces_is_no_difference():
     for score in (1 / 3, 0.1 + 0.2, 123456.789, -1e-9, None):
         (kept,) = [None] if score is None else torch.tensor([score]).double().round(decimals=7).tolist()
         found = compare.agreement([group_of([kept], [score])], "new", "old")
@@ -412,7 +412,7 @@ def test_which_groups_would_have_been_alive():
         group_of([0.0, 0.0, 0.0], [0.0, 0.5, 0.0], "all_bad"),
         group_of([1.0, 1.0], [None, None], "all_good"),
         group_of([1.0, 0.0], [1.0, 0.0], "truncated"),
-        group_of([1.0, 1.0], [1.0, 1.0], "alive"),  # judged by something else
+        group_of([1.0, 1.0], [1.0, 1.0], "alive"),  # its verdict does not follow from the rewards
     ]
     found = compare.effect(groups, "new", "reward", {}, {})
     pairs = [("alive", "all_good"), ("alive", "tied"), ("all_bad", "alive"), ("all_bad", "alive")]
@@ -436,7 +436,7 @@ def test_a_reward_takes_the_place_of_the_one_that_it_is_compared_with():
 def test_advantages_are_grpos_and_of_groups_alive_in_both():
     made = [group_of([1.0, 0.0, 0.0], [0.5, 0.0, 0.25]), group_of([1.0, 0.0, 0.0], [1.0, 1.0, 1.0])]
     made.append(group_of([0.0, 0.0, 0.0], [1.0, 0.0, 0.0], "all_bad"))
-    made.append(group_of([1.0, 0.0, 1.0], [0.0, 1.0, 0.0]))  # surplus: it has none
+    made.append(group_of([1.0, 0.0, 1.0], [0.0, 1.0, 0.0]))  # a surplus group has no advantages
     for group in made[:3]:
         group.advantages[:] = advantages.compute(torch.tensor([group.recorded["old"]])).tolist()[0]
     found = compare.effect(made, "new", "reward", {}, {})
@@ -456,11 +456,11 @@ def test_groups_come_back_from_the_disk_as_they_were_scored():
     assert [*found] == found[:] == made
     assert found[-1] == made[1]
     assert isinstance(found[1].outcomes["new"][0], Outcome)
-    found.append(made[0])  # after a read
+    found.append(made[0])  # appending works after a read
     assert found[1:] == [made[1], made[0]]
 
 
-def test_a_comparison_in_batches_is_that_of_all(monkeypatch):
+def test_a_comparison_in_batches_equals_one_of_all_groups(monkeypatch):
     rng = random.Random(0)
     made = []
     for n in range(40):
@@ -524,7 +524,7 @@ def test_a_page_keeps_few_bytes_of_groups_whose_verdict_changes():
 
 @pytest.fixture
 def indexed(tmp_path, monkeypatch):
-    """A run of three steps and 48 attempts, which its writer indexed."""
+    """Write a run of three steps and 48 attempts with its index, and return the folder of its traces."""
     monkeypatch.chdir(tmp_path)
     writer = Writer("run", about={"rewards": {"exact_answer": 1.0}})
     writer.begin(0, 3)
@@ -535,7 +535,7 @@ def indexed(tmp_path, monkeypatch):
 
 @pytest.fixture
 def counted(monkeypatch):
-    """The names of the files whose lines are counted."""
+    """Return the list that collects the names of the files whose lines are counted."""
     names, lines = [], command.lines_of
     monkeypatch.setattr(command, "lines_of", lambda path: names.append(path.name) or lines(path))
     return names

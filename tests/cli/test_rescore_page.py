@@ -1,4 +1,4 @@
-"""The page that `rescore` writes, in a real Chromium: it opens on what disagrees."""
+"""The page that `rescore` writes, in a real Chromium: it opens on the groups with disagreements."""
 
 import base64
 import json
@@ -23,7 +23,7 @@ PLANTED = [row for row in test_rescore.ATTEMPTS if row["reference"]["number"] % 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Where the run of test_rescore.py lies, with its rewards and one that fails on a planted attempt."""
+    """Write the run and the rewards of test_rescore.py, and a reward that fails on a planted attempt."""
     folder = tmp_path_factory.mktemp("rescored")
     failing = (
         "def failing(completions, number):\n    assert 5 not in number, '<b>planted'\n    return [1.0] * len(number)\n"
@@ -35,7 +35,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def broken(folder):
-    """The page of a reward that is wrong on every 7th attempt, where it goes by itself."""
+    """Write the page of a reward that is wrong on every 7th attempt, at the default path."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         assert main(["rescore", "run", "--reward", "mine.py:broken"]) == 0
@@ -50,7 +50,7 @@ def marked(page):
     return [node.get_attribute("data-attempt") for node in page.locator(".attempt.disagrees").all()]
 
 
-def test_it_opens_on_the_groups_in_which_they_disagree(broken, opened):
+def test_the_page_opens_on_the_groups_with_disagreements(broken, opened):
     page = opened(broken)
     groups = list(dict.fromkeys(place(row) for row in PLANTED))
     soon(lambda: titles(page) == groups)
@@ -81,7 +81,7 @@ def test_it_opens_on_the_groups_in_which_they_disagree(broken, opened):
     )
 
 
-def test_it_filters_by_kind_and_by_verdicts_that_would_change(broken, opened):
+def test_the_page_filters_by_kind_and_by_verdicts_that_would_change(broken, opened):
     page = opened(broken)
     kinds = {
         kind: [row for row in PLANTED if row["reward"] == old] for kind, old in (("0 -> 1", 0.0), ("1 -> 0", 1.0))
@@ -141,7 +141,7 @@ def test_several_rewards_have_their_own_kinds_and_messages_are_text(folder, open
             ]
         )
     )
-    page.keyboard.press("e")  # equal attempts apart
+    page.keyboard.press("e")  # sets equal attempts apart
     page.select_option("#differs", label="failing: error (1 group)")
     until(page, "document.querySelectorAll('.attempt .rescored tbody tr').length === 8")
     mark = page.locator(".attempt[data-attempt='1'] .rescored .outcome", has_text="error")
@@ -158,8 +158,8 @@ def test_a_reward_that_agrees_opens_on_all_and_says_so(folder, opened, monkeypat
     soon(lambda: marked(page) == [])
 
 
-def test_what_was_not_recorded_is_no_disagreement(folder, opened, monkeypatch, tmp_path):
-    """The first step was made before a resume with other rewards."""
+def test_attempts_without_the_recorded_reward_do_not_disagree(folder, opened, monkeypatch, tmp_path):
+    """The first step recorded another reward, as before a resume with other rewards."""
     monkeypatch.chdir(folder)
     older = [[{**row, "rewards": {"other": 1.0}, "outcomes": {"other": "ok"}} for row in group] for group in FIRST]
     groups = [*older, *test_rescore.GROUPS[4:8]]
@@ -175,7 +175,7 @@ def test_what_was_not_recorded_is_no_disagreement(folder, opened, monkeypatch, t
     assert scores.get_attribute("title") == "What it is compared with was not recorded; exact_answer scores 1"
 
 
-def test_groups_that_disagree_are_the_last_that_find_no_room(folder, monkeypatch, tmp_path, capsys):
+def test_groups_that_disagree_find_room_before_the_others(folder, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(folder)
     noise = [" ".join(str(hash((n, m))) for m in range(400)) for n in range(48)]
     rows = [row | {"completion": noise[n]} for n, row in enumerate(test_rescore.ATTEMPTS)]
@@ -189,7 +189,7 @@ def test_groups_that_disagree_are_the_last_that_find_no_room(folder, monkeypatch
     index = json.loads(unpacked((tmp_path / "rescore.html").read_text(), "index"))
     differ = [bool(kinds) for kinds in index["groups"]["differs"]]
     assert len(differ) == written
-    # All but the three that scored 1 throughout disagree.
+    # Nine of the twelve groups disagree: all but the three in which each attempt was right.
     assert all(differ)
 
 
@@ -198,7 +198,7 @@ def unpacked(page, name):
     return zlib.decompress(base64.b64decode(packed), -zlib.MAX_WBITS)
 
 
-def test_where_it_goes(folder, monkeypatch, tmp_path, capsys):
+def test_where_the_page_is_written(folder, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(folder)
     assert "rescore.html" in AT_HOME
     own = ["rescore", "run", "--reward", "exact_answer"]

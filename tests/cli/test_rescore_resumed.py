@@ -34,7 +34,10 @@ OUTCOMES = {"accuracy": "ok", "short": "ok"}
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """16 attempts scored by accuracy and format, then 16 by accuracy and short, whose weights run.json has."""
+    """Write a run: 16 attempts scored by accuracy and format, then 16 by accuracy and short.
+
+    run.json has the weights of accuracy and short.
+    """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(REWARDS)
     groups = [
@@ -81,8 +84,8 @@ def test_totals_of_unknown_weights_are_not_guessed(run, capsys):
     assert "  alive     4 of 4 (100.00 %) recorded, 4 (100.00 %) now\n" in out
 
 
-def test_a_part_in_which_nothing_can_be_compared_is_told(run, capsys, monkeypatch):
-    """Ctrl-C came before the step of the resume."""
+def test_the_report_says_if_nothing_could_be_compared(run, capsys, monkeypatch):
+    """Ctrl-C ended the scoring before the first step that recorded `short`."""
     for name in ("FIRST", "MOST"):
         monkeypatch.setattr(f"trl_grpo_plus.cli.rescore.scoring_loop.{name}", 4)
     assert main(["rescore", run, "--reward", "mine.py:interrupted", "--against", "short"]) == 130
@@ -92,7 +95,7 @@ def test_a_part_in_which_nothing_can_be_compared_is_told(run, capsys, monkeypatc
     assert "  left out  1 of 1: their recorded rewards" in out
 
 
-def test_pages_and_export_take_it(run, capsys):
+def test_pages_and_export_accept_a_resumed_run(run, capsys):
     shutil.copytree(run, "again")
     assert main(["view", run]) == main(["view", run, "again"]) == 0
     assert main(["export", run, "--to", "jsonl", "-o", "all.jsonl"]) == 0
@@ -104,11 +107,11 @@ def test_pages_and_export_take_it(run, capsys):
 @pytest.mark.parametrize(
     ("weights", "known"),
     [
-        ({"accuracy": 1.0, "short": 0.5, "seen": 0.0}, 4),  # a monitor that came later changes no total
+        ({"accuracy": 1.0, "short": 0.5, "seen": 0.0}, 4),  # a monitor that was added later changes no total
         ({"accuracy": 1.0, "short": 0.8}, 0),  # the rewards are the same, their weights are not
     ],
 )
-def test_totals_are_known_where_the_weights_make_them(run, capsys, weights, known):
+def test_totals_are_known_if_the_weights_reproduce_them(run, capsys, weights, known):
     path = Path(run, "rollouts", "run.json")
     path.write_text(json.dumps({**json.loads(path.read_text()), "rewards": weights}))
     assert main(["rescore", run, "--reward", "mine.py:accuracy"]) == 0

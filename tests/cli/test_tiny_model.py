@@ -1,4 +1,4 @@
-"""Tiny models: of the kinds that people train, with the kind's own parts, fit for a tokenizer and for GRPO."""
+"""Tiny models of the kinds that people train: each keeps the parts of its kind, and fits a tokenizer and GRPO."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def tokenizer():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_kind_of_model_in_small(kind, tokenizer):
+def test_a_tiny_model_of_each_kind_runs_and_is_reproducible(kind, tokenizer):
     config = AutoConfig.for_model(kind)
     before = config.to_dict()
     small = shrink(config, tokenizer)
@@ -37,10 +37,10 @@ def test_a_kind_of_model_in_small(kind, tokenizer):
     assert all(torch.equal(weight, again[name]) for name, weight in model.state_dict().items())
 
 
-def test_what_makes_a_kind_stays(tokenizer):
+def test_the_traits_of_a_kind_stay(tokenizer):
     qwen = AutoConfig.for_model("qwen2", num_attention_heads=28, num_key_value_heads=4, tie_word_embeddings=True)
     small = shrink(qwen, tokenizer)
-    assert (small.num_attention_heads, small.num_key_value_heads) == (2, 1)  # grouped
+    assert (small.num_attention_heads, small.num_key_value_heads) == (2, 1)  # grouped-query attention
     assert small.tie_word_embeddings
     assert shrink(LlamaConfig(), tokenizer).num_key_value_heads == 2  # not grouped
     assert set(shrink(AutoConfig.for_model("gemma3_text"), tokenizer).layer_types) == {
@@ -51,7 +51,7 @@ def test_what_makes_a_kind_stays(tokenizer):
     assert shrink(LlamaConfig(max_position_embeddings=777), tokenizer).max_position_embeddings == 777
 
 
-def test_long_context_factors_go_with_the_width_that_they_are_for(tokenizer):
+def test_long_context_factors_for_another_width_are_removed(tokenizer):
     factors = {"rope_type": "longrope", "short_factor": [1.0] * 48, "long_factor": [2.0] * 48, "rope_theta": 5000.0}
     config = AutoConfig.for_model("phi3", rope_parameters=factors, original_max_position_embeddings=4096)
     assert shrink(config, tokenizer).rope_parameters["rope_type"] == "default"
@@ -59,17 +59,17 @@ def test_long_context_factors_go_with_the_width_that_they_are_for(tokenizer):
     assert shrink(LlamaConfig(rope_parameters=yarn), tokenizer).rope_parameters["rope_type"] == "yarn"
 
 
-def test_of_a_model_that_sees_the_text_model(tokenizer):
+def test_a_vision_model_becomes_its_text_model(tokenizer):
     small = shrink(AutoConfig.for_model("gemma3"), tokenizer)
     assert small.model_type == "gemma3_text"
 
 
-def test_what_cannot_be_made_small_is_said(tokenizer):
+def test_a_kind_that_cannot_be_made_tiny_is_named(tokenizer):
     with pytest.raises(ValueError, match="no tiny t5 could be made: ValueError: Unrecognized configuration class"):
         shrink(AutoConfig.for_model("t5"), tokenizer)
 
 
-def test_it_is_saved_with_its_tokenizer(tokenizer, tmp_path):
+def test_a_tiny_model_is_saved_with_its_tokenizer(tokenizer, tmp_path):
     write(AutoConfig.for_model("qwen3"), tokenizer, str(tmp_path))
     model, loaded = AutoModelForCausalLM.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
     assert model.generation_config.eos_token_id == loaded.eos_token_id
@@ -77,10 +77,10 @@ def test_it_is_saved_with_its_tokenizer(tokenizer, tmp_path):
     assert loaded.chat_template == tokenizer.chat_template
 
 
-def test_the_tokenizer_of_bytes_goes_there_and_back(tokenizer):
+def test_the_tokenizer_of_bytes_decodes_what_it_encodes(tokenizer):
     ids = tokenizer(TEXT)["input_ids"]
     assert tokenizer.decode(ids) == TEXT
-    assert len(ids) == len(TEXT.encode()) - len("<|im_start|>") + 1  # a byte each, and one for the turn
+    assert len(ids) == len(TEXT.encode()) - len("<|im_start|>") + 1  # one for each byte, one for <|im_start|>
     assert tokenizer.decode([*tokenizer("4")["input_ids"], tokenizer.eos_token_id], skip_special_tokens=True) == "4"
     assert (tokenizer.eos_token, tokenizer.pad_token, tokenizer.padding_side) == (END, PAD, "left")
     turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1?"}]

@@ -1,4 +1,4 @@
-"""`trl-grpo-plus check` of a reward without examples and gold answers: it is called once, on two rows of the data."""
+"""`trl-grpo-plus check` calls a reward without examples and gold answers once, on two rows of the data."""
 
 import json
 import textwrap
@@ -181,7 +181,7 @@ def test_a_call_on_two_rows_shows_what_the_run_would_stop_at(place, name, status
         assert f"@register_reward('{name}', examples=[...], gold=...)" in row.text
 
 
-def test_it_is_called_once_and_on_two_rows_alone(place):
+def test_the_reward_is_called_once_and_on_two_rows(place):
     tried("right")
     assert definition_of("rw.py:right").function.__globals__["calls"] == [["", "2"]]
 
@@ -190,7 +190,7 @@ def test_it_is_called_once_and_on_two_rows_alone(place):
     ("name", "status"),
     [("short", FAILED), ("right", UNSEEN), ("digs_for_answer", UNSEEN), ("Judge", FAILED)],
 )
-def test_without_rows_it_is_called_if_it_needs_no_column(place, name, status):
+def test_without_rows_the_reward_is_called_if_it_needs_no_column(place, name, status):
     row = tried(name, None)
     assert row.status == status
     assert ("--dataset" in row.text) == (status == UNSEEN)
