@@ -1,4 +1,4 @@
-"""Whatever a YAML file holds, each value is one that its key may have, or is refused, in words."""
+"""Whatever a YAML file holds, each value is valid for its key, or is refused with a reason."""
 
 import pytest
 import yaml

@@ -1,6 +1,7 @@
-"""What users get wrong is refused before anything is loaded or launched, with the value and the fix, all at once.
+"""All mistakes of a user are refused at once, with the value and the fix, before anything is loaded or launched.
 
-`check` is tried on every mistake; `run` and the launch script, which ask the same list, on one for each of its checks.
+`check` is tested on every mistake. `run` and the launch script make the same checks, and are tested on one mistake for
+each check.
 """
 
 import os
@@ -22,7 +23,7 @@ from trl_grpo_plus.utils.validation import ConfigError
 
 
 BY_NAME = {mistake.name: mistake for mistake in MISTAKES}
-# For each check of the list, something that it refuses.
+# For each check of the list, a mistake that it refuses.
 REFUSED_BY = {
     "keys": "a mistyped key",
     "options": "numbers out of bounds",
@@ -42,7 +43,8 @@ REFUSED_BY = {
     "columns": "a column that the data has not",
     "template": "messages without a chat template",
 }
-# tests/process/test_accelerate_configs.py has the first, the next two warn, as below, and the last refuses nothing.
+# Tested elsewhere: `processes` in tests/process/test_accelerate_configs.py, `dtype` and `together`, which only warn a
+# run, below. `preset` refuses nothing.
 MIXED = ["a mixture with a file that is not there", "a mixture with a broken line"]
 ELSEWHERE = {"processes", "dtype", "together", "preset"}
 
@@ -56,17 +58,17 @@ def place(tmp_path_factory):
 
 @pytest.fixture
 def here(place, monkeypatch):
-    """In that folder, where whatever is launched is only noted."""
+    """Work in the folder `place`, and yield the list that collects commands instead of launching them."""
     monkeypatch.chdir(place)
     launched = []
-    monkeypatch.setenv(RUN_AS, "")  # which the command sets, and leaves set
+    monkeypatch.setenv(RUN_AS, "")  # restores it after the test: the command sets it
     monkeypatch.setattr(os, "execv", lambda path, command: launched.append(command))
     yield launched
     assert not (place / "out").exists(), "a check, or a refused run, left something"
 
 
 def words(text):
-    """As one line: the table wraps."""
+    """Return the text in one line, because the table wraps it."""
     return " ".join(text.split())
 
 
@@ -87,7 +89,7 @@ def named(names):
     ("keys", "options"),
     [
         ({}, []),
-        # Switched off on purpose.
+        # Options of features that are switched off on purpose.
         ({"lora_r": 8, "use_peft": False}, ["--use_vllm", "false", "--vllm_gpu_memory_utilization", "0.5"]),
     ],
     ids=["plain", "switches off"],
@@ -117,7 +119,7 @@ def test_each_check_of_the_list_has_a_mistake():
 
 
 @named([*REFUSED_BY.values(), *MIXED, "a recipe that is none", "a folder below a file"])
-def test_run_refuses_it_before_anything_is_launched(here, place, capsys, mistake):
+def test_run_refuses_a_mistake_before_anything_is_launched(here, place, capsys, mistake):
     mistake.write(place)
     assert main(["run", mistake.recipe, *mistake.options]) == 2
     assert here == []
@@ -127,7 +129,7 @@ def test_run_refuses_it_before_anything_is_launched(here, place, capsys, mistake
 
 
 @named([*REFUSED_BY.values(), *MIXED, *(name for name, mistake in BY_NAME.items() if mistake.by == "script")])
-def test_the_script_refuses_it_before_a_model_is_loaded(here, place, monkeypatch, mistake):
+def test_the_script_refuses_a_mistake_before_a_model_is_loaded(here, place, monkeypatch, mistake):
     mistake.write(place)
     monkeypatch.setattr("trl.GRPOTrainer.__init__", lambda *_, **__: pytest.fail("a trainer was made"))
     with pytest.raises(ConfigError) as error:
@@ -146,7 +148,7 @@ def test_run_refuses_a_folder_that_it_may_not_write(here, place, capsys, monkeyp
 
 
 @pytest.mark.parametrize("part", ["PAPER", "DATA"])
-def test_a_function_in_the_list_is_asked_by_check_run_and_the_script(here, place, capsys, monkeypatch, part):
+def test_a_check_in_the_list_is_made_by_check_run_and_the_script(here, place, capsys, monkeypatch, part):
     def budget(recipe):
         steps = recipe.training.max_steps
         return [Row("budget", FAILED, f"max_steps={steps} teaches nothing.")] if steps < 2 else []
@@ -196,7 +198,7 @@ BAD_TOGETHER = [
 ]
 
 
-def test_what_process_refuses_is_not_advised():
+def test_nothing_is_advised_that_step_reward_credit_refuses():
     made = {"use_cpu": True, "bf16": False, "report_to": "none", "per_device_train_batch_size": 8}
     for options in ({"num_generations": 2}, {"prompt_selection": "belief"}):
         assert bad_together(GRPOPlusConfig("out", **made, **options))
@@ -204,7 +206,7 @@ def test_what_process_refuses_is_not_advised():
 
 
 @pytest.mark.parametrize(("keys", "text"), BAD_TOGETHER)
-def test_what_is_bad_together_is_a_warning(here, place, capsys, monkeypatch, keys, text):
+def test_options_that_are_bad_together_give_a_warning(here, place, capsys, monkeypatch, keys, text):
     monkeypatch.setattr("trl.GRPOTrainer.__init__", mock.Mock(side_effect=InterruptedError))
     Mistake("none", (), keys).write(place)
     assert main(["check", "my_run.yaml"]) == 0
@@ -227,7 +229,7 @@ def test_what_is_bad_together_is_a_warning(here, place, capsys, monkeypatch, key
         {"prompt_selection": {"name": "by_column", "args": {"column": "answer", "order": "hard_first"}}},
     ],
 )
-def test_what_goes_together_is_not_warned_of(here, place, capsys, keys):
+def test_options_that_go_together_give_no_warning(here, place, capsys, keys):
     Mistake("none", (), keys).write(place)
     assert main(["check", "my_run.yaml"]) == 0
     assert "warning" not in capsys.readouterr().out
@@ -257,7 +259,7 @@ def test_a_recipe_for_a_gpu_says_that_it_needs_one(here, place, capsys):
     assert "no GPU here" in capsys.readouterr().out
 
 
-def test_what_does_not_depend_on_each_other_is_said_in_one_go(here, place, capsys):
+def test_independent_mistakes_are_reported_together(here, place, capsys):
     keys = {"lerning_rate": 1e-5, "loss_type": "grop", "max_steps": "many", "lora_r": 8}
     keys |= {"reward_funcs": ["exact_answr"], "dataset_name": "dta.jsonl", "model_name_or_path": "./modle"}
     Mistake("several", (), {**keys, "resume_from_checkpoint": "nowhere"}).write(place)

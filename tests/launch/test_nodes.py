@@ -1,4 +1,4 @@
-"""Several nodes: what each launcher is told of them, and options that do not go."""
+"""Several nodes: the options that each launcher gets, and options that are refused."""
 
 import os
 import subprocess
@@ -23,13 +23,13 @@ C10D = {"nnodes": "2", "rdzv_backend": "c10d", "rdzv_endpoint": "node1:29501", "
 
 
 def command(launcher, given, num_processes=None, num_gpus=0, config=None, content=None):
-    """The words between the launcher and the script."""
+    """Return the words of the launch command between the launcher and the script."""
     over = nodes(launcher, given, content)
     words = launch_command(Start("arithmetic_gpu", (), config, num_processes, num_gpus, launcher, over))
     return words[1 : words.index("-m")]
 
 
-def test_accelerate_is_told_of_them():
+def test_accelerate_gets_the_options_of_nodes():
     told = ["--num_machines", "2", "--machine_rank", "1", "--main_process_ip", "node1", "--main_process_port", "29501"]
     plain = ["--mixed_precision", "no", "--dynamo_backend", "no", "--multi_gpu"]
     assert command("accelerate", ACCELERATE, 4) == ["launch", "--num_processes", "4", *told, *plain]
@@ -39,7 +39,7 @@ def test_accelerate_is_told_of_them():
     assert command("accelerate", ACCELERATE, None, 0, "zero3")[4] == "16"  # the file has 8, for one node
 
 
-def test_accelerate_reads_it_so():
+def test_accelerate_parses_the_options_of_nodes():
     words = command("accelerate", ACCELERATE, 4)
     args = accelerate_launch.launch_command_parser().parse_args([*words[1:], "script.py"])
     args, _, _ = accelerate_launch._validate_launch_command(args)
@@ -48,7 +48,7 @@ def test_accelerate_reads_it_so():
     assert args.rdzv_endpoint == "node1:29501"
 
 
-def test_torchrun_is_told_of_them_and_reads_it_so():
+def test_torchrun_gets_and_parses_the_options_of_nodes():
     words = command("torchrun", TORCHRUN, 4)
     where = ["--nnodes", "2", "--node_rank", "1", "--master_addr", "node1", "--master_port", "29501"]
     assert words == [*where, "--nproc_per_node", "2"]
@@ -59,14 +59,14 @@ def test_torchrun_is_told_of_them_and_reads_it_so():
     assert command("torchrun", {"nproc_per_node": "3"}) == ["--standalone", "--nproc_per_node", "3"]
 
 
-def test_torchrun_finds_them_by_a_rendezvous():
+def test_torchrun_finds_nodes_by_a_rendezvous():
     words = command("torchrun", {**C10D, "rdzv_conf": "join_timeout=60", "local_addr": "node2"}, num_gpus=8)
     config, *_ = config_from_args(get_args_parser().parse_args([*words, "script.py"]))
     assert (config.rdzv_backend, config.rdzv_endpoint, config.run_id) == ("c10d", "node1:29501", "job")
     assert (config.nproc_per_node, config.local_addr, config.rdzv_configs["join_timeout"]) == (8, "node2", "60")
 
 
-def test_a_port_alone_is_one_machine_s():
+def test_a_port_alone_means_one_machine():
     for launcher, (count, _, _, port) in (("accelerate", ACCELERATE), ("torchrun", TORCHRUN)):
         assert nodes(launcher, {port: "29501"}) == nodes(launcher, {count: "1", port: "29501"})
         words = command(launcher, {port: "29501"}, 2)
@@ -82,7 +82,7 @@ def own_file(tmp_path, **content):
     return str(path), content
 
 
-def test_a_file_of_one_machine_counts_once_a_node(tmp_path):
+def test_the_processes_of_a_file_for_one_machine_count_for_each_node(tmp_path):
     config, content = own_file(tmp_path, num_machines=1, machine_rank=0, num_processes=8)
     over = nodes("accelerate", ACCELERATE, content)
     spread = distribution(config, None, 8, over)
@@ -131,7 +131,7 @@ def test_a_port_has_a_default_and_one_node_needs_nothing():
         without = dict(list(given.items())[:3])
         assert nodes(launcher, without).words[-1] == "29500"
         assert nodes(launcher, {count: "1"}) == nodes(launcher, dict.fromkeys(given)) == Nodes()
-        of_one = {**without, count: "1", rank: "0"}  # as a script passes them on, of any size
+        of_one = {**without, count: "1", rank: "0"}  # as a script passes them on for any number of nodes
         assert nodes(launcher, of_one).count == 1
         assert command(launcher, of_one, 2)
 
@@ -144,7 +144,7 @@ def test_what_a_configuration_file_says_need_not_be_said_again(tmp_path):
     assert (over.count, over.words) == (2, ("--machine_rank", "1", "--main_process_port", "29501"))
     assert distribution(config, None, 8, over).processes == 6
     assert nodes("accelerate", {}, {**content, "machine_rank": 0}).count == 2
-    alone = nodes("accelerate", {"num_machines": "1"}, content)  # accelerate would read 2 in the file
+    alone = nodes("accelerate", {"num_machines": "1"}, content)  # otherwise accelerate reads 2 in the file
     assert (alone.count, alone.words[:2]) == (1, ("--num_machines", "1"))
     with pytest.raises(ConfigError, match=r"4 nodes: .*own\.yaml has num_machines: 2, .* Add --num_processes"):
         distribution(config, None, 8, nodes("accelerate", {"num_machines": "4", "machine_rank": "3"}, content))
@@ -153,9 +153,9 @@ def test_what_a_configuration_file_says_need_not_be_said_again(tmp_path):
 OF_TRL = yaml.safe_load(Path(accelerate_configs()["zero3"]).read_text())  # num_machines: 1, machine_rank: 0
 STAND_INS = {
     "scontrol": "printf 'node1\\nnode2\\n'",
-    "srun": 'while [[ $1 == --* ]]; do shift; done; "$@"',  # on one node, which SLURM_NODEID names
+    "srun": 'while [[ $1 == --* ]]; do shift; done; "$@"',  # as if on the node of SLURM_NODEID
     "trl": 'trap -p USR1 > "$OUT/trl.trap"; printf "%s\\n" trl "$@" > "$OUT/part"; mv "$OUT/part" "$OUT/trl.words"',
-    # A trainer that ends kills the server, so this one waits until the server has written.
+    # The script kills the server when the trainer ends, so this trainer waits until the server has written.
     "trl-grpo-plus": 'printf "%s\\n" trl-grpo-plus "$@" > "$OUT/trl-grpo-plus.words"\n'
     'while [[ "$*" == *vllm_server_host* && ! -e "$OUT/trl.words" ]]; do sleep 0.05; done',
 }
@@ -211,13 +211,13 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("launcher", "given", "why"), WRONG, ids=[why[:40] for _, _, why in WRONG])
-def test_what_does_not_go_is_refused_with_the_way_out(launcher, given, why):
+def test_wrong_options_of_nodes_are_refused_with_the_fix(launcher, given, why):
     for content in (None, OF_TRL) if launcher == "accelerate" else (None,):
         with pytest.raises(ConfigError, match=why):
             nodes(launcher, given, content)
 
 
-def test_the_processes_must_be_divided_among_them():
+def test_processes_must_divide_evenly_among_nodes():
     with pytest.raises(ConfigError, match=r"--num_processes: 3 processes cannot be divided among 2 nodes"):
         command("accelerate", ACCELERATE, 3)
     with pytest.raises(ConfigError, match=r"--num_processes 4 and --nproc_per_node 2: give one of the two"):
@@ -227,7 +227,7 @@ def test_the_processes_must_be_divided_among_them():
 
 
 @pytest.mark.parametrize("verb", ["run", "check"])
-def test_both_spellings_of_the_command_line_arrive(capsys, verb):
+def test_options_of_nodes_may_be_written_with_hyphens(capsys, verb):
     names = [name for options in OPTIONS.values() for name in options]
     words = [word for name in names for word in (f"--{name.replace('_', '-')}", "value")]
     read = vars(_parser().parse_known_args([verb, "arithmetic_cpu", *words])[0])

@@ -1,4 +1,4 @@
-"""`preset` in a recipe and on the command line: it comes below what a user says, and is told."""
+"""`preset` in a recipe and on the command line: options of the user win over it, and the run names it."""
 
 import pytest
 import yaml
@@ -17,7 +17,7 @@ RECIPE |= {"use_cpu": True, "bf16": False, "report_to": "none"}
 
 @pytest.fixture
 def write(tmp_path):
-    """A recipe's file of these keys, and of what a recipe needs."""
+    """Return a function that writes a recipe with the given keys and with those that each recipe needs."""
 
     def write(**keys):
         path = tmp_path / "run.yaml"
@@ -49,13 +49,13 @@ def test_a_users_keys_win_over_the_preset_and_it_over_the_defaults(write, keys, 
 
 
 @pytest.mark.parametrize(("keys", "options"), [({"preset": "dapoo"}, ()), ({}, ("--preset", "dapoo"))])
-def test_an_unknown_one_is_refused_once_with_the_nearest(write, keys, options):
+def test_an_unknown_preset_is_refused_once_with_the_nearest(write, keys, options):
     with pytest.raises(ValueError, match=r"preset='dapoo' is not one of 'grpo'.*Did you mean dapo") as caught:
         read(write(**keys), *options)
     assert str(caught.value).count("dapoo") == 1
 
 
-def test_check_shows_what_it_sets_and_what_is_set_otherwise(write):
+def test_check_shows_what_the_preset_sets_and_what_the_user_changed(write):
     spread = accelerate.distribution(None, 1, 0)
     rows = preflight.preset(recipe.read(write(preset="dapo", epsilon=0.25), (), spread))
     assert [(row.name, row.status) for row in rows] == [("preset", "ok")]
@@ -65,10 +65,10 @@ def test_check_shows_what_it_sets_and_what_is_set_otherwise(write):
     assert preflight.preset(recipe.read(write(), (), spread)) == []
     wrong = recipe.read(write(preset="dapoo"), (), spread)
     assert len(wrong.refused) == 1
-    assert wrong.readable  # and the rest is looked at
+    assert wrong.readable  # so the other checks are made
 
 
-def test_a_run_begins_by_saying_it(write, monkeypatch, capsys):
+def test_a_run_begins_by_describing_its_preset(write, monkeypatch, capsys):
     class Begun(Exception):
         pass
 
@@ -84,7 +84,7 @@ def test_a_run_begins_by_saying_it(write, monkeypatch, capsys):
     assert "epsilon=0.25 (not 0.2)" in line
 
 
-def test_what_is_asked_of_a_recipe_without_reading_it_all_knows_its_preset(write):
+def test_a_single_setting_of_a_recipe_comes_from_its_preset_too(write):
     file = write(preset="belief")
     assert accelerate.setting("num_generations", file, ()) == 2
     assert accelerate.setting("num_generations", file, ("--num_generations", "4")) == 4
@@ -94,14 +94,14 @@ def test_what_is_asked_of_a_recipe_without_reading_it_all_knows_its_preset(write
     assert accelerate.setting("num_generations", write(), ()) is None
 
 
-def test_in_a_race_stock_trl_has_of_it_what_is_trls(write):
+def test_in_a_race_stock_trl_keeps_the_trl_options_of_the_preset(write):
     args = read(write(preset="dapo"))
     reset(args)
     assert (args.preset, args.zero_variance_groups, args.epsilon_high) == (None, "keep", 0.28)
     assert args.changed_options == {}
 
 
-def test_ls_lists_them(capsys):
+def test_ls_lists_presets(capsys):
     assert main.main(["ls", "presets"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == list(presets.PRESETS)

@@ -1,4 +1,4 @@
-"""What the recipes of a real model make, without the model: data, worked lines, and what is refused."""
+"""The recipes of a real model, tested without the model: their data, worked solutions and refusals."""
 
 import importlib.util
 import types
@@ -40,7 +40,7 @@ def test_the_last_number_counts():
 @pytest.mark.parametrize(
     ("mix", "what"), [({"sums_4": 1}, "unknown kinds sums_4"), ({"sums_1": 66}, "66 sums_1, but only 65 are left")]
 )
-def test_a_mix_that_cannot_be(mix, what):
+def test_an_impossible_mix_is_refused(mix, what):
     with pytest.raises(ConfigError, match=what):
         _arithmetic(train_mix=mix)
 
@@ -63,7 +63,7 @@ def test_lessons_are_no_problems_of_a_split():
     ) == [1.0] * len(lessons)
 
 
-def test_the_wheel_is_asked_for(tmp_path, monkeypatch, capsys):
+def test_a_missing_wheel_is_named(tmp_path, monkeypatch, capsys):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == smollm2.PACKAGE else find(name))
     assert smollm2.main([str(tmp_path / "model")]) == 2
@@ -84,7 +84,7 @@ def test_a_folder_that_is_there_is_not_made_again(tmp_path, monkeypatch):
     assert smollm2.make(tmp_path) is False
 
 
-def test_what_a_killed_start_left_is_removed(tmp_path, monkeypatch):
+def test_the_leftovers_of_a_killed_start_are_removed(tmp_path, monkeypatch):
     def save_pretrained(folder):
         folder.mkdir(exist_ok=True)
         left.append(folder.parent.name)
@@ -94,12 +94,12 @@ def test_what_a_killed_start_left_is_removed(tmp_path, monkeypatch):
     assert smollm2.make(tmp_path / "made[1]") is True
     (tmp_path / f"{left[0]}_killed" / "whole").mkdir(parents=True)
     (tmp_path / ".made[1]-by-me").mkdir()
-    assert smollm2.make(tmp_path / "made[1]") is True  # it holds no weights
+    assert smollm2.make(tmp_path / "made[1]") is True  # made again, because the folder has no weights
     assert sorted(path.name for path in tmp_path.iterdir()) == [".made[1]-by-me", "made[1]"]
 
 
-def test_the_model_is_written_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(smollm2, "load", lambda: (torch.nn.Linear(1, 1), None))  # cannot be saved
+def test_a_model_that_cannot_be_saved_leaves_no_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(smollm2, "load", lambda: (torch.nn.Linear(1, 1), None))  # has no save_pretrained
     with pytest.raises(AttributeError):
         smollm2.make(tmp_path / "made")
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""The shipped recipes and their data: every YAML, every prepare function on sample rows, what must be refused."""
+"""The shipped recipes and their data: every YAML, every prepare function on sample rows, and what is refused."""
 
 import dataclasses
 import hashlib
@@ -47,7 +47,7 @@ PAGE = (Path(__file__).parents[2] / "recipes" / "README.md").read_text()
 RECIPES = {name: yaml.safe_load(file.read_text()) for name, file in launch.recipes().items()}
 WITH_DATA = [name for name in RECIPES if not name.startswith(("arithmetic", "word_problems"))]
 
-# Said in a recipe even where they are the default: what a run is, and what this package does to it.
+# A recipe may state these even with their default values, because they say what the run does.
 TELLING = {
     *("per_device_train_batch_size", "num_generations", "max_completion_length", "learning_rate", "report_to"),
     *("zero_variance_groups", "resample_fallback"),
@@ -59,7 +59,7 @@ def parsed(name, *options):
 
 
 def data_of(name, smoke=True):
-    """A recipe's data, from the sample rows where it names a data set that has some, and its rewards."""
+    """Return a recipe's data and rewards. Sample rows stand in for a dataset of the Hub that has some."""
     script, *others = parsed(name)
     if sample := script.dataset_name and samples.sample_of(script.dataset_name, script.dataset_config):
         script.dataset_name = sample
@@ -94,7 +94,7 @@ def test_a_recipe_parses_and_says_what_it_needs(name):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_no_answer_is_judged_twice_at_length(name):
-    """A reward with a time limit is one that takes time: a second entry would run each program once more."""
+    """Rewards with a time limit are slow. A second entry of such a reward would run each program again."""
     script, training, *_ = parsed(name)
     rewards, _ = reward_inputs.read_rewards(script.reward_funcs, training.reward_weights)
     times = Counter(reward.definition.target for reward in rewards if getattr(reward, "timeout", None))
@@ -114,7 +114,7 @@ def _is_default(value, field):
 
 
 def gpus():
-    """How many processes train, by recipe, as the page says."""
+    """Return the number of training processes of each recipe, as the page states it."""
     cells = [re.split(r" *\| *", line.strip("| ")) for line in PAGE.splitlines() if line.startswith("| [")]
     return {re.match(r"\[(.+?)\]", row[0])[1]: int((re.findall(r"\d+", row[2]) or [1])[-1]) for row in cells}
 
@@ -141,7 +141,7 @@ def test_the_batch_divides(name, share):
     assert (model.dtype == "bfloat16") == (sharded or model.use_peft)
 
 
-def test_what_recipes_name_on_the_hub_is_here_in_small():
+def test_each_hub_name_in_a_recipe_has_sample_rows_or_a_config():
     for name, recipe in RECIPES.items():
         if "dataset_name" in recipe:
             assert samples.sample_of(recipe["dataset_name"], recipe.get("dataset_config")), name
@@ -165,7 +165,7 @@ def test_what_recipes_name_on_the_hub_is_here_in_small():
         *[("Qwen/Qwen3-4B", 4_022_468_096), ("HuggingFaceTB/SmolLM2-135M-Instruct", 134_515_008)],
     ],
 )
-def test_facts_of_a_model_make_one_of_its_size(model, weights):
+def test_a_stored_config_makes_a_model_of_the_published_size(model, weights):
     with torch.device("meta"):
         made = AutoModelForCausalLM.from_config(AutoConfig.for_model(**samples.config_of(model)))
     assert sum(weight.numel() for weight in made.parameters()) == weights
@@ -289,7 +289,7 @@ def test_a_column_that_an_environment_or_a_rollout_function_may_add_is_not_asked
     assert [row.status for row in rows] == ([] if option else [FAILED])
 
 
-def test_of_a_broken_line_the_library_prints_nothing_of_its_own(tmp_path, caplog):
+def test_datasets_logs_nothing_about_a_broken_line(tmp_path, caplog):
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"prompt": "a"}\n{"prompt": "b, "answer": "3"}\n')
     log = logging.getLogger("datasets")
@@ -332,7 +332,7 @@ def test_a_mixture_of_the_hub_says_what_the_network_said(monkeypatch):
     with pytest.raises(ConfigError, match=r"^they cannot be read, or do not go together: ConnectionError: no route$"):
         datasets_by_name.load_mixture(some)
     arguments = SimpleNamespace(dataset_name=None, prepare=None)
-    assert hub.data(reward_inputs.load_data, arguments, None, None, some) is None  # seen as no network
+    assert hub.data(reward_inputs.load_data, arguments, None, None, some) is None  # counts as no network
 
 
 def test_a_mistake_of_a_recipe_s_user_is_told_in_one_line(tmp_path):
@@ -381,7 +381,7 @@ def test_the_number_after_the_last_hashes(solution, number):
     "solution",
     [None, "", "42", "####", "#### ", "#### -", "#### .", "#### 1,23", "#### 1 2", "#### 3 apples", "#### 1\n2"],
 )
-def test_what_is_no_number_is_refused(solution):
+def test_a_solution_without_a_final_number_is_refused(solution):
     with pytest.raises(ValueError, match="without a number after '####'"):
         gsm8k.final_number(solution)
 
@@ -555,7 +555,7 @@ def test_no_question_of_the_mixture_is_both_trained_on_and_tested():
     assert len(mixture.prepare(None, None, None, tasks={"lcm": None}, smoke=True)["test"]) == 100
 
 
-def test_the_mixture_refuses_tasks():
+def test_the_mixture_refuses_an_unknown_task():
     arguments = parsed("reasoning_gym_qwen3-4b", "--prepare_args", '{"tasks": {"chain_sums": null}}')
     with pytest.raises(ConfigError, match="Did you mean chain_sum"):
         reward_inputs.load_data(*arguments, smoke=True)
@@ -575,7 +575,7 @@ def training_args(folder, **changed):
 
 
 def test_the_demo_s_lessons_are_those_of_its_numbers():
-    """In the order that the figures of docs/demo.md and of arithmetic_cpu.yaml come from."""
+    """The figures of docs/demo.md and of arithmetic_cpu.yaml come from these lessons, in this order."""
     held_out, rest = arithmetic.split_problems(1)
     made = arithmetic._lessons(rest["easy"][512:], rest["edge"][384:], 1, arithmetic.WarmUp(20, 64, 1.0))
     assert hashlib.sha256("\n".join(made).encode()).hexdigest().startswith("39bf1702e0f9bd86")
@@ -610,7 +610,7 @@ def test_smoke_makes_the_whole_model_untrained(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("options", [{"digits": 4}, {"train_mix": {"easy": 1, "eggs": 2}}])
-def test_sums_that_there_are_not(tmp_path, options):
+def test_impossible_sums_are_refused(tmp_path, options):
     with pytest.raises(ValueError, match="must be 2 or 3, and train_mix"):
         sums(tmp_path, **options)
 
@@ -620,12 +620,12 @@ def test_sums_that_there_are_not(tmp_path, options):
 
 @pytest.fixture(scope="module")
 def worded(tmp_path_factory):
-    """Word problems, and the lessons of a warm-up that teaches nobody."""
+    """Return word problems, the batches of their warm-up, and the lessons in it. No model is trained."""
     taught = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(word_problems, "teach", lambda model, batches, *how: taught.extend(batches))
         folder = tmp_path_factory.mktemp("words")
-        mix = {str(steps): 40 for steps in range(1, 7)}  # as JSON on the command line has it
+        mix = {str(steps): 40 for steps in range(1, 7)}  # texts as keys, as in JSON on the command line
         data = word_problems.prepare(
             None, training_args(folder), SimpleNamespace(), train_mix=mix, hidden_size=24, heads=2, warm_steps=40
         )
@@ -635,7 +635,7 @@ def worded(tmp_path_factory):
 
 
 def replayed(text):
-    """What the sentences of a word problem come to: a reader of its own, who knows what the verbs do."""
+    """Return the answer and the number of steps of a word problem, computed from its sentences alone."""
     start, *events, _ = re.findall(r"[^.?]+[.?]", text)
     number = int(re.search(r"\d+", start)[0])
     for sentence in events:
@@ -697,7 +697,7 @@ def test_the_tokenizer_loses_nothing_and_knows_every_word(worded):
     assert len(tokenizer("3 * 4 = 12\n").input_ids) == 6
 
 
-def test_an_author_who_tires(worded):
+def test_lessons_slip_more_often_in_later_lines(worded):
     *_, taught, lessons = worded
     right, lines = Counter(), Counter()
     for lesson in lessons:
@@ -726,12 +726,12 @@ def test_an_author_who_tires(worded):
         assert label[begin:end] == row[begin:end]
 
 
-def test_word_problems_that_there_are_not(tmp_path):
+def test_impossible_word_problems_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="from 1 to 6"):
         word_problems.prepare(None, training_args(tmp_path), SimpleNamespace(), train_mix={7: 1})
 
 
-def test_a_warm_up_teaches_what_is_labelled(tmp_path):
+def test_a_warm_up_teaches_only_labelled_tokens(tmp_path):
     tokenizer = word_problems.make_tokenizer()
     model = word_problems.make_model(tokenizer, 1, 24, 2)
     ids = tokenizer(["3 * 4 = 12", "3 * 2 = 6"], return_tensors="pt").input_ids

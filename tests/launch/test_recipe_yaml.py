@@ -1,4 +1,4 @@
-"""Values in a YAML are read as the command line's are: converted, or refused with what is allowed."""
+"""Values in a YAML file are converted as on the command line, or refused with what is allowed."""
 
 import dataclasses
 import inspect
@@ -25,14 +25,14 @@ def parser():
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("learning_rate: 1e-6", 1e-6),  # a text in YAML 1.1
+        ("learning_rate: 1e-6", 1e-6),  # YAML 1.1 reads a text
         ("learning_rate: 1.0e-6", 1e-6),
         ("learning_rate: 1", 1),
         ("max_steps: '100'", 100),
         ("bf16: 'yes'", True),
         ("bf16: off", False),
         ("use_vllm: 'False'", False),
-        ("eval_strategy: no", "no"),  # false, in YAML 1.1
+        ("eval_strategy: no", "no"),  # YAML 1.1 reads false
         ("save_strategy: 'no'", "no"),
         ("reward_weights: ['1', 2, 0.5]", [1.0, 2, 0.5]),
         ("reward_weights: 1.5", [1.5]),
@@ -105,7 +105,7 @@ def test_a_yaml_gives_what_the_command_line_gives(tmp_path):
     assert (from_yaml.learning_rate, from_yaml.bf16, from_yaml.reward_weights) == (3e-6, False, [1.0])
 
 
-def test_the_choices_hold_beyond_yaml(parser):
+def test_the_choices_hold_in_python_and_on_the_command_line(parser):
     for name, allowed in TRL_CHOICES.items():
         with pytest.raises(ValueError, match=re.escape(f"{name}='x' is not one of {allowed[0]!r}")):
             GRPOPlusConfig(use_cpu=True, bf16=False, **{name: "x"})
@@ -114,7 +114,7 @@ def test_the_choices_hold_beyond_yaml(parser):
 
 
 def test_trl_knows_the_choices_that_we_list():
-    """They are free texts in TRL's config, and compared with these where they are used."""
+    """TRL's config accepts any text for these options. Only the code that uses them compares it with the choices."""
     source = inspect.getsource(GRPOTrainer) + inspect.getsource(vllm_generation)
     for name, allowed in TRL_CHOICES.items():
         for value in allowed:
@@ -135,11 +135,11 @@ def test_trl_knows_the_choices_that_we_list():
         ("[{a: 1}, {a: 2}]", [{"a": 1}, {"a": 2}]),
     ],
 )
-def test_yaml_as_it_is_meant(text, value):
+def test_yaml_reads_exponents_as_numbers_and_merges_mappings(text, value):
     assert read_yaml(text) == value
 
 
 @pytest.mark.parametrize("text", ["{a: 1, a: 2}", "a: 1\nb: 2\na: 1", "a:\n  b: 1\n  b: 2"])
-def test_a_key_may_be_there_once(text):
+def test_a_key_that_appears_twice_is_refused(text):
     with pytest.raises(yaml.YAMLError, match=r"the key [ab] appears twice"):
         read_yaml(text)

@@ -1,4 +1,4 @@
-"""What a run says at its end: of attempts that were cut off, and of groups that taught nothing to the end."""
+"""What a run reports at its end about attempts that were cut off, and about groups that taught nothing."""
 
 from types import SimpleNamespace
 
@@ -10,7 +10,7 @@ from trl_grpo_plus.rollouts.verdicts import VERDICTS
 
 
 def ended(folder, *entries, dead=VERDICTS[1:]):
-    """The summary of a run with these log entries, each (share of attempts cut off, shares of verdicts)."""
+    """Return the summary of a run with these log entries, each (share of attempts cut off, shares of verdicts)."""
     history = [
         {"step": 10 * i, TRUNCATED: cut_off, **{f"groups/{key}": groups.get(key, 0.0) for key in GROUP_KEYS}}
         for i, (cut_off, groups) in enumerate(entries, 1)
@@ -42,8 +42,8 @@ def test_a_run_without_live_groups_at_its_end_says_so_last(tmp_path, verdict):
     assert lines[-1].startswith('More: docs/guide.md, "Nothing is learnt"')
 
 
-def test_groups_that_teach_by_the_options_are_no_dead_ones(tmp_path):
-    """Beside a belief what is always solved teaches, as does all that filtered_verdicts leaves out."""
+def test_groups_that_teach_under_the_options_are_not_dead(tmp_path):
+    """With a belief as baseline, solved groups teach. So does each verdict that `filtered_verdicts` leaves out."""
     solved = (0.0, {"alive": 0.03, "all_good": 0.97})
     assert LEARNT not in report(ended(tmp_path, solved, dead=["all_bad", "unscored"]))
     failed = (0.0, {"all_good": 0.03, "all_bad": 0.97})
@@ -52,7 +52,7 @@ def test_groups_that_teach_by_the_options_are_no_dead_ones(tmp_path):
     )
 
 
-def test_what_counts_is_the_end(tmp_path):
+def test_only_the_end_of_a_run_counts(tmp_path):
     dead = (0.0, {"all_bad": 1.0})
     assert LEARNT not in "".join(lines_of(tmp_path, *[dead] * 6, (0.0, {"alive": 0.11, "all_bad": 0.89}), dead))
     assert f"{LEARNT}s 1 to 10: " in "".join(lines_of(tmp_path, dead))
@@ -70,7 +70,7 @@ def test_each_of_several_verdicts_is_explained(tmp_path):
     [
         ([0.09, 0.09], None),
         ([0.7, 0.9], "80% of attempts, 90% at the end. Raise it, or ask for shorter answers in the prompt."),
-        ([0.5, 0.01], "26% of attempts, 1% at the end"),  # what is learnt in the run needs no advice
+        ([0.5, 0.01], "26% of attempts, 1% at the end"),  # no advice: the run learned it
         (
             [0.0, 0.0, 0.0, 0.2],
             "5% of attempts, 20% at the end. Raise it, or ask for shorter answers in the prompt.",
@@ -83,8 +83,8 @@ def test_attempts_that_are_cut_off(tmp_path, shares, line):
     assert lines == ([] if line is None else [f"cut off at max_completion_length=16: {line}"])
 
 
-def test_the_log_of_a_real_run_has_what_is_asked(tmp_path):
-    """Random models of this size rarely end within six tokens, and this one is never right."""
+def test_the_log_of_a_real_run_has_what_the_report_reads(tmp_path):
+    """A random model of this size rarely ends within six tokens, and this reward is always 0."""
     trained = tiny_models.trained(tmp_path, lambda completions, **kwargs: [0.0] * len(completions), max_steps=4)
     said = report(summarise(trained, []))
     assert f"\n{LEARNT} 4: the sampled groups were 100% all_bad.\nall_bad: Every attempt failed." in said
