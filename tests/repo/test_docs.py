@@ -1,4 +1,4 @@
-"""The README and the pages of docs/: links, commands, options, metrics, tables are true, and each example is run."""
+"""The README and the pages of docs/: links, commands, options, metrics and tables are true, and each example runs."""
 
 import ast
 import dataclasses
@@ -42,7 +42,7 @@ HOW_TO = ROOT / "docs" / "how_to"
 GUIDE = (ROOT / "docs" / "guide.md").read_text()
 COMMANDS = ("ls", "cp", "run", "race", "check", "view", "rescore", "export", "env")
 FOLDERS = ("tests", "benchmarks", "docs", "recipes", "rewards", "trl_grpo_plus")
-# Run by tests of the recipes' data, of attach and below, or a piece of a longer file.
+# Examples that other tests run (of the recipes' data, of attach, below), and pieces of longer files.
 ELSEWHERE = {"# my_data.py", "# in my_run.yaml", "# in my_script.py", "# in train.py"}
 QUICK_START = ("# quick_data.py", "# quick_model.py", "# quick_reward.py", "# quick_run.py")
 
@@ -52,7 +52,7 @@ def named(page):
 
 
 def blocks(*languages, pages=PAGES):
-    """Page and text of each fenced block in one of these languages."""
+    """Return (page, text) of each fenced block in one of these languages."""
     fenced = [
         (named(page), language, text)
         for page in pages
@@ -67,7 +67,7 @@ def block(first_line, pages=PAGES):
 
 
 def table(page, first_column):
-    """The rows of a page's table whose head begins so, each a list of cells."""
+    """Return the rows of the page's table whose first column has this title. A row is a list of cells."""
     _, after = re.split(rf"^\| {re.escape(first_column)} \|.*\n", (ROOT / page).read_text(), maxsplit=1, flags=re.M)
     rows = itertools.takewhile(lambda line: line.startswith("|"), after.splitlines()[1:])
     return [[cell.strip() for cell in row.strip().strip("|").split(" | ")] for row in rows]
@@ -79,7 +79,7 @@ def first_column(page, head):
 
 @pytest.fixture(autouse=True, scope="module")
 def whole_library():
-    """What is first imported in a test below would register itself where it is forgotten after that test."""
+    """Import all rewards: one that a test below imports first would be forgotten after that test."""
     for name in list_rewards():
         registry.find(name)
 
@@ -110,7 +110,7 @@ def test_the_readme_is_short_and_leads_to_every_page_and_each_picture_is_shown()
     text = README.read_text()
     assert len(text.splitlines()) <= 180
     linked = linked_by(README)
-    # The lists of tasks and of the API's pages are on pages of their own.
+    # Other pages list the how-to pages and the pages of the API.
     listed = {page for page in PAGES if page == README or "how_to" in page.parts or page.name.startswith("api_")}
     assert set(PAGES) - listed <= linked
     assert listed - {README} <= linked.union(*(linked_by(page) for page in linked if page.suffix == ".md"))
@@ -145,7 +145,7 @@ def commands():
                 yield page, words[words.index("trl-grpo-plus") + 1 :]
 
 
-def test_commands_and_what_they_are_given_are_there():
+def test_commands_and_their_options_exist():
     options = known_options() | {"smoke", "accelerate_config", "num_processes", "gpu", "gpu_memory"}
     options |= {"baseline_generations", "evaluations", "resume", "launcher"}
     options |= {name for of_launcher in OPTIONS.values() for name in of_launcher}
@@ -179,7 +179,7 @@ def known_options():
     return {field.name for kind in make_parser().dataclass_types for field in dataclasses.fields(kind)}
 
 
-def test_options_that_are_given_a_value_are_options():
+def test_options_that_pages_give_a_value_exist():
     others = {
         "allow_unsafe_code_execution",
         "smoke",
@@ -207,15 +207,15 @@ def test_the_guides_curves_are_logged(tmp_path):
     for name in curves:
         name = {"all_good": "groups/all_good", "all_bad": "groups/all_bad", "beta": "kl"}.get(name, name)
         pattern = re.sub(r"<\w+>|\*", r"[^/]+", name)
-        if not name.startswith(("sampling/", "sampler/")):  # of vLLM
+        if not name.startswith(("sampling/", "sampler/")):  # logged only with vLLM
             assert any(re.fullmatch(pattern, key) for key in logged), name
 
 
-# -- what the code says
+# -- messages of the code
 
 
 def told_by_the_code():
-    """Each text of the code, with a NUL for what is filled in."""
+    """Yield each text in the code, with a NUL for each value that is filled in."""
     for folder in ("trl_grpo_plus", "rewards", "recipes"):
         for path in (ROOT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
@@ -235,7 +235,7 @@ def test_the_error_messages_are_those_of_the_code():
         assert any(shape.match(text) for text in texts), message
 
 
-# -- tables that are made of what the code has
+# -- tables that must match the code
 
 
 def test_the_table_of_options_is_the_config():
@@ -280,11 +280,11 @@ def test_the_table_of_alarms_is_the_dict_with_its_defaults():
 
 
 def test_the_table_of_rewards_is_the_library(monkeypatch):
-    monkeypatch.setattr(registry, "_REGISTERED", {})  # other tests' own rewards
+    monkeypatch.setattr(registry, "_REGISTERED", {})  # hide rewards that other tests registered
     assert {row[0].strip("`") for row in table("docs/rewards.md", "name")} == set(list_rewards())
 
 
-def test_each_metric_that_is_logged_beside_trls_is_told_and_none_else(tmp_path):
+def test_the_table_of_metrics_has_each_metric_that_trl_does_not_log_and_no_other(tmp_path):
     options = {"beta": 0.01, "belief_head": "prompt", "advantage_baseline": "belief", "scale_rewards": "prior"}
     options |= {"zero_variance_groups": "drop", "prompt_selection": "belief", "kl_target": 0.1}
     rewards = [get_reward("exact_answer", column="text"), tiny_models.digits]
@@ -298,7 +298,7 @@ def test_each_metric_that_is_logged_beside_trls_is_told_and_none_else(tmp_path):
         assert any(re.fullmatch(pattern, key) for pattern in patterns.values()), key
     alarms = {f"alarms/{name}" for name in ALARMS}
     assert alarms <= ours
-    elsewhere = {name for name in told if name.startswith("sampler/")} | {"selection/pass"}  # vLLM, streams
+    elsewhere = {name for name in told if name.startswith("sampler/")} | {"selection/pass"}  # need vLLM or a stream
     for name in told - elsewhere:
         assert any(re.fullmatch(patterns[name], key) for key in ours), name
     for page in PAGES:
@@ -331,7 +331,7 @@ def test_what_happens_when_things_fail_is_tested():
 
 
 def test_the_tested_releases_of_trl_are_told_alike():
-    """`trl_releases.py` holds them; what else states them is compared with it."""
+    """`trl_releases.py` holds the tested releases. All other places must state the same ones."""
     window = f"TRL {OLDEST} to {NEWEST}"
     for page in ("README.md", "CHANGELOG.md", "docs/limits.md"):
         assert window in (ROOT / page).read_text(), page
@@ -351,7 +351,7 @@ def test_the_layers_are_those_of_the_package():
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A working directory with the README's reward, one of steps and a run."""
+    """Work in a folder with the files of the examples and a run."""
     for name in ("my_rewards.py", "my_steps.py", "my_length_reward.py", "my_ranks.py"):
         (tmp_path / name).write_text(block(f"# {name}"))
     synthetic_traces.write_run(tmp_path / "outputs" / "my_run")
@@ -380,7 +380,7 @@ def test_each_example_in_yaml_is_one_of_keys_and_rewards(page, text, folder):
 
 @pytest.mark.parametrize("page", [README, ROOT / "docs" / "for_trl.md"], ids=named)
 def test_the_swap_is_two_names(page):
-    """What it takes out is TRL's, what it puts in is ours, and the new config is one."""
+    """The example removes TRL's two names and adds the two of this package, and its config is valid."""
     lines = block("-from trl import", [page]).splitlines()
     before = "\n".join(line[1:] for line in lines if line[:1] != "+")
     after = "\n".join(line[1:] for line in lines if line[:1] != "-")
@@ -405,7 +405,7 @@ def test_a_script_has_the_recipes_lines_and_is_told_where_the_attempts_are(folde
 
 
 @pytest.mark.parametrize("options", [{"trace_every": 0}, {"log_level": "error"}])
-def test_where_the_attempts_are_is_not_said(folder, capsys, options):
+def test_a_script_is_not_told_where_the_attempts_are_if_there_are_none_or_it_is_quiet(folder, capsys, options):
     tiny_models.trained(folder, max_steps=1, **options)
     assert "trl-grpo-plus" not in capsys.readouterr().out
 

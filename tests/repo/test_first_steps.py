@@ -25,7 +25,7 @@ FOR_TRL = ROOT / "docs" / "for_trl.md"
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """An empty working directory, from which files can be imported."""
+    """Work in an empty folder, from which files can be imported."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
@@ -35,7 +35,7 @@ def here(tmp_path, monkeypatch):
 
 
 def _shorter(code):
-    """A block of the quick start with fewer steps, on the CPU."""
+    """Return a block of the quick start with fewer steps, on the CPU."""
     for long, short in {
         "seed=1)": "seed=1, use_cpu=True, disable_tqdm=True)",
         "model)\n": "model, warm_steps=20)\n",
@@ -112,7 +112,7 @@ def test_paths_of_rewards_that_are_shown_are_there(shown):
 
 
 def test_trls_command_line_trains_on_rewards_by_their_path(here, monkeypatch):
-    """The command of docs/for_trl.md, on a tiny model and three rows."""
+    """The command of docs/for_trl.md trains a tiny model on eight rows."""
     (shown,) = [text for _, text in blocks("bash", pages=[FOR_TRL]) if "trl grpo" in text]
     words = shown.replace("\\\n", " ").split()
     assert words[:2] == ["trl", "grpo"]
@@ -127,13 +127,13 @@ def test_trls_command_line_trains_on_rewards_by_their_path(here, monkeypatch):
             made.append(self)
 
     monkeypatch.setattr(trl, "GRPOTrainer", Watched)
-    if hasattr(grpo, "GRPOTrainer"):  # older releases import it at the top
+    if hasattr(grpo, "GRPOTrainer"):  # older releases of TRL import it at the top of the module
         monkeypatch.setattr(grpo, "GRPOTrainer", Watched)
     Path("data").mkdir()
     rows = [{"prompt": f"{i}+{i}=", "answer": str(2 * i)} for i in range(1, 9)]
     Path("data/train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    own = block("# my_rewards.py").replace("ending", "answer").replace("ends_well", "ends_so")  # a name of its own
-    # Without the time limit: the workers of this process may have been started by another test, in another folder.
+    own = block("# my_rewards.py").replace("ending", "answer").replace("ends_well", "ends_so")  # a new name
+    # Remove the time limit: another test may have started the workers of this process, in another folder.
     Path("quick_rewards_of_mine.py").write_text(own.replace(", timeout=2.0", ""))
     options = {"model_name_or_path": tiny_models.model_path(here), "dataset_name": "data", "output_dir": "out"}
     options |= {"max_steps": 2, "per_device_train_batch_size": 8, "num_generations": 4, "max_completion_length": 6}

@@ -12,11 +12,11 @@ from trl_private_names import ATTRIBUTES, METHODS
 
 
 MOST_ON_TOP = 14
-MOST_FILES = 18  # of a room, the files of its inner folders not among them
+MOST_FILES = 18  # of a room, without the files of its inner folders
 MOST_LINES = 450
-# Rooms that others enter by their face alone.
+# Rooms from which other rooms import only the face, `__init__.py`.
 BY_THE_FACE = {"sandbox", "scoring", "traces", "view"}
-# The trainer, and that of the smoke test, which plants gold answers among what is sampled.
+# The trainer, and the trainer of the smoke test, which plants gold answers among the sampled ones.
 TRAINERS = {
     "trl_grpo_plus.trainer.grpo_plus_trainer",
     "trl_grpo_plus.trainer.attach",
@@ -25,7 +25,7 @@ TRAINERS = {
 
 
 def imports(module, for_types=True):
-    """Modules of the package that `module` imports anywhere in its code; a name of a module counts as that module."""
+    """Yield the modules of the package that `module` imports anywhere. A name from a module counts as that module."""
     skipped = set() if for_types else only_for_types(TREES[module])
     package = module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
     for node in ast.walk(TREES[module]):
@@ -45,7 +45,7 @@ def imports(module, for_types=True):
 
 
 def only_for_types(tree):
-    """What stands under `if TYPE_CHECKING:`, which no run imports."""
+    """Return the nodes under `if TYPE_CHECKING:`, which is never true in a run."""
     guards = [n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
     return {node for guard in guards for statement in guard.body for node in ast.walk(statement)}
 
@@ -64,7 +64,7 @@ def test_a_room_has_few_files(folder):
     if folder.name == "recipes":  # one recipe, one file
         return
     inside = sorted(path.name for path in folder.glob("*.py"))
-    # A reward that is registered is one file; those are not counted.
+    # Each registered reward has its own file, which does not count.
     counted = [name for name in inside if folder.name != "rewards" or name.startswith("_")]
     assert len(counted) <= MOST_FILES, counted
 
@@ -72,7 +72,7 @@ def test_a_room_has_few_files(folder):
 def test_files_are_cohesive_and_not_endless():
     lines = {module: len(path.read_text().splitlines()) for module, path in MODULES.items()}
     long = {module: count for module, count in lines.items() if count > MOST_LINES}
-    # One class, TRL's methods in the order in which TRL calls them.
+    # The trainer may be longer: one class with TRL's methods, in the order in which TRL calls them.
     assert set(long) <= {"trl_grpo_plus.trainer.grpo_plus_trainer"}, long
 
 
@@ -85,7 +85,7 @@ def test_imports_go_down():
         f"{module} -> {other}"
         for module, other in BETWEEN
         if LAYER[room(other)] >= LAYER[room(module)]
-        # The package's face hands on what is behind it, when it is asked. That of rewards is a list of names.
+        # The face of the package imports a name only when it is used. The face of rewards is a list of names.
         and module != "trl_grpo_plus"
         and (other != "trl_grpo_plus.rewards" or ARROWS[other])
     ]
@@ -113,14 +113,14 @@ def test_rooms_are_entered_by_their_face():
 )
 def test_a_face_names_each_file_behind_it(face):
     if face in ("trl_grpo_plus.rewards", "trl_grpo_plus.recipes", "trl_grpo_plus.sandbox.child"):
-        return  # each file of the first two is what it is called; the third has no face
+        return  # the first two need no list: the files' names say what they are; the third has no face
     named = re.findall(r"[\w/]+", ast.get_docstring(TREES[face]) or "")
     behind = {module.rpartition(".")[2] for module in MODULES if module.rpartition(".")[0] == face}
     assert {name for name in behind if name not in named and f"{name}/" not in named} == set()
 
 
-def test_nobody_reaches_for_the_recipes():
-    """Their names serve to launch and to read YAMLs; no module of the core imports one, not by name either."""
+def test_no_other_room_imports_the_recipes():
+    """No module outside the recipes imports one, also not with `import_module`. Their names serve to launch them."""
     for module, tree in TREES.items():
         if room(module) == "recipes":
             continue
@@ -153,6 +153,6 @@ def test_the_trainer_alone_knows_what_is_private_to_trl():
 
 
 def test_trl_is_imported_where_it_is_extended_or_launched():
-    """What judges, scores, traces and shows does without it."""
+    """The code that judges, scores, traces and shows does not need TRL."""
     importing = {room(module) for module, tree in TREES.items() for node in ast.walk(tree) if imports_trl(node)}
     assert importing <= {"trainer", "config", "rollouts", "launch", "cli"}

@@ -1,4 +1,4 @@
-"""Each command, given escape sequences that a model or a stranger wrote: a terminal is shown them, and obeys none."""
+"""Each command prints escape sequences of a model or a stranger as visible text, which a terminal does not obey."""
 
 import json
 import re
@@ -38,13 +38,13 @@ def foul(completions):
 
 
 def obeyed(text):
-    """What a terminal would obey of it."""
+    """Return the characters of the text that a terminal would obey."""
     return re.findall("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]", text)
 
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """A run of which all is foul that may be: completions, names of rewards, of columns, of a split, of its folder."""
+    """Write a run with escape sequences in completions and in names of rewards, columns, a split and its folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
     (tmp_path / "mine.py").write_text(REWARDS)
@@ -144,5 +144,5 @@ def test_trls_table_of_completions(tmp_path, capsys):
     assert printed(capsys).count("x1b[") >= 3
     assert trainer._logs["prompt"][0] == messages, "what is written and sent stays as it was"
     assert grpo_trainer.print_prompt_completions_sample is original
-    with completions_table.printed_visibly(object()):  # a release that prints otherwise
+    with completions_table.printed_visibly(object()):  # a release of TRL that prints in another way
         pass

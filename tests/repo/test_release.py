@@ -1,4 +1,4 @@
-"""What is released: one version everywhere, and workflows that run the Makefile's targets on all that is supported."""
+"""A release has one version everywhere, and workflows run the Makefile's targets on all supported versions."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ from trl_grpo_plus.utils.optional_packages import EXTRAS
 
 try:
     import tomllib
-except ModuleNotFoundError:  # Python 3.10, where pytest and mypy bring the package that it was
+except ModuleNotFoundError:  # Python 3.10: pytest and mypy install tomli, which has the same functions
     import tomli as tomllib
 
 
@@ -34,7 +34,7 @@ def test_the_version_stands_in_one_place_and_the_citation_and_the_changelog_have
     assert newest[1] == trl_grpo_plus.__version__
 
 
-def test_each_extra_that_a_message_names_is_there_and_brings_the_module():
+def test_each_extra_that_a_message_names_exists_and_installs_the_module():
     extras = PROJECT["optional-dependencies"]
     for module, extra in EXTRAS.items():
         assert re.search(rf"\b{module}\b", " ".join(extras[extra]).replace("-", "_")), (module, extra)

@@ -1,4 +1,4 @@
-"""The site of the docs: where links lead, which pages there are, what is made of the code, what ends its build."""
+"""The site of the docs: where links lead, which pages it has, what is made from the code, what stops its build."""
 
 import logging
 import posixpath
@@ -90,7 +90,7 @@ def test_every_page_is_in_the_navigation():
     assert len(listed) == len(set(listed))
 
 
-def test_what_is_made_of_the_code_is_all_of_it():
+def test_the_parts_made_from_the_code_are_complete():
     parts = {name: part() for name, part in site_hooks.PARTS.items()}
     used = {name for path in (ROOT / "docs").rglob("*.md") for name in site_hooks.MADE.findall(path.read_text())}
     assert used == set(parts)
@@ -110,7 +110,7 @@ def test_the_table_of_commands_has_what_the_parser_says():
     (added,) = [action for action in _parser()._actions if action.choices and not action.option_strings]
     assert list(table) == list(added.choices)
 
-    def starts(sentence):  # of "copies a recipe" and "copy a recipe" the same
+    def starts(sentence):  # the same for "copies a recipe" and "copy a recipe"
         return [word[:3] for word in sentence.split()]
 
     for choice in added._choices_actions:
@@ -138,7 +138,7 @@ def small_site(folder, **pages):
         ("::: trl_grpo_plus.registry.nothing", "nothing"),
     ],
 )
-def test_a_strict_build_ends_at_what_is_not_there(tmp_path, caplog, text, told):
+def test_a_strict_build_stops_at_a_target_that_does_not_exist(tmp_path, caplog, text, told):
     config = small_site(tmp_path, index=f"# Page\n\n{text}\n", other="# Other\n\n## There\n")
     with caplog.at_level(logging.WARNING):
         if told is None:

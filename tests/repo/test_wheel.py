@@ -1,7 +1,7 @@
-"""The package as it is installed: what is in the wheel and the source archive, and the commands run from it.
+"""The package as it is installed: the contents of the wheel and the source archive, and the commands of the wheel.
 
 The wheel is built from the source archive and installed in a virtual environment of its own, outside the repository.
-That sees this environment's other packages, not its trl_grpo_plus. Nothing is downloaded.
+It shares the other packages of this environment, but not its trl_grpo_plus. Nothing is downloaded.
 """
 
 import os
@@ -54,7 +54,7 @@ def build(kind, source, target):
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory):
-    """The source archive."""
+    """Build the source archive."""
     folder = tmp_path_factory.mktemp("build")
     shutil.copytree(REPOSITORY, folder / "source", ignore=NOT_SOURCES)  # building leaves files behind
     return build("sdist", folder / "source", folder / "sdist")
@@ -71,7 +71,7 @@ def wheel(archive):
 
 @pytest.fixture(scope="module")
 def python(wheel, tmp_path_factory):
-    """The interpreter of an environment that has trl_grpo_plus from the wheel, and all else from this one."""
+    """Return the Python of an environment with trl_grpo_plus from the wheel and all other packages from this one."""
     folder = tmp_path_factory.mktemp("installed") / "venv"
     venv.create(folder, symlinks=True)
     python = folder / "bin" / "python"
@@ -79,9 +79,9 @@ def python(wheel, tmp_path_factory):
     run(*pip, "install", "--quiet", "--no-deps", "--no-index", wheel, cwd=folder)
     (site,) = folder.glob("lib/python*/site-packages")
     others = [path for path in sys.path if path.endswith("-packages")]
-    # A path's own .pth files, by which the repository itself is found, are not read.
+    # Python reads no .pth files in these paths, so it does not find the repository through them.
     (site / "others.pth").write_text("\n".join(others))
-    command = folder / "bin" / "accelerate"  # this environment's would run this environment's Python
+    command = folder / "bin" / "accelerate"  # the command of this environment would run its Python
     main = "import sys\nfrom accelerate.commands.accelerate_cli import main\nsys.exit(main())\n"
     command.write_text(f"#!{python}\n{main}")
     command.chmod(0o755)
@@ -90,14 +90,14 @@ def python(wheel, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def commands(python, tmp_path_factory):
-    """Runs `trl-grpo-plus ...` in an empty folder."""
+    """Return an empty folder, and a function that runs `trl-grpo-plus ...` in it."""
     folder = tmp_path_factory.mktemp("elsewhere")
     path = f"{python.parent}:/usr/bin:/bin"
     return folder, lambda *words: run(python.parent / "trl-grpo-plus", *words, cwd=folder, path=path)
 
 
 def sources():
-    """What the package consists of, by its name in the wheel."""
+    """Return the path of each file of the package by its name in the wheel."""
     return {
         f"{package}/{path.relative_to(REPOSITORY / folder)}": path
         for folder, package in FOLDERS.items()
@@ -135,7 +135,7 @@ def test_the_package_is_the_wheels(python, tmp_path):
     assert [path.is_relative_to(site) for path in places] == [True] * 3
 
 
-def test_what_lists_and_copies(commands):
+def test_the_installed_commands_list_and_copy(commands):
     folder, trl_grpo_plus_command = commands
     assert trl_grpo_plus_command("--version").strip() == trl_grpo_plus.__version__
     listed = trl_grpo_plus_command("ls")
@@ -147,7 +147,7 @@ def test_what_lists_and_copies(commands):
 
 @pytest.fixture(scope="module")
 def printed(commands):
-    """What `run` and `check --smoke` say, both at once."""
+    """Return the output of `run` and of `check --smoke`, which run at the same time."""
     _, trl_grpo_plus_command = commands
     words = {"run": RUN, "check": ["arithmetic_cpu", "--smoke"]}
     with ThreadPoolExecutor() as pool:
