@@ -256,7 +256,7 @@ def test_a_head_reads_a_stream_s_prompts(tmp_path, options):
     ],
     ids=["in the midst", "in a later pass", "baseline", "with ids"],
 )
-def test_resumed_is_uninterrupted(tmp_path, options, stop):
+def test_a_resumed_stream_equals_one_that_never_stopped(tmp_path, options, stop):
     options = {**options, "max_steps": 9, "save_strategy": "steps", "save_steps": stop}
     whole = tiny_models.trained(tmp_path / "whole", by_kind, **options)
     stopped = tiny_models.trainer(tmp_path / "stopped", by_kind, **options)

@@ -1,4 +1,4 @@
-"""`advantage_estimator`: what a function is told, what it may return, and its advantages on a batch's way."""
+"""Tests of `advantage_estimator`: the arguments and results of a function, and its advantages in training."""
 
 import functools
 import itertools
@@ -32,7 +32,7 @@ FILE = Path(user_advantages.__file__)
 RAMP = {"advantage_estimator": {"name": f"{FILE}:ramp", "args": {"slope": 0.25}}}
 NAN = float("nan")
 
-# Two groups of two attempts of up to three tokens, two rewards and a monitor.
+# P = 2 groups of G = 2 attempts of up to T = 3 tokens. There are two rewards and a monitor.
 REWARDS = torch.tensor([[[1.0, NAN, 9.0], [0.0, 2.0, 9.0]], [[1.0, 1.0, 9.0], [NAN, NAN, 9.0]]])
 WEIGHTS = torch.tensor([1.0, 0.5, 0.0])
 MASK = torch.tensor([[[1, 1, 0], [1, 0, 0]], [[1, 1, 1], [1, 1, 0]]]).bool()
@@ -43,25 +43,25 @@ def made(function, whole_only="", **args):
     return AdvantageEstimator("mine.py:f", Variant(function), args, whole_only).advantages(REWARDS, WEIGHTS, ABOUT)
 
 
-# -- what it is told and may return
+# -- arguments and results of a function
 
 
-def test_it_is_told_all_and_gives_advantages_of_attempts():
+def test_a_function_gets_all_arguments_and_returns_advantages_of_attempts():
     def f(rewards, weights, batch, shift=0.0):
         torch.testing.assert_close(rewards, REWARDS, equal_nan=True)
         assert torch.equal(weights, WEIGHTS)
         assert batch is ABOUT
-        rewards.zero_()  # its own copy
+        rewards.zero_()  # the function has its own copy
         return torch.tensor([[1.0, 2.0], [3.0, NAN]], dtype=torch.float64, requires_grad=True) + shift
 
     values = made(f, shift=0.5)
-    assert values.tolist() == [[1.5, 2.5], [3.5, 0.0]]  # the last one is scored by a monitor alone
+    assert values.tolist() == [[1.5, 2.5], [3.5, 0.0]]  # only the monitor scores the last attempt
     assert values.dtype == REWARDS.dtype
     assert not values.requires_grad
     assert REWARDS.nansum() > 0
 
 
-def test_it_may_give_advantages_of_tokens():
+def test_a_function_may_return_advantages_of_tokens():
     values = made(lambda rewards, weights, about: torch.where(about.mask, 2.0, NAN))
     assert values.tolist() == [[[2.0, 2.0, 0.0], [2.0, 0.0, 0.0]], [[2.0, 2.0, 2.0], [0.0, 0.0, 0.0]]]
 
@@ -79,19 +79,19 @@ def test_it_may_give_advantages_of_tokens():
     ],
     ids=["none", "list", "int", "shape", "flat", "nan", "inf"],
 )
-def test_what_it_returns_is_checked(returned, words):
+def test_the_returned_tensor_is_checked(returned, words):
     with pytest.raises(ValueError, match=rf"advantage_estimator='mine.py:f': .*{words}"):
         made(lambda *told: returned)
 
 
-def test_what_it_raises_is_raised_with_its_name():
+def test_an_error_of_the_function_is_raised_with_its_name():
     with pytest.raises(ValueError, match=r"advantage_estimator='mine.py:f': KeyError: 'level'") as caught:
         made(lambda *told: {}["level"])
     assert isinstance(caught.value.__cause__, KeyError)
 
 
 def ranks_made(monkeypatch, *others):
-    """As if other ranks had come to that."""
+    """Compute advantages on this rank, as if other ranks sent `others`: (error, weighted sum, absolute sum)."""
     monkeypatch.setattr(distributed, "gather_object", lambda mine: [*mine, *others])
     return made(lambda rewards, weights, about: torch.tensor([[1.0, -1.0], [2.0, 0.0]]))
 
@@ -103,13 +103,13 @@ def test_ranks_agree_or_all_stop(monkeypatch):
         ranks_made(monkeypatch, ("", mine + 0.1, 4.0))
     with pytest.raises(ValueError, match=r"mine.py:f': OSError: of the second"):
         ranks_made(monkeypatch, ("OSError: of the second", 0.0, 0.0))
-    # Near to each, and the two far from one another: all stop, not the two alone.
+    # This rank is near to both others, but they are far from each other. Every rank must stop, also this one.
     size = 4.0 * distributed.AGREEMENT
     with pytest.raises(ValueError, match="processes came to different advantages"):
         ranks_made(monkeypatch, ("", mine + 0.8 * size, 4.0), ("", mine - 0.8 * size, 4.0))
 
 
-def test_advantages_of_tokens_are_refused_where_a_completion_has_one():
+def test_advantages_of_tokens_are_refused_with_sequence_level_ratios():
     reason = advantage_functions.whole_only(config("grpo", importance_sampling_level="sequence"))
     assert "one ratio for a whole completion" in reason
     with pytest.raises(ValueError, match="it returned advantages of tokens, which cannot be used with importance"):
@@ -117,7 +117,7 @@ def test_advantages_of_tokens_are_refused_where_a_completion_has_one():
     assert not advantage_functions.whole_only(config("grpo", importance_sampling_level="sequence", loss_type="cispo"))
 
 
-# -- what may be named
+# -- names that the option takes
 
 
 def config(name, args=None, **changes):
@@ -142,7 +142,7 @@ def test_a_registered_function_is_named_listed_and_found_at_its_path(registered)
         found = estimator_of(config(name, {"slope": 2}))
         assert (found.variant.function, found.variant.entropies, found.args) == (function, True, {"slope": 2})
     assert list_advantages()["rising"] == "The total less its mean, more of it at later tokens; and noise by attempt."
-    registered("rising")(user_advantages.ramp)  # of a module that was imported again
+    registered("rising")(user_advantages.ramp)  # allowed: the same function, as when its module is imported again
     with pytest.raises(
         ValueError, match=r"named 'rising' exists already: .*user_advantages:ramp. Choose another name"
     ):
@@ -154,7 +154,7 @@ def test_a_registered_function_is_named_listed_and_found_at_its_path(registered)
         estimator_of(config("risin"))
 
 
-def test_all_that_may_be_named_is_listed(registered):
+def test_every_name_is_listed_with_a_sentence(registered):
     listed = list_advantages()
     assert list(listed) == ["grpo", *VARIANTS]
     assert all(len(line.split()) > 4 and line.endswith(".") for line in listed.values()), listed
@@ -181,14 +181,14 @@ def needs_more(rewards, weights, batch, level, *, power=1):
     ],
     ids=["function", "module", "argument", "type", "two", "needed", "unknown"],
 )
-def test_what_cannot_be_called_is_refused(name, args, message):
+def test_a_function_that_cannot_be_called_is_refused(name, args, message):
     with pytest.raises(ValueError, match=message):
         estimator_of(config(name, args))
     assert estimator_of(config(needs_more, {"level": 1})).args == {"level": 1}
     assert estimator_of(config("grpo")) is None
 
 
-def test_it_is_refused_before_the_model_is_loaded(tmp_path, monkeypatch):
+def test_a_wrong_name_is_refused_before_the_model_is_loaded(tmp_path, monkeypatch):
     monkeypatch.setattr(GRPOTrainer, "__init__", lambda *args, **kwargs: pytest.fail("too late"))
     with pytest.raises(ValueError, match="has no function 'rump'"):
         tiny_models.trainer(tmp_path, advantage_estimator=f"{FILE}:rump")
@@ -198,11 +198,11 @@ def test_it_is_refused_before_the_model_is_loaded(tmp_path, monkeypatch):
 
 
 def by_group(trained):
-    """Advantages, at the first token, of the groups of the last batch, (P, G)."""
+    """Return the last batch's advantages at the first token, (P, G)."""
     return torch.tensor(trained._logs["advantages"]).view(-1, trained.num_generations)
 
 
-def test_the_trainers_advantages_are_the_functions(tmp_path):
+def test_the_trainer_uses_the_functions_advantages(tmp_path):
     trained = tiny_models.trained(tmp_path, tiny_models.digits, advantage_estimator="pairwise", max_steps=1)
     (rewards,) = trained._logs["rewards"].values()
     torch.testing.assert_close(by_group(trained), pairwise(torch.tensor(rewards).view(2, 4)))
@@ -245,11 +245,11 @@ def test_advantages_of_tokens_are_those_of_the_live_groups_alone(tmp_path, case,
     more = {name: batching[name] for name in ("num_generations", "num_iterations") if name in batching}
     data = {"data": EIGHT["data"]}
     drop = functools.partial(train, tmp_path, reward, zero_variance_groups="drop", **{**data, **batching, **options})
-    # TRL's own numbers, at each token: TRL on the live prompts.
+    # The function returns TRL's advantages, one per token. Compare with TRL on the live prompts alone.
     assert_close(
         drop(advantage_estimator=user_advantages.like_grpo), live_alone(tmp_path, rows, live, **options, **more)
     )
-    # Others at each token, which TRL does not make: ours on the live prompts.
+    # TRL cannot make advantages that differ by token. Compare with our trainer on the live prompts alone.
     alone = data["data"].filter(lambda row: live(row["number"]))
     alone = train(
         tmp_path, tiny_models.digits, data=alone, per_device_train_batch_size=rows, **RAMP, **options, **more
@@ -268,7 +268,7 @@ def test_advantages_of_tokens_are_those_of_the_live_groups_alone(tmp_path, case,
         assert shown.any()
 
 
-def test_a_batch_of_filler_alone_has_none(tmp_path):
+def test_a_batch_of_filler_alone_has_zero_loss(tmp_path):
     options = {"zero_variance_groups": "drop", "per_device_train_batch_size": 16}
     trained = train(tmp_path, tiny_models.always_dead, **RAMP, **options)
     assert tiny_models.losses(trained) == [0.0, 0.0]
@@ -278,7 +278,7 @@ TOLD = []
 
 
 def numbered(completions, number, **kwargs):
-    """The prompt's number and up to a half; every other pair of prompts is dead."""
+    """Reward an attempt with its prompt's number plus up to 0.5. Every second pair of prompts is dead."""
     shares = tiny_models.digits(completions)
     return [n + (0.0 if n % 4 > 1 else share / 2) for n, share in zip(number, shares, strict=True)]
 
@@ -289,7 +289,7 @@ def listens(rewards, weights, about):
 
 
 def test_the_mask_is_gathered_in_bytes():
-    """The ranks' masks of TRL take eight bytes a token: 268 MB on each rank, for 1024 completions of 32,768 tokens."""
+    """The mask is gathered with one byte per token. TRL's has eight: 268 MB for 1024 completions of 32,768 tokens."""
     gathered = []
     accelerator = SimpleNamespace(
         pad_across_processes=lambda rows, dim: rows, gather=lambda rows: gathered.append(rows) or rows
@@ -301,7 +301,7 @@ def test_the_mask_is_gathered_in_bytes():
 
 
 @pytest.mark.parametrize("believes", [False, True])
-def test_what_it_is_told_of_a_batch(tmp_path, believes):
+def test_the_function_gets_the_batchs_facts(tmp_path, believes):
     TOLD.clear()
     options = {"advantage_estimator": listens, "per_device_train_batch_size": 16, "max_steps": 2}
     options |= {"prompt_selection": "belief"} if believes else {}
@@ -324,14 +324,14 @@ def test_what_it_is_told_of_a_batch(tmp_path, believes):
 
 
 def solved_or_not(completions, number, **kwargs):
-    """All right, all wrong, tied between, or as digits."""
+    """Reward a prompt's attempts with 1, with 0, with 0.4 or by their digits, by the prompt's number modulo 4."""
     kinds = {0: 1.0, 1: 0.0, 2: 0.4}
     return [kinds.get(n % 4, share) for n, share in zip(number, tiny_models.digits(completions), strict=True)]
 
 
 @pytest.mark.parametrize("mode", ["keep", "drop"])
 def test_zvp_reads_the_policys_entropies(tmp_path, mode):
-    """A tied group leaves under drop. The temperature is the sampler's."""
+    """`zvp` uses entropies at the sampling temperature. Under "drop" the tied group leaves the batch."""
     options = {"zero_variance_groups": mode, "per_device_train_batch_size": 16, "learning_rate": 0.0, "max_steps": 1}
     options |= {"filtered_verdicts": ["tied", "unscored", "truncated"]} if mode == "drop" else {}
     options |= {"temperature": 0.7, "extra": {}}
@@ -359,7 +359,7 @@ def test_zvp_reads_the_policys_entropies(tmp_path, mode):
     assert {0, 1, 3} <= set(kinds.tolist())
 
 
-def test_a_file_of_ones_own_trains_and_is_traced(tmp_path):
+def test_a_function_from_a_users_file_trains_and_is_traced(tmp_path):
     options = {"zero_variance_groups": "resample", "max_resample_rounds": 2, "beta": 0.1, "num_iterations": 2}
     ramp = {"advantage_estimator": {"name": f"{FILE}:ramp", "args": {"noise": 0.5}}}
     trained = tiny_models.trained(

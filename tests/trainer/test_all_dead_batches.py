@@ -1,4 +1,4 @@
-"""Fifty steps in which every group is dead: nothing is learnt, and nothing grows, breaks or falls out of step."""
+"""Tests of 50 steps in which every group is dead: no weight changes, no memory grows, and the schedule goes on."""
 
 import gc
 
@@ -17,7 +17,7 @@ STEPS = 50
 
 
 class Held(TrainerCallback):
-    """What is held at each step's end: bytes in tensors, and objects."""
+    """Records the bytes in tensors and the number of objects after every tenth step."""
 
     def __init__(self):
         self.bytes, self.objects = [], []
@@ -49,7 +49,7 @@ def test_nothing_grows_and_the_schedule_goes_on(tmp_path, mode):
     assert tiny_models.losses(trained) == [0.0] * STEPS
     rates = tiny_models.logged(trained, "learning_rate")
     assert rates == pytest.approx([1e-2 * (1 - step / STEPS) for step in range(STEPS)])
-    # Each step adds a line to the log, its numbers apart.
+    # Each step adds an entry to the log, and the entry's values are objects too.
     assert held.bytes[-1] <= held.bytes[1] * 1.02 + 1000
     assert held.objects[-1] - held.objects[1] < 30 * 20
 

@@ -1,4 +1,4 @@
-"""`attach` on TRL's own trainers: the training is theirs bit for bit, and the records are those of GRPOPlusTrainer."""
+"""Tests of `attach` on TRL's trainers: training stays the same bit for bit, and traces equal GRPOPlusTrainer's."""
 
 import re
 
@@ -18,7 +18,7 @@ EVALUATED = {"eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_s
 
 
 def made(folder, kind, reward=tiny_models.dead_for_most, **options):
-    """One of TRL's trainers, as `tiny_models.trainer` makes them."""
+    """Make one of TRL's trainers with the options of `tiny_models.trainer`."""
     cls, config = TRAINERS[kind]
     args = config(**{**tiny_models.BASE, "output_dir": str(folder / "run"), **options})
     return cls(
@@ -36,7 +36,7 @@ def test_training_is_the_same_bit_for_bit(tmp_path, kind):
     options = {"beta": 0.1, "num_iterations": 2, "max_steps": 4, **EVALUATED}
     alone = made(tmp_path / "alone", kind, **options)
     alone.train()
-    watched = made(tmp_path / "watched", kind, **options)  # which seeds anew
+    watched = made(tmp_path / "watched", kind, **options)  # making a trainer sets the seed
     trl_grpo_plus.attach(watched)
     watched.train()
     tiny_models.assert_same(watched, alone)
@@ -61,7 +61,7 @@ def test_every_attempt_is_in_the_traces(tmp_path, kind):
     assert len(rows) == 3 * 8
     assert evaluated
     assert sorted(row["completion"] for row in (*rows, *evaluated)) == sorted(seen)
-    table = trainer._logs  # TRL's own, of the last batch
+    table = trainer._logs  # TRL's own table, which holds the last batch
     last = sorted((row["completion"], row["advantage"]) for row in rows if row["step"] == 2)
     expected = sorted(zip(table["completion"], table["advantages"], strict=True))
     assert [text for text, _ in last] == [text for text, _ in expected]
@@ -80,7 +80,7 @@ def test_the_records_are_those_of_our_trainer(tmp_path):
     assert both[0] == both[1]
 
 
-def test_options_of_another_name_and_values_that_cannot_work_are_refused(tmp_path):
+def test_unknown_options_and_wrong_values_are_refused(tmp_path):
     trainer = made(tmp_path, "grpo")
     for options, error, words in [
         ({"trace_evry": 2}, TypeError, "attach has no option 'trace_evry'. Did you mean trace_every"),
@@ -101,7 +101,7 @@ def test_options_of_another_name_and_values_that_cannot_work_are_refused(tmp_pat
         trl_grpo_plus.attach(tiny_models.trainer(tmp_path / "ours"))
 
 
-def test_every_option_that_is_about_watching_is_taken():
+def test_attach_takes_every_option_for_traces_and_alarms():
     watching = ("trace_", "alarm", "halt_")
     fields = trl_grpo_plus.GRPOPlusConfig.__dataclass_fields__
     assert {name for name in fields if name.startswith(watching)} <= set(OPTIONS)
@@ -128,7 +128,7 @@ def test_an_alarm_ends_the_training_with_a_checkpoint(tmp_path, caplog, attached
     assert resumed.state.global_step == 30
 
 
-def test_alarms_that_are_not_named_do_not_end_it(tmp_path):
+def test_alarms_not_in_halt_on_alarm_do_not_end_the_training(tmp_path):
     alarm = {"halt_on_alarm": ["repetition"], "alarm_thresholds": {"window": 4, "min_batches": 4}}
     trainer = tiny_models.trained(tmp_path, tiny_models.always_dead, max_steps=8, **alarm)
     assert trainer.state.global_step == 8
@@ -142,6 +142,6 @@ def test_alarms_that_are_not_named_do_not_end_it(tmp_path):
         ({"halt_on_alarm": ["dead_groups"], "alarm_thresholds": {"dead_groups": None}}, "which is off"),
     ],
 )
-def test_an_alarm_that_is_off_cannot_end_it(tmp_path, options, words):
+def test_halt_on_alarm_refuses_an_alarm_that_is_off(tmp_path, options, words):
     with pytest.raises(ValueError, match=words):
         tiny_models.trainer(tmp_path, **options)

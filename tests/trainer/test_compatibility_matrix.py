@@ -1,4 +1,4 @@
-"""What TRL's documentation promises, in each mode: the table of compatibility_matrix.py, each cell of it run."""
+"""Tests of TRL's documented features in each mode: every cell of the table in compatibility_matrix.py is run."""
 
 import math
 import re
@@ -24,7 +24,10 @@ def models(tmp_path_factory):
 
 
 def is_run_each_time(key, mode):
-    """What samples anew, which drops too, and of the other modes one for each feature in turn."""
+    """Return whether `make test` runs this cell.
+
+    It runs "resample", which drops groups too, and one of the other modes per feature, in turn.
+    """
     others = [other for other in MODES if other != "resample"]
     return mode == "resample" or mode == others[list(ALL).index(key) % len(others)]
 
@@ -47,7 +50,7 @@ def test_promise(models, tmp_path, key, mode):
     (changes_nothing if (key, mode) in IDLE else ALL[key].check)(done)
 
 
-def test_what_other_tests_prove_is_there():
+def test_the_tests_named_as_proofs_exist():
     proofs = [proof for rows in ELSEWHERE.values() for row in rows for proof in row.proofs.values()]
     assert len(proofs) > 20
     for proof in proofs:
@@ -55,15 +58,15 @@ def test_what_other_tests_prove_is_there():
         assert f"def {name}(" in (TESTS / file).read_text(), proof
 
 
-def test_each_row_says_why_the_rest_was_not_run():
+def test_each_row_gives_a_reason_for_the_modes_not_run():
     for row in (row for rows in ELSEWHERE.values() for row in rows):
         assert row.proofs.keys() <= MODES.keys()
         assert row.others
 
 
-def test_no_exception_is_of_a_cell_that_is_gone():
+def test_every_exception_names_a_cell_of_the_table():
     assert {*REFUSED, *IDLE} <= {(key, mode) for key in ALL for mode in MODES}
 
 
-def test_the_page_is_of_this_table():
+def test_the_page_matches_the_table():
     assert PAGE.read_text() == page(), "make what-works writes it anew"

@@ -1,4 +1,4 @@
-"""The frozen map to the vocabulary gets its states in one piece, on a CPU."""
+"""Tests of the hook that makes the input of a frozen output head contiguous on a CPU."""
 
 import pytest
 import tiny_models
@@ -15,7 +15,7 @@ ROWS, TOKENS = 3, 7
 
 @pytest.fixture
 def frozen():
-    """A Llama whose adapter alone is trained, its embeddings tied as in small models."""
+    """Make a Llama with an adapter. Only the adapter is trained; the embeddings are tied, as in small models."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=320,
@@ -38,7 +38,7 @@ def _forward(model):
 
 def test_the_same_logits_without_a_copy_of_the_weight_for_each_row(frozen):
     before, kernels = _forward(frozen)
-    assert "aten::bmm" in kernels  # else PyTorch has mended it, and this module can go
+    assert "aten::bmm" in kernels  # without bmm, PyTorch no longer copies the weight: remove cpu_lm_head.py
     handle = spare_copies(frozen)
     after, kernels = _forward(frozen)
     assert torch.equal(after, before)
@@ -49,10 +49,10 @@ def test_the_same_logits_without_a_copy_of_the_weight_for_each_row(frozen):
 
 def test_a_weight_that_is_trained_is_left_alone(frozen):
     assert spare_copies(frozen.merge_and_unload().requires_grad_(True)) is None
-    assert spare_copies(torch.nn.Linear(2, 2)) is None  # no model of transformers
+    assert spare_copies(torch.nn.Linear(2, 2)) is None  # not a model of transformers
 
 
-def test_in_float32_all_is_as_with_trl(frozen):
+def test_a_float32_head_is_left_alone(frozen):
     assert spare_copies(frozen.float()) is None
 
 
@@ -61,7 +61,7 @@ def test_a_head_that_is_called_by_keyword_is_left_alone(frozen):
     frozen.get_output_embeddings()(input=torch.zeros(1, 2, 64, dtype=torch.bfloat16))
 
 
-def test_the_trainer_does_it(tmp_path):
+def test_the_trainer_makes_the_heads_input_contiguous(tmp_path):
     lora = LoraConfig(r=4, target_modules=["q_proj"], task_type="CAUSAL_LM")
     options = {"model_init_kwargs": {"dtype": "bfloat16"}}
     trained = tiny_models.trainer(tmp_path, **options, extra={"peft_config": lora})

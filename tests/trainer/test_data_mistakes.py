@@ -1,4 +1,4 @@
-"""Data that cannot be trained on: what a script of one's own is told when the trainer is made."""
+"""Tests of the errors for data that cannot be trained on, most of them raised when the trainer is made."""
 
 import copy
 import time
@@ -60,7 +60,7 @@ def test_rows_for_one_batch_are_enough(tmp_path):
     assert trainer.state.global_step == 2
 
 
-def test_a_subclass_may_deal_rows_its_own_way(tmp_path):
+def test_a_subclass_with_its_own_sampler_needs_fewer_rows(tmp_path):
     class Repeating(GRPOPlusTrainer):
         def _get_train_sampler(self, dataset=None):
             return [0] * 16
@@ -79,7 +79,7 @@ def test_an_evaluation_set_without_rows_is_warned_of(tmp_path, caplog):
         assert [text.partition(" has no rows")[0] for text in said] == [split] * (split is not None)
 
 
-def test_prompts_that_a_transform_makes_are_left_to_it():
+def test_prompts_made_by_a_transform_are_not_checked():
     data = Dataset.from_dict({"question": ["1 ", "2 "]}).with_transform(lambda rows: {"prompt": rows["question"]})
     check_prompts(data, None)
 
@@ -107,7 +107,7 @@ PROMPTS = {
     "no messages": ([messages(), []] * 4, "4 of 8 prompts are empty, row 1, 3, 5, ..."),
     "numbers": ([1, 2] * 4, "a prompt must be a text or a list of messages .* The first one is 1"),
     "token ids": ([[4, 5]] * 8, r"The first one is \[4, 5\]"),
-    # The tokenizer refuses them in TRL's first step; two texts it takes for a pair.
+    # The tokenizer refuses one or three texts in TRL's first step. It takes two texts for a pair.
     "a list of one text": ([["1+1="]] * 8, r"The first one is \['1\+1='\]"),
     "a list of three texts": ([["1+", "1", "="]] * 8, r"The first one is \['1\+', '1', '='\]"),
     "no content": ([[{"role": "user"}]] * 8, r"The first one has a message without content: {'role': 'user'}"),
@@ -135,7 +135,7 @@ def test_messages_without_a_template_for_them_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("prompts", [["1+1=", "  "] * 4, [messages("1"), messages(""), messages(None)] * 3])
-def test_what_trl_trains_on_is_not_refused(tmp_path, prompts):
+def test_prompts_that_trl_trains_on_are_not_refused(tmp_path, prompts):
     trainer = made(
         tmp_path, Dataset.from_dict({"prompt": prompts}), extra={"processing_class": tiny_models.chat_tokenizer()}
     )
@@ -145,7 +145,7 @@ def test_what_trl_trains_on_is_not_refused(tmp_path, prompts):
 
 @pytest.mark.parametrize("mode", ["keep", "resample"])
 def test_prompts_of_two_texts_are_trained_on_as_trl_trains_on_them(tmp_path, mode, caplog):
-    """A tokenizer makes one sequence of two texts."""
+    """The tokenizer joins the two texts of a prompt. The run equals TRL's, and its traces hold both texts."""
     prompts = [[f"{number:02d}+", f"{number:02d}="] for number in range(30)]
     data = Dataset.from_dict({"prompt": prompts, "number": list(range(30))})
     ours = tiny_models.trained(tmp_path / "ours", data=data, zero_variance_groups=mode)
@@ -156,7 +156,7 @@ def test_prompts_of_two_texts_are_trained_on_as_trl_trains_on_them(tmp_path, mod
     assert "could not be kept" not in caplog.text
 
 
-def test_a_tokenizer_that_begins_each_text_with_a_token_makes_a_prompt_of_an_empty_one(tmp_path):
+def test_empty_prompts_are_allowed_if_the_tokenizer_adds_a_first_token(tmp_path):
     class Begins(type(tiny_models.tokenizer())):
         def __call__(self, text, **options):
             return super().__call__([f"={one}" for one in text] if isinstance(text, list) else f"={text}", **options)
@@ -166,7 +166,7 @@ def test_a_tokenizer_that_begins_each_text_with_a_token_makes_a_prompt_of_an_emp
     made(tmp_path, Dataset.from_dict({"prompt": [""] * 8}), extra={"processing_class": tokenizer}).train()
 
 
-def test_rows_that_were_filtered_out_are_not_looked_at(tmp_path):
+def test_rows_that_were_filtered_out_are_not_checked(tmp_path):
     data = Dataset.from_dict({"prompt": [None, "1+1=", "", *["2+2="] * 8]})
     made(tmp_path, data.filter(lambda row: row["prompt"]))
     with pytest.raises(ConfigError, match="1 of 8 prompts is empty, row 7 "):
@@ -198,7 +198,7 @@ def test_no_image_is_decoded_and_no_transform_is_run(tmp_path):
     check_prompts(Dataset.from_dict({"prompt": [1] * 8}).with_transform(transform), None)
 
 
-def test_ten_million_prompts_are_looked_through_at_once():
+def test_ten_million_prompts_are_checked_in_under_a_second():
     texts = pyarrow.array([f"What is {i}+{i}?" for i in range(1000)])
     data = Dataset(pyarrow.table({"prompt": texts.take(pyarrow.array(numpy.arange(10**7) % 1000))}))
     start = time.process_time()
@@ -209,7 +209,7 @@ def test_ten_million_prompts_are_looked_through_at_once():
 
 @pytest.mark.parametrize("entry", [False, True])
 @pytest.mark.parametrize("column", ["prompts", "completions"])
-def test_a_column_with_the_name_of_an_argument_of_trls_is_refused(tmp_path, column, entry):
+def test_a_column_named_like_an_argument_of_trl_is_refused(tmp_path, column, entry):
     data = tiny_models.prompts(30).add_column(column, ["x"] * 30)
     for sets in ({"data": data}, {"extra": {"eval_dataset": data}}):
         with pytest.raises(ConfigError, match=rf"_dataset: TRL gives .*rename_column\('{column}', 'old_{column}'\)"):
@@ -217,5 +217,5 @@ def test_a_column_with_the_name_of_an_argument_of_trls_is_refused(tmp_path, colu
 
 
 @pytest.mark.parametrize("column", ["completion", "completion_ids", "log_extra", "trainer_state"])
-def test_a_column_that_trl_leaves_out_or_replaces_is_not(tmp_path, column):
+def test_a_column_that_trl_leaves_out_or_replaces_is_not_refused(tmp_path, column):
     made(tmp_path, tiny_models.prompts(30).add_column(column, ["x"] * 30), max_steps=1).train()

@@ -1,4 +1,4 @@
-"""Dropped groups cost nothing and change nothing: the step is that of a batch that holds the live groups alone."""
+"""Tests of `zero_variance_groups: drop`: a step equals that of a batch with the live groups alone."""
 
 import itertools
 from types import SimpleNamespace
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.long
 
 LOSS_TYPES = TRL_CHOICES["loss_type"]
 NOT_BNPO = [name for name in LOSS_TYPES if name != "bnpo"]
-EIGHT = {"num_generations": 2, "data": tiny_models.prompts(40)}  # groups a batch, of two attempts
-IN_FOUR = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4}  # micro-batches
+EIGHT = {"num_generations": 2, "data": tiny_models.prompts(40)}  # 8 groups per batch, of two attempts each
+IN_FOUR = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4}  # four micro-batches of four rows
 BONUS = {"entropy_coef": 0.5}
 
 
@@ -28,7 +28,7 @@ def train(tmp_path, reward=tiny_models.half_dead, **options):
 
 
 def live_alone(tmp_path, batch_size, live=lambda n: n % 4 < 2, **options):
-    """TRL's trainer on the live prompts only."""
+    """Train TRL's trainer on the live prompts only."""
     options["data"] = tiny_models.prompts(40).filter(lambda row: live(row["number"]))
     return train(tmp_path, tiny_models.digits, cls=GRPOTrainer, per_device_train_batch_size=batch_size, **options)
 
@@ -50,14 +50,15 @@ def test_equals_the_live_groups_alone(tmp_path, loss_type, beta):
 
 
 def test_keeping_them_is_another_step(tmp_path):
-    """The comparison above can fail."""
+    """Without "drop" the losses differ from those of the live groups alone, so `assert_close` can fail."""
     ours = train(tmp_path, per_device_train_batch_size=16, zero_variance_groups="keep")
     theirs = live_alone(tmp_path, 8)
     assert tiny_models.losses(ours) != pytest.approx(tiny_models.losses(theirs), rel=1e-5, abs=2e-6)
 
 
 def test_the_gradient_is_trls_but_for_what_it_is_divided_by(tmp_path):
-    """TRL divides by the tokens of dead groups too, whose advantages are 0."""
+    """TRL also divides by the tokens of dead groups, whose advantages are 0. So our gradient is TRL's times all tokens
+    over live tokens."""
     options = {"per_device_train_batch_size": 16, "max_steps": 1, "optim": "sgd", "learning_rate": 1.0}
     options |= {"max_grad_norm": 1e9, "weight_decay": 0.0}
     before = {
@@ -85,7 +86,7 @@ first_three_of_eight = tiny_models.dead_where(lambda n: n % 8 > 2, "first_three_
     ],
 )
 def test_filler_rows_change_nothing(tmp_path, loss_type, rows, steps, term):
-    """3 of 8 groups of 2 live, 4 micro-batches: two filler rows make the rows divide."""
+    """In most cases 3 of 8 groups of 2 are live, on 4 micro-batches: two filler rows make the batch divide evenly."""
     batching = {"per_device_train_batch_size": rows, "gradient_accumulation_steps": steps}
     options = {**EIGHT, **term, "loss_type": loss_type}
     ours = train(tmp_path, first_three_of_eight, zero_variance_groups="drop", **batching, **options)
@@ -95,13 +96,13 @@ def test_filler_rows_change_nothing(tmp_path, loss_type, rows, steps, term):
     assert tiny_models.logged(ours, "entropy_coef") == tiny_models.logged(theirs, "entropy_coef")
 
 
-# One live group of 3 of 4, on two micro-batches of 6: a dead group stays on as filler.
+# One of 4 groups of 3 is live, on two micro-batches: a dead group stays in the batch as filler.
 FILLED = {"num_generations": 3, "per_device_train_batch_size": 6, "gradient_accumulation_steps": 2}
 FILLED |= {"zero_variance_groups": "drop", "max_steps": 1, "learning_rate": 0.0}
 
 
 def test_filler_under_bnpo_leaves_each_micro_batch_its_own_mean(tmp_path):
-    """bnpo divides by each micro-batch's own tokens: the loss is the mean over the micro-batches with live rows."""
+    """bnpo divides by each micro-batch's own tokens. The loss is the mean over the micro-batches with live rows."""
     ours = train(tmp_path, **FILLED, loss_type="bnpo", data=tiny_models.prompts(3).select([0, 2, 2, 2]))
     micro_losses = []
     for batch in ours._buffered_inputs:
@@ -119,7 +120,7 @@ def test_filler_under_bnpo_leaves_each_micro_batch_its_own_mean(tmp_path):
 
 
 def test_dropped_rows_cost_no_forward_pass(tmp_path, monkeypatch):
-    """Rows through old log-probs, reference and policy: those of the live groups only."""
+    """Only the rows of live groups are forwarded, for the old log-probs, the reference and the policy."""
     seen = []
     original = GRPOTrainer._get_per_token_logps_and_entropies
 
@@ -130,7 +131,7 @@ def test_dropped_rows_cost_no_forward_pass(tmp_path, monkeypatch):
     monkeypatch.setattr(GRPOTrainer, "_get_per_token_logps_and_entropies", counting)
     options = {"beta": 0.1, "num_iterations": 2, "per_device_train_batch_size": 16}
     train(tmp_path, zero_variance_groups="drop", **options)
-    assert sum(seen) == 4 * 8  # old, reference, two passes: 2 live groups of 4 each
+    assert sum(seen) == 4 * 8  # old, reference and two policy passes, each over 2 live groups of 4
     seen.clear()
     train(tmp_path, zero_variance_groups="keep", **options)
     assert sum(seen) == 4 * 16
@@ -160,7 +161,8 @@ def test_completion_table_holds_this_step_only(tmp_path):
 
 
 def test_filler_rows_are_forwarded_as_they_were_sampled(tmp_path):
-    """Behind another mask their log-probs would be far from the old ones, and inf * 0 would reach the loss."""
+    """Filler is forwarded with the attention mask it was sampled with, so that its log-probs stay near the old ones.
+    Otherwise a ratio could be infinite, and inf * 0 would reach the loss."""
     trained = train(tmp_path, tiny_models.one_live_in_four, **FILLED, num_iterations=2)
     filler = 0
     for batch in trained._buffered_inputs:
@@ -171,9 +173,10 @@ def test_filler_rows_are_forwarded_as_they_were_sampled(tmp_path):
     assert filler == 3
 
 
-@pytest.mark.parametrize("loss_type", ["bnpo", "grpo", "dapo"])  # one of each way to divide
+@pytest.mark.parametrize("loss_type", ["bnpo", "grpo", "dapo"])  # one loss type for each way to divide
 def test_filler_leaves_the_entropy_bonus_as_it_is_where_there_is_nothing_else(tmp_path, loss_type):
-    """bnpo too, of which the other part depends on the micro-batches."""
+    """With tiny rewards the loss is the entropy bonus, which filler does not change. This also holds for bnpo, whose
+    policy loss depends on the split into micro-batches."""
 
     def small(completions, number, **kwargs):
         return [1e-5 * value for value in first_three_of_eight(completions, number)]
@@ -191,7 +194,7 @@ ADAPTIVE = {"use_adaptive_entropy": True, "entropy_coef": 0.0, "entropy_coef_del
 
 @pytest.mark.parametrize("mode", ["keep", "drop"])
 def test_batches_without_a_live_group_do_not_move_the_entropy_coefficient(tmp_path, mode):
-    """The entropy of no tokens is no entropy of 0."""
+    """A batch without trained tokens has no entropy. TRL's 0 for it must not raise the coefficient."""
     trained = train(
         tmp_path, tiny_models.always_dead, zero_variance_groups=mode, per_device_train_batch_size=16, **ADAPTIVE
     )
@@ -201,7 +204,7 @@ def test_batches_without_a_live_group_do_not_move_the_entropy_coefficient(tmp_pa
 
 
 def test_steps_of_filler_do_not_move_the_entropy_coefficient(tmp_path):
-    """One live group of 8 on 8 steps: two steps have a row to measure, and the coefficient rises at these alone."""
+    """One of 8 groups is live, on 8 steps. The coefficient rises only at the two steps with a live row."""
     options = {"num_generations": 2, "per_device_train_batch_size": 2, "steps_per_generation": 8, "max_steps": 8}
     options |= {"zero_variance_groups": "drop", "gradient_accumulation_steps": 1, "entropy_target": 10.0}
     trained = train(tmp_path, tiny_models.dead_where(lambda n: n > 0, "the_first"), **options, **ADAPTIVE)
@@ -215,7 +218,7 @@ def test_steps_of_filler_do_not_move_the_entropy_coefficient(tmp_path):
 
 def test_a_step_that_fails_leaves_the_entropy_coefficient(tmp_path, monkeypatch):
     def out_of_memory(self, model, inputs):
-        assert self.entropy_coef * 1.0 != 0.5  # weighed: there is filler
+        assert self.entropy_coef * 1.0 != 0.5  # filler gave the coefficient a weight for this micro-batch
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr(GRPOTrainer, "_compute_loss", out_of_memory)
@@ -243,11 +246,11 @@ def test_an_adapted_entropy_coefficient_has_the_bonus_of_the_live_groups_alone(t
 
 
 def test_micro_batches_of_filler_are_in_no_mean(tmp_path):
-    """8 micro-batches of one row, two of them live: TRL logs an entropy of 0 for the six others."""
+    """Six of 8 micro-batches hold filler alone. TRL logs an entropy of 0 for each, which the mean must leave out."""
     options = {"num_generations": 2, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 8, "beta": 0.1}
     options["data"] = tiny_models.prompts(16)
     trained = train(tmp_path, tiny_models.one_live_in_four, zero_variance_groups="drop", **options)
-    # Of four prompts in a row one is alive: 2 of the 8 groups, 4 of 8 rows.
+    # One of four prompts in a row is alive: 2 of the 8 groups, 4 of the 16 rows.
     whole = train(tmp_path, tiny_models.one_live_in_four, zero_variance_groups="keep", **options)
     assert tiny_models.logged(trained, "groups/trained") == [2, 2]
     assert tiny_models.logged(trained, "entropy")[0] > 0.8 * tiny_models.logged(whole, "entropy")[0]
@@ -265,7 +268,7 @@ def test_batches_without_a_live_group_do_not_move_beta(tmp_path, placement):
 
 
 def test_the_metrics_of_two_rewards_of_one_name_are_both_of_what_was_sampled():
-    """TRL logs both under the name, those of the groups that are trained on."""
+    """TRL logs two rewards of one name under one key. Both values are replaced by those over all sampled groups."""
     made = SimpleNamespace(model=SimpleNamespace(training=True), _metrics={"train": {"mean": [9.0, 1.0, 2.0]}})
     GRPOPlusTrainer._log(made, [("mean", 3.0), ("mean", 4.0)], again=True)
     assert made._metrics["train"] == {"mean": [9.0, 3.0, 4.0]}
@@ -284,7 +287,8 @@ def test_says_when_nothing_can_be_saved(tmp_path, caplog):
     ("mode", "logged"), [("drop", "train"), ("drop", "eval"), ("drop", "every second call"), ("resample", "train")]
 )
 def test_tables_of_completions_with_a_column_that_is_logged_at_times_only(tmp_path, mode, logged):
-    """TRL prints and saves one table of training's and evaluation's rows: a column must be as long as the others."""
+    """A column that a reward logs only at times is padded. TRL makes one table of training's and evaluation's rows, so
+    all columns must have one length."""
     calls = []
 
     def reward(completions, prompts, number, log_extra, trainer_state, **kwargs):

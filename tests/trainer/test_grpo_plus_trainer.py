@@ -1,4 +1,4 @@
-"""The trainer's use of the advantage and KL modules, and what it refuses at construction."""
+"""Tests of the trainer's use of the advantage and KL modules, and of what its construction refuses."""
 
 import copy
 import dataclasses
@@ -26,19 +26,19 @@ pytestmark = pytest.mark.long
 
 EACH_ONCE = [(baseline, "group") for baseline in BASELINES if baseline != "belief"]
 EACH_ONCE += [*(("mean", scale) for scale in SCALES if scale != "prior"), ("belief", "prior")]
-# Of a row before anything is known: the middle of the range, on two attempts.
+# Belief (mean, variance, attempts) about a prompt that was never sampled: the middle of the range, on two attempts.
 NOTHING_KNOWN = (0.5, 0.25, 2.0)
 
 
 def first_batch(trained):
-    """Rewards and advantages of the last generation batch, (P, G) each, as TRL's table holds them."""
+    """Return the last generation batch's rewards and advantages from TRL's table, (P, G) each."""
     (rewards,) = trained._logs["rewards"].values()
     groups = (-1, trained.num_generations)
     return torch.tensor(rewards).view(groups), torch.tensor(trained._logs["advantages"]).view(groups)
 
 
 @pytest.mark.parametrize(("baseline", "scale"), EACH_ONCE[1:])
-def test_advantages_are_the_chosen_ones(tmp_path, baseline, scale):
+def test_advantages_use_the_chosen_baseline_and_scale(tmp_path, baseline, scale):
     lengths = []
 
     def reward(completions, completion_ids, **kwargs):
@@ -64,7 +64,7 @@ def test_advantage_clip(tmp_path):
 
 
 def test_trl_advantages_at_trl_defaults(tmp_path):
-    """Ours with TRL's settings are TRL's: forced by a clip that clips nothing."""
+    """Our own advantages equal TRL's at TRL's settings. A clip that clips nothing makes the trainer use its own."""
     ours = tiny_models.trained(tmp_path, tiny_models.digits, advantage_clip=1e9, max_steps=1)
     stock = tiny_models.trained(tmp_path, tiny_models.digits, cls=GRPOTrainer, max_steps=1)
     torch.testing.assert_close(first_batch(ours)[1], first_batch(stock)[1], rtol=1e-4, atol=1e-5)
@@ -76,7 +76,7 @@ def rising(completions, **kwargs):
 
 @pytest.mark.parametrize(
     ("reward", "options"),
-    # TRL's std of four float32 rewards of 0.3 is not 0; ours never divides by it.
+    # TRL's std of four float32 rewards of 0.3 is not 0. Our trainer never divides by it.
     [(tiny_models.always_dead, {"std_eps": 1e-9}), (rising, {"zero_variance_tolerance": 0.5})],
 )
 def test_a_dead_group_has_no_advantage_at_all(tmp_path, reward, options):
@@ -118,7 +118,7 @@ IN_REWARD = {"beta": 0.1, "kl_estimator": "k1", "kl_placement": "reward"}
     ],
     ids=str,
 )
-def test_a_batch_without_live_groups_is_no_special_case(tmp_path, options):
+def test_a_batch_without_live_groups_leaves_the_weights(tmp_path, options):
     trained = tiny_models.trainer(
         tmp_path, tiny_models.always_dead, zero_variance_groups="drop", max_steps=2, **options
     )
@@ -130,7 +130,7 @@ def test_a_batch_without_live_groups_is_no_special_case(tmp_path, options):
 
 
 @pytest.mark.parametrize(("metric", "alive"), [("total", 0.0), ("rising", 1.0), ("any", 1.0)])
-def test_the_verdict_looks_at_the_metric(tmp_path, metric, alive):
+def test_the_verdict_uses_filter_metric(tmp_path, metric, alive):
     def falling(completions, **kwargs):
         return [-value for value in rising(completions)]
 
@@ -141,7 +141,7 @@ def test_the_verdict_looks_at_the_metric(tmp_path, metric, alive):
 
 
 def test_evaluation_is_trls(tmp_path):
-    """Whatever the options, an evaluation has TRL's loss and metrics."""
+    """An evaluation has TRL's loss and metrics, whatever our options are."""
     options = {"extra": {"eval_dataset": tiny_models.prompts(6), "rollout_func": tiny_models.scripted}, "beta": 0.1}
     changed = {"std_ddof": 0, "scale_rewards": "mad", "kl_estimator": "k2", "zero_variance_groups": "drop"}
     ours = tiny_models.trainer(tmp_path, tiny_models.digits, **options, **changed).evaluate()
@@ -151,7 +151,7 @@ def test_evaluation_is_trls(tmp_path):
 
 
 def test_frac_reward_zero_std_is_per_group(tmp_path):
-    """TRL's is 0 or 1 under scale_rewards="batch"."""
+    """The share of groups with equal rewards counts groups. With scale_rewards="batch" TRL's share is only 0 or 1."""
     options = {"scale_rewards": "batch", "max_steps": 1, "shuffle_dataset": False}
     ours = tiny_models.trained(tmp_path, tiny_models.dead_for_most, **options)
     stock = tiny_models.trained(tmp_path, tiny_models.dead_for_most, cls=GRPOTrainer, **options)
@@ -160,7 +160,7 @@ def test_frac_reward_zero_std_is_per_group(tmp_path):
 
 
 def test_none_rewards(tmp_path):
-    """None is "does not apply": an attempt without any reward has advantage 0 and leaves its siblings' mean alone."""
+    """None means "does not apply". An attempt without any reward has advantage 0 and is not in its group's mean."""
 
     def reward(completions, **kwargs):
         return [None if i % 4 == 3 or i >= 4 else float(i % 4) for i in range(len(completions))]
@@ -174,7 +174,7 @@ def test_none_rewards(tmp_path):
 
 
 def with_moved_reference(folder, **options):
-    """A trainer whose reference is another random model, so that the KL is far from 0 from the first step on."""
+    """Make a trainer whose reference is another random model, so that the KL is far from 0 from the first step on."""
     trained = tiny_models.trainer(
         folder, **{"reward": tiny_models.digits, "beta": 0.2, "learning_rate": 1e-3, **options}
     )
@@ -186,14 +186,17 @@ def with_moved_reference(folder, **options):
 
 
 def trained_from_afar(folder, **options):
-    """One that has trained, and one that starts where it did."""
+    """Return a trainer that has trained, and a second one with the weights from before that training."""
     trained = with_moved_reference(folder, **options)
     trained.train()
     return trained, with_moved_reference(folder, **options)
 
 
 def kl_to_go(trained, start):
-    """Of the only micro-batch, (P, G, T), in the order of TRL's table, and that order: the buffer is shuffled."""
+    """Return the KL to go of the only micro-batch, (P, G, T), and its order.
+
+    The order is that of TRL's table, as places in the micro-batch, which TRL shuffles.
+    """
     (batch,) = trained._buffered_inputs
     to_go = kl.kl_to_go(start._policy_logps(batch), batch["ref_per_token_logps"], batch["completion_mask"])
     texts = tiny_models.tokenizer().batch_decode(batch["completion_ids"], skip_special_tokens=True)
@@ -209,8 +212,11 @@ def kl_to_go(trained, start):
     ),
 )
 def test_our_k3_is_trl_k3(tmp_path, monkeypatch, loss_type, level, weighted):
-    """Our term in TRL's expression gives TRL's loss and weights, off-policy too. Sequence-level importance sampling
-    weighs TRL's KL by the sequence; ours by the token, so there only the unweighted term is the same."""
+    """Our k3 term in TRL's loss gives TRL's losses and weights, also off-policy.
+
+    One case differs. With sequence-level importance sampling TRL weighs the KL by the sequence's ratio, and we weigh
+    it by the token's. There only the unweighted term is the same.
+    """
     monkeypatch.setitem(kl.ESTIMATORS, "ours", kl.ESTIMATORS["k3"])
     options = {"loss_type": loss_type, "importance_sampling_level": level, "use_bias_correction_kl": weighted}
     options |= {"num_iterations": 2, "max_steps": 4}
@@ -234,7 +240,7 @@ def test_the_chosen_estimator_is_what_is_logged_and_added(tmp_path, estimator, w
     logp, ref, mask = start._policy_logps(batch), batch["ref_per_token_logps"], batch["completion_mask"]
     mean = ((kl.penalty(estimator, logp, ref, importance_weighted=weighted) * mask).sum() / mask.sum()).item()
     assert tiny_models.logged(trained, "kl") == pytest.approx([mean], rel=1e-4)
-    # On-policy with zero-mean advantages per token mask the rest of bnpo's loss is the advantages' mean.
+    # On-policy every ratio is 1, so the rest of bnpo's loss is minus the advantages' mean over the tokens.
     policy = -(batch["advantages"].unsqueeze(1) * mask).sum() / mask.sum()
     assert tiny_models.losses(trained)[0] == pytest.approx(policy.item() + 0.2 * mean, abs=1e-4)
     assert trained.args.use_bias_correction_kl is weighted
@@ -262,12 +268,12 @@ def test_kl_in_the_reward(tmp_path, form, scale):
         torch.testing.assert_close(used.view(2, 4, -1), expected, rtol=1e-3, atol=1e-4)
     mean = (to_go[..., 0].sum() / batch["completion_mask"].sum()).item()
     assert tiny_models.logged(trained, "kl")[0] == pytest.approx(mean, rel=1e-3)
-    # All ranks gather it and compute with it: one number a completion, unless each token has its own.
+    # All ranks gather the KL: one number per completion, unless each token has its own.
     assert start._kl_to_go(batch, 2).shape == (8, 1 if form == "sequence" else batch["completion_ids"].shape[1])
 
 
 def test_one_more_scale_and_estimator_are_an_entry_each(tmp_path, monkeypatch):
-    """Added to the dicts, they are options at once, and train."""
+    """A scale and an estimator that are added to the dicts can be named in the options, and train."""
     largest = scales.Scale(lambda rewards: rewards.values.amax(dim=1, keepdim=True), over="group")
     monkeypatch.setitem(SCALES, "largest", largest)
     monkeypatch.setitem(kl.ESTIMATORS, "twice", kl.KLEstimator(lambda log_ratio: 2 * log_ratio.abs(), is_kl=False))
@@ -308,14 +314,18 @@ def test_tied_groups_bear_the_kl_in_the_reward(tmp_path, form, options):
         expected = expected * 4 / 3
     expected = expected.clamp(-0.01, 0.01) if "advantage_clip" in options else expected
     expected = expected if form == "reward_to_go" else expected[..., 0]
-    # A moving average that has seen nothing yet is 1 too, and takes an eps.
+    # The scale is 1 in each case. A running std that has seen no batch is 1 too, plus std_eps, hence the tolerance.
     torch.testing.assert_close(used, expected, rtol=1e-3, atol=1e-5)
     assert tiny_models.logged(trained, "grad_norm")[0] > 1e-3
     assert tiny_models.logged(trained, "groups/alive") == [0.0]
 
 
 def test_the_kl_pulls_as_hard_in_the_reward_as_in_the_loss_when_all_is_solved(tmp_path):
-    """Both estimate the KL's gradient from the same 256 attempts; one token's loss leaves out the later ones' KL."""
+    """If all rewards are equal, the step follows the KL alone, and both placements give similar steps.
+
+    Both estimate the KL's gradient from the same 256 attempts. They differ because the KL in the loss ignores how a
+    token changes the KL of later tokens.
+    """
     options = {"reward": tiny_models.always_dead, "max_steps": 1, "kl_estimator": "k1", "loss_type": "dr_grpo"}
     options |= {"optim": "sgd", "max_grad_norm": 0.0, "per_device_train_batch_size": 256, "num_generations": 128}
     options |= {"advantage_baseline": "leave_one_out"}
@@ -335,7 +345,7 @@ def test_the_kl_pulls_as_hard_in_the_reward_as_in_the_loss_when_all_is_solved(tm
 def test_kl_in_the_reward_is_not_in_the_loss_as_well(tmp_path):
     options = {"kl_estimator": "k1", "kl_placement": "reward", "max_steps": 1}
     trained, _ = trained_from_afar(tmp_path, loss_type="grpo", **options)
-    # On-policy, per-sequence means of one advantage: the loss is minus their mean, which the baseline makes 0.
+    # On-policy, the loss is minus the mean of the advantages, one per sequence. The baseline makes that mean 0.
     assert tiny_models.losses(trained) == pytest.approx([0.0], abs=1e-6)
     assert trained.beta == 0.2
 
@@ -347,12 +357,12 @@ def test_beta_adapts(tmp_path, placement, target, rises):
     trained, _ = trained_from_afar(tmp_path, gradient_accumulation_steps=2, **options)
     betas = [0.2, *tiny_models.logged(trained, "beta")]
     assert len(betas) == 4
-    # Once an optimizer step of 2 x 8 completions, at most 20 % a horizon of 40: 8 %.
+    # Beta changes once per optimizer step of 2 x 8 completions, by at most 20 % per horizon of 40: 8 %.
     assert [b / a for a, b in itertools.pairwise(betas)] == pytest.approx([1.08 if rises else 0.92] * 3)
     assert trained._resume_state()["beta"] == trained.beta
 
 
-# -- refusals
+# -- what construction refuses
 
 
 def refused(tmp_path, match, reward=tiny_models.digits, **options):
@@ -411,7 +421,7 @@ def test_refuses_a_stock_config(tmp_path):
 
 
 def test_makes_its_own_config(tmp_path, monkeypatch):
-    # TRL's default is bf16, which transformers allows on a GPU that has it.
+    # TRL's default is bf16, which transformers allows only on a GPU that supports it.
     monkeypatch.setattr("transformers.training_args.is_torch_bf16_gpu_available", lambda: True)
     monkeypatch.chdir(tmp_path)
     made = made_with(GRPOPlusTrainer, tmp_path, None)
@@ -419,7 +429,7 @@ def test_makes_its_own_config(tmp_path, monkeypatch):
     assert made.args.output_dir.endswith("model-0-GRPO")
 
 
-# -- half of the swap: the config without the trainer
+# -- a user swaps only the config: GRPOPlusConfig with TRL's trainer
 
 
 DROPS = {"zero_variance_groups": "drop", "trace_every": 0, "learning_rate": 1e-3}
@@ -439,7 +449,7 @@ def made_with(cls, folder, config, **extra):
     return cls(model=tiny_models.model_path(folder), reward_funcs=tiny_models.digits, **arguments)
 
 
-def test_options_that_trls_trainer_does_not_know_are_said(tmp_path):
+def test_trls_trainer_warns_of_options_that_it_ignores(tmp_path):
     with pytest.warns(UserWarning, match="no effect") as caught:
         made_with(GRPOTrainer, tmp_path, plus_config(tmp_path, **DROPS))
     (warning,) = [str(warning.message) for warning in caught if "no effect" in str(warning.message)]
@@ -448,7 +458,7 @@ def test_options_that_trls_trainer_does_not_know_are_said(tmp_path):
     assert "learning_rate" not in warning
 
 
-def test_so_they_are_of_a_config_that_a_plus_trainer_had_and_with_a_schedule_of_the_users_own(tmp_path):
+def test_it_warns_also_for_a_used_config_and_with_a_users_schedule(tmp_path):
     config = plus_config(tmp_path, trace_every=0)
     optimizer = torch.optim.SGD(made_with(GRPOPlusTrainer, tmp_path, config).model.parameters(), lr=0.1)
     schedule = torch.optim.lr_scheduler.ConstantLR(optimizer)
@@ -458,10 +468,10 @@ def test_so_they_are_of_a_config_that_a_plus_trainer_had_and_with_a_schedule_of_
 
 
 class Mine(GRPOPlusTrainer):
-    """A user's own."""
+    """A user's own subclass."""
 
 
-def test_nothing_is_said_where_all_is_well(tmp_path):
+def test_no_warning_where_all_options_take_effect(tmp_path):
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*no effect")
         made_with(GRPOTrainer, tmp_path, plus_config(tmp_path))
@@ -474,7 +484,7 @@ def test_nothing_is_said_where_all_is_well(tmp_path):
 
 
 def asdict_of(config):
-    derived = ("generation_batch_size",)  # which TRL refuses beside what it is derived from
+    derived = ("generation_batch_size",)  # TRL refuses it together with the options that it is derived from
     names = [field.name for field in dataclasses.fields(config) if field.init and field.name not in derived]
     return {name: getattr(config, name) for name in names}
 

@@ -1,5 +1,7 @@
-"""What goes to the Hub: the files of a push in the midst of training and of one at the end, with transformers' and the
-Hub client's own code up to the request that would be sent."""
+"""Tests of the files that go to the Hub, in pushes during training and at its end.
+
+The code of transformers and of the Hub client runs up to the request, which is not sent.
+"""
 
 import types
 from pathlib import Path
@@ -22,7 +24,7 @@ PUSHING = {"push_to_hub": True, "hub_model_id": "someone/model"}
 
 
 def intercept(patch):
-    """In place of the Hub, a list of what each commit would add."""
+    """Replace the Hub's requests; return a list that gets the paths of each commit."""
     commits: list[list[str]] = []
 
     def repo(name, **kwargs):
@@ -33,16 +35,16 @@ def intercept(patch):
 
     patch.setattr(huggingface_hub.HfApi, "create_repo", lambda api, name, **kwargs: repo(name))
     patch.setattr(huggingface_hub.HfApi, "create_commit", commit)
-    patch.setattr(huggingface_hub.HfApi, "_validate_yaml", lambda *args, **kwargs: None)  # asks the Hub
+    patch.setattr(huggingface_hub.HfApi, "_validate_yaml", lambda *args, **kwargs: None)  # it would ask the Hub
     patch.setattr(huggingface_hub.hf_api, "is_xet_available", lambda: False, raising=False)
-    if hasattr(transformers.trainer, "create_repo"):  # bound when transformers was imported
+    if hasattr(transformers.trainer, "create_repo"):  # transformers bound the name on import
         patch.setattr(transformers.trainer, "create_repo", repo)
     return commits
 
 
 @pytest.fixture(scope="module")
 def pushed(tmp_path_factory):
-    """A run that pushes at each of two checkpoints and at its end: the trainer, and its commits."""
+    """Return a trainer that pushed at each of two checkpoints and at its end, and its commits."""
     with pytest.MonkeyPatch.context() as patch:
         commits = intercept(patch)
         options = {**PUSHING, "hub_strategy": "all_checkpoints", "hub_always_push": True, "max_steps": 2}
@@ -50,7 +52,7 @@ def pushed(tmp_path_factory):
         extra = {"eval_dataset": tiny_models.prompts(4)}
         trained = tiny_models.trainer(tmp_path_factory.mktemp("pushed"), tiny_models.digits, **options, extra=extra)
         folder = Path(trained.args.output_dir)
-        (folder / "earlier-1" / "rollouts").mkdir(parents=True)  # as the recipes' script makes it
+        (folder / "earlier-1" / "rollouts").mkdir(parents=True)  # where the recipes' script moves a run
         (folder / "earlier-1" / "rollouts" / "train-00000001.jsonl").write_text("{}\n")
         trained.train()
         trained.evaluate()
@@ -67,7 +69,7 @@ def test_the_model_is_uploaded(pushed):
     assert all({"config.json", "tokenizer.json", "README.md", "training_args.bin"} <= set(commit) for commit in whole)
 
 
-def test_prompts_and_completions_stay_at_home(pushed):
+def test_prompts_and_completions_are_not_uploaded(pushed):
     _, commits = pushed
     paths = {path for commit in commits for path in commit}
     assert not [
@@ -82,13 +84,13 @@ def test_checkpoints_that_are_pushed_are_whole(pushed):
     assert all(any(path.endswith("grpo_plus_state_0.pt") for path in commit) for commit in checkpoints)
 
 
-def test_the_hubs_client_is_transformers_own_again(pushed):
+def test_transformers_hub_client_is_restored(pushed):
     names = [name for name in ("hf_api", "upload_folder") if hasattr(transformers.trainer, name)]
     assert names
     assert all(getattr(transformers.trainer, name).__module__ != hub.__name__ for name in names)
 
 
-def test_a_release_that_uploads_in_another_way_is_refused(tmp_path, monkeypatch):
+def test_a_transformers_release_that_uploads_differently_is_refused(tmp_path, monkeypatch):
     for name in ("hf_api", "upload_folder"):
         monkeypatch.delattr(transformers.trainer, name, raising=False)
     with pytest.raises(RuntimeError, match=r"would take rollouts/\*, .* along. Set push_to_hub=False"):
@@ -142,8 +144,8 @@ def test_a_card_of_a_model_without_a_name(tmp_path, name):
     assert 'model="run"' in text
 
 
-def test_what_a_card_of_another_form_says():
-    """A template that has none of the places to put it."""
+def test_a_card_of_another_form_gets_our_parts():
+    """Our parts are added to a model card whose template has none of the expected places."""
     text = hub.completed("# Mine\n", "run", {}, [("digits", 1.0)])
     assert text.startswith("# Mine\n")
     assert "### Rewards\n\n- `digits`, weight 1\n" in text

@@ -1,4 +1,4 @@
-"""A step whose loss or gradient is not finite is not taken: weights, traces, and what a scaler of float16 may skip."""
+"""Tests of the guard: the run stops before a step whose loss or gradient is not finite, unless a scaler skips it."""
 
 import math
 from unittest import mock
@@ -13,16 +13,16 @@ from trl_grpo_plus.traces import reader as traces
 from trl_grpo_plus.trainer.nonfinite_guard import not_finite
 
 
-WRONG = {  # what becomes of a micro-batch's loss: its value, its gradient
+WRONG = {  # how a micro-batch's loss is broken, from the loss and a weight of the model
     "loss": lambda loss, weight: loss * math.nan,
-    "infinite loss": lambda loss, weight: loss + math.inf,  # with a finite gradient
-    "gradient": lambda loss, weight: loss + (0 * weight).sqrt().sum(),  # of a finite loss
+    "infinite loss": lambda loss, weight: loss + math.inf,  # the gradient stays finite
+    "gradient": lambda loss, weight: loss + (0 * weight).sqrt().sum(),  # the loss stays finite
     "large": lambda loss, weight: 30 * loss,
 }
 
 
 class Steps(TrainerCallback):
-    """The weights at each step's end, and how often the optimizer was asked."""
+    """Records the weights after each step, and how often the optimizer was about to step."""
 
     def __init__(self):
         self.weights, self.asked, self.scales = [], 0, []
@@ -35,7 +35,7 @@ class Steps(TrainerCallback):
 
 
 def broken_at(calls, how):
-    """TRL's loss, wrong at the `calls`-th micro-batches."""
+    """Patch TRL's loss: break it in the way `how` at the micro-batches whose numbers are in `calls`."""
     compute, count = GRPOTrainer._compute_loss, iter(range(1000))
 
     def broken(self, model, inputs):
@@ -46,7 +46,8 @@ def broken_at(calls, how):
 
 
 def test_a_loss_without_a_forward_pass_names_no_group(tmp_path):
-    """As Liger's. The last forward pass was that of the old policy, over other rows."""
+    """A fused loss such as Liger's makes no log-probs. Those of the last forward pass are of the old policy on other
+    rows, so the guard must not use them."""
 
     def fused(self, model, inputs):
         return next(model.parameters()).sum() * math.nan
@@ -64,7 +65,7 @@ def test_a_loss_without_a_forward_pass_names_no_group(tmp_path):
 )
 @pytest.mark.parametrize("max_grad_norm", [1.0, pytest.param(0.0, marks=pytest.mark.full)])
 def test_the_run_stops_before_the_step(tmp_path, how, accumulated, call, number, max_grad_norm):
-    """`call` is the first or a later micro-batch of the third step."""
+    """The loss breaks at a micro-batch of the third step: `call` is its first or a later one."""
     options = {"max_steps": 5, "gradient_accumulation_steps": accumulated, "max_grad_norm": max_grad_norm}
     options |= {"save_strategy": "steps", "save_steps": 2, "zero_variance_groups": "drop", "logging_steps": 10}
     trained, steps = tiny_models.trainer(tmp_path, tiny_models.half_dead, **options), Steps()
@@ -82,12 +83,12 @@ def test_the_run_stops_before_the_step(tmp_path, how, accumulated, call, number,
     with path.open() as lines:
         assert len(lines.readlines()) == 8 * accumulated
 
-    again = tiny_models.trainer(tmp_path, tiny_models.half_dead, **options)  # by chance alone it was not finite
+    again = tiny_models.trainer(tmp_path, tiny_models.half_dead, **options)  # without the broken loss the run resumes
     again.train(resume_from_checkpoint=True)
     assert again.state.global_step == 5
 
 
-def test_it_is_taken_where_that_is_asked_for(tmp_path):
+def test_ignore_takes_the_step(tmp_path):
     trained, steps = tiny_models.trainer(tmp_path, max_steps=2, nonfinite_step="ignore"), Steps()
     trained.add_callback(steps)
     with broken_at({1}, "loss"):
@@ -97,24 +98,26 @@ def test_it_is_taken_where_that_is_asked_for(tmp_path):
 
 
 @pytest.mark.parametrize(("trace_every", "words"), [(0, "No attempts are traced."), (2, "train-00000000.jsonl.gz.")])
-def test_what_is_not_traced_is_not_promised(tmp_path, trace_every, words):
+def test_the_message_names_only_traces_that_exist(tmp_path, trace_every, words):
     trained = tiny_models.trainer(tmp_path, trace_every=trace_every, trace_compress=True)
     with broken_at({1}, "loss"), pytest.raises(FloatingPointError, match=words):
         trained.train()
 
 
 def with_scaler(folder, scale, **options):
-    """A trainer with the scaler that fp16 brings, on the CPU."""
+    """Make a trainer on the CPU with the gradient scaler that fp16 uses."""
     trained, steps = tiny_models.trainer(folder, tiny_models.digits, **options), Steps()
     trained.accelerator.scaler = scaler = torch.amp.GradScaler("cpu", init_scale=scale)
-    trained.accelerator.unscale_gradients = lambda: scaler.unscale_(trained.optimizer.optimizer)  # as under fp16
+    # Without fp16, accelerate does not unscale.
+    trained.accelerator.unscale_gradients = lambda: scaler.unscale_(trained.optimizer.optimizer)
     steps.on_step_begin = lambda *args, **kwargs: steps.scales.append(scaler.get_scale())
     trained.add_callback(steps)
     return trained, steps
 
 
 def test_steps_that_a_scaler_skips_stop_nothing(tmp_path):
-    """It begins with a scale at which every gradient overflows, and halves it until none does."""
+    """The scaler starts at a scale at which every gradient overflows. It skips steps and halves its scale until none
+    overflows, and the run goes on."""
     trained, steps = with_scaler(tmp_path, 2.0**127, max_steps=20)
     with broken_at(range(100), "large"):
         trained.train()
@@ -133,7 +136,10 @@ def test_what_is_not_finite_at_every_scale_stops_it(tmp_path):
 
 
 def not_finite_for(numbers, step, parts):
-    """TRL's log-probs, NaN for these prompts: the "loss"'s, which have a gradient, or those that the "batch" holds."""
+    """Patch TRL's log-probs to NaN for the prompts with these numbers.
+
+    `parts` names which: "loss", computed with a gradient, or "batch", those that the batch holds.
+    """
     forward = GRPOTrainer._get_per_token_logps_and_entropies
 
     def broken(self, model, input_ids, *args, **kwargs):
@@ -147,7 +153,7 @@ def not_finite_for(numbers, step, parts):
     return mock.patch.object(GRPOTrainer, "_get_per_token_logps_and_entropies", broken)
 
 
-def test_what_overflows_of_log_probs_that_are_finite():
+def test_differences_of_finite_log_probs_that_overflow_are_found():
     logps, old = torch.tensor([[-1.0, -2.0], [-100.0, 0.0]]), torch.tensor([[-1.0, -99.0], [-1.0, 0.0]])
     parts = {"log-probs": logps, "log-probs when sampled": old, "log-probs of the reference": old}
     of = {"log-probs": [False, False], "log-probs when sampled": [False, False]}
@@ -170,7 +176,7 @@ def test_what_overflows_of_log_probs_that_are_finite():
     ],
 )
 def test_the_groups_are_named_of_which_it_comes(tmp_path, parts, options, words):
-    """A step of two micro-batches, over which the rows of a group are shuffled."""
+    """The message names each group at fault once, although its rows are shuffled over two micro-batches."""
     options = {"gradient_accumulation_steps": 2, "shuffle_dataset": False, **options}
     trained = tiny_models.trainer(tmp_path, tiny_models.half_dead, **options)
     step = 0 if "steps_per_generation" in options else 1

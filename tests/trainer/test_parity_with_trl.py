@@ -1,4 +1,4 @@
-"""With every new option at its default the trainer is TRL's: same losses, same weights, bit for bit."""
+"""Tests that the trainer with all new options at their defaults equals TRL's in losses and weights, bit for bit."""
 
 import pytest
 import tiny_models
@@ -52,13 +52,13 @@ def test_trl_scales_are_trl(tmp_path, scale_rewards, aggregation):
 
 @pytest.mark.parametrize("aggregation", ["sum_then_normalize", "normalize_then_sum"])
 def test_rewards_without_weight_are_trl(tmp_path, aggregation):
-    """Nothing but the KL is trained on."""
+    """The only reward has weight 0, so the run trains on the KL alone."""
     options = {"reward_weights": [0.0], "multi_objective_aggregation": aggregation, "beta": 0.5, "num_iterations": 2}
     tiny_models.assert_same(*both(tmp_path, **options, weight_decay=0.1))
 
 
 def test_epochs_and_evaluation_are_trl(tmp_path):
-    """Two shuffled epochs with evaluation between: the sampler and the random state are TRL's too."""
+    """Two shuffled epochs with evaluations between steps: the sampler and the random state equal TRL's."""
     options = {"eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 8, "max_steps": 8}
     ours, theirs = both(
         tmp_path, **options, data=tiny_models.prompts(8), extra={"eval_dataset": tiny_models.prompts(4)}
@@ -69,7 +69,7 @@ def test_epochs_and_evaluation_are_trl(tmp_path):
 
 
 def test_a_stream_is_trl(tmp_path):
-    """It ends in the midst and begins again, shuffled anew."""
+    """The stream ends during the run and begins again, in another order."""
     assert_same(*both(tmp_path, data=tiny_models.prompts(6).to_iterable_dataset(), max_steps=5, num_iterations=2))
 
 

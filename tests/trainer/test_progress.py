@@ -1,4 +1,4 @@
-"""The line that is printed for each log entry."""
+"""Tests of the line that is printed for each log entry."""
 
 import pytest
 import tiny_models
@@ -30,7 +30,7 @@ def test_a_step_on_the_batch_of_an_earlier_one_says_so(tmp_path, capsys):
 
 @pytest.mark.parametrize("kind", [ProgressCallback, PrinterCallback])
 @pytest.mark.parametrize(("without_bars", "slim"), [(False, SlimProgress), (True, SlimPrinter)])
-def test_progress_of_a_scripts_own_stays_beside_it(tmp_path, kind, without_bars, slim):
+def test_a_scripts_own_progress_callback_stays(tmp_path, kind, without_bars, slim):
     own = type("Own", (kind,), {})()
     made = tiny_models.trainer(tmp_path, tiny_models.digits, disable_tqdm=without_bars, extra={"callbacks": [own]})
     shown = [one for one in made.callback_handler.callbacks if isinstance(one, ProgressCallback | PrinterCallback)]

@@ -1,4 +1,4 @@
-"""Dead groups are replaced by fresh prompts, within the rounds allowed; nothing that was found is thrown away."""
+"""Tests of resampling: fresh prompts replace dead groups within the allowed rounds, and live groups are kept."""
 
 import copy
 import itertools
@@ -21,13 +21,13 @@ pytestmark = pytest.mark.long
 
 
 class Recorder:
-    """A reward that remembers the prompt numbers of each call; a row varies where `script(call, number)` is true."""
+    """A reward that remembers each call's prompt numbers. A group is alive where `script(call, number)` is true."""
 
     __name__ = "recorder"
 
     def __init__(self, script):
         self.script = script
-        self.batches = []  # one list of calls per generation batch; a call is the numbers of its prompts, in order
+        self.batches = []  # a list of calls per generation batch; each call is a list of prompt numbers, in order
         self.step = None
 
     def __call__(self, completions, number, trainer_state, **kwargs):
@@ -94,7 +94,7 @@ def test_no_prompt_twice_in_a_step(tmp_path):
 
 
 def test_a_small_dataset_ends_the_rounds_early_and_says_so(tmp_path, caplog):
-    """7 prompts, 4 a step: 3 fresh ones, then none."""
+    """With 7 prompts and 4 per step, the first round finds 3 fresh prompts and the second finds none."""
     MultiProcessAdapter.warning_once.cache_clear()
     trained, batches = train(tmp_path, never, data=tiny_models.prompts(7), max_resample_rounds=5)
     assert [[len(call) for call in calls] for calls in batches] == [[4, 3]] * 3
@@ -104,7 +104,7 @@ def test_a_small_dataset_ends_the_rounds_early_and_says_so(tmp_path, caplog):
 
 @pytest.mark.parametrize(("fallback", "trained_groups"), [("drop", 1), ("keep", 4)])
 def test_live_groups_are_kept_when_rounds_run_out(tmp_path, fallback, trained_groups):
-    """One group comes alive in the last round; the three others stay dead."""
+    """One group is alive in the last round. The three others stay dead."""
     first = []
 
     def script(call, n):
@@ -127,7 +127,7 @@ def test_fallback_raise_says_what_to_do(tmp_path):
 
 
 def test_steps_and_schedule_end_where_they_should(tmp_path):
-    """Two epochs of 12 prompts, 4 a step: 6 steps however many prompts are resampled; the rate is linear to 0."""
+    """Two epochs of 12 prompts with 4 per step take 6 steps, whatever is resampled. The learning rate equals TRL's."""
     options = {"data": tiny_models.prompts(12), "num_train_epochs": 2, "max_steps": -1}
     ours, batches = train(tmp_path, lambda call, n: n % 3 == 0, **options)
     stock = tiny_models.trained(
@@ -136,21 +136,21 @@ def test_steps_and_schedule_end_where_they_should(tmp_path):
     assert ours.state.global_step == stock.state.global_step == 6
     for key in ("learning_rate", "epoch"):
         assert tiny_models.logged(ours, key) == tiny_models.logged(stock, key)
-    # A shuffled epoch neither skips nor repeats a prompt, whatever was resampled beside it.
+    # The dealt prompts of an epoch are each prompt once, whatever was resampled.
     dealt = [calls[0] for calls in batches]
     assert sorted(flat(dealt[:3])) == sorted(flat(dealt[3:])) == list(range(12))
     assert dealt[:3] != dealt[3:]
 
 
 def test_resampled_prompts_do_not_repeat_within_a_pass(tmp_path):
-    """30 prompts, 4 a step and 4 resampled: no prompt is resampled twice before all but the deferred ones were."""
+    """Of 30 prompts each step deals 4 and resamples 4. In 6 steps the 24 resampled prompts are all different."""
     _, batches = train(tmp_path, lambda call, n: call == 1, max_steps=6)
     resampled = flat(calls[1] for calls in batches)
     assert len(resampled) == len(set(resampled)) == 24
 
 
 def test_two_groups_with_one_prompt_stay_two(tmp_path):
-    """Rows 0 and 1 bear the same text; one is dead, the other alive."""
+    """Rows 0 and 1 have the same prompt text. One group is alive and the other is dead."""
     data = Dataset.from_dict({"prompt": ["1+1=", "1+1=", "2+2=", "3+3="], "number": [0, 1, 2, 3]})
     options = {"data": data, "zero_variance_groups": "drop", "shuffle_dataset": False, "max_steps": 1}
     trained, _ = train(tmp_path, lambda call, n: n != 1, **options)
@@ -160,7 +160,7 @@ def test_two_groups_with_one_prompt_stay_two(tmp_path):
 
 
 def test_the_columns_follow_their_rows(tmp_path):
-    """What a reward logs about a row, its prompt and its completion stay together through the exchange."""
+    """After groups are exchanged, a reward's logged value still stands beside its own prompt and completion."""
 
     def reward(completions, prompts, number, log_extra, **kwargs):
         log_extra("note", [f"{p}|{c}|{n}" for p, c, n in zip(prompts, completions, number, strict=True)])
@@ -199,8 +199,8 @@ def test_a_rollout_func_of_another_length_is_refused(tmp_path):
         resample(tmp_path, zero_variance_groups="drop", extra={"rollout_func": rollout})
 
 
-def test_evaluation_is_left_alone(tmp_path):
-    """Evaluation scores each row of its dataset once, resamples nothing and leaves the stream where it was."""
+def test_evaluation_resamples_nothing(tmp_path):
+    """Evaluation scores each row of its dataset once, resamples nothing and leaves the stream's position."""
     reward = Recorder(never)
     options = {"zero_variance_groups": "resample", "per_device_eval_batch_size": 8, "eval_strategy": "steps"}
     trained = tiny_models.trainer(tmp_path, reward, **options, extra={"eval_dataset": tiny_models.prompts(6)})
@@ -232,7 +232,7 @@ def chat_tokenizer(ending=""):
 
 
 def chats(text, **columns):
-    """30 conversations of one message."""
+    """Make a dataset of 30 conversations of one message each."""
     prompts = [[{"role": "user", "content": text.format(i)}] for i in range(30)]
     return Dataset.from_dict({"prompt": prompts, **columns})
 
@@ -261,7 +261,7 @@ def test_resampled_rows_have_the_columns_that_dealt_rows_have(tmp_path):
 
 
 def test_lora(tmp_path):
-    """An adapter, its reference by switching it off, another KL estimator, and resampling."""
+    """Resampling trains only the adapter. The reference of its KL is the model without the adapter."""
     lora = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
     options = {"beta": 0.1, "kl_estimator": "k2", "zero_variance_groups": "resample", "learning_rate": 0.1}
     options |= {"per_device_train_batch_size": 16, "extra": {"peft_config": lora}}
@@ -275,7 +275,7 @@ def test_lora(tmp_path):
 
 
 def test_rows_that_share_a_prompt_are_fresh(tmp_path):
-    """Tasks may differ in another column only, such as a seed that a rollout function reads."""
+    """Rows with one prompt text are different rows: they may differ in a column that a rollout function reads."""
     data = Dataset.from_dict({"prompt": ["1+1="] * 30, "number": list(range(30))})
     trained, batches = train(tmp_path, lambda call, n: n % 2 == 0, data=data, max_steps=2)
     assert min(tiny_models.logged(trained, "groups/rounds")) > 0
@@ -283,7 +283,7 @@ def test_rows_that_share_a_prompt_are_fresh(tmp_path):
 
 
 def test_each_attempt_has_objects_of_its_own(tmp_path):
-    """A rollout that adds turns to its prompt, and a reward that takes from a list column, reach no sibling."""
+    """If a rollout appends to its prompt, or a reward pops from a list column, no sibling sees the change."""
     lengths, taken = [], []
 
     def rollout(prompts, trainer):
@@ -306,15 +306,15 @@ def test_each_attempt_has_objects_of_its_own(tmp_path):
     assert [len(set(taken[i : i + 4])) for i in range(0, len(taken), 4)] == [1] * 32
 
 
-# -- a row is known by its index in the dataset
+# -- rows are identified by their index in the dataset
 
 
 class Picture:
-    """Known by its address alone."""
+    """A value that equals only itself."""
 
 
 def odd_columns(rows):
-    """A transform: columns that JSON cannot hold, or only by an address, or in the process's own order."""
+    """Transform rows: add columns that JSON cannot hold, that print an address, or whose order differs by process."""
     return {
         **rows,
         "tags": [{f"tag {n}", "a", "b", "c"} for n in rows["number"]],
@@ -336,7 +336,7 @@ DATA = {
 
 
 class Columns(Recorder):
-    """A recorder of the columns too."""
+    """A `Recorder` that also keeps the columns that it was called with."""
 
     def __call__(self, completions, number, **columns):
         number = [int(n) for n in number]
@@ -346,28 +346,28 @@ class Columns(Recorder):
 
 @pytest.mark.parametrize("data", DATA.values(), ids=DATA.keys())
 @pytest.mark.parametrize("workers", [0, 2])
-def test_whatever_the_columns_no_row_comes_twice_and_none_bears_its_index(tmp_path, data, workers):
+def test_no_row_comes_twice_and_no_index_is_added_for_any_columns(tmp_path, data, workers):
     reward = Columns(never)
     options = {"max_resample_rounds": 4, "dataloader_num_workers": workers, "steps_per_generation": 2, "max_steps": 4}
     resample(tmp_path, reward, data=data, dataloader_prefetch_factor=2 if workers else None, **options)
     assert len(reward.batches) == 2
     for calls in reward.batches:
-        assert len(flat(calls)) == len(set(flat(calls))) == 4 * 8 - 2  # all there are
+        assert len(flat(calls)) == len(set(flat(calls))) == 4 * 8 - 2  # all 30 rows
     (columns,) = reward.columns
     of_trl = {"prompts", "completion_ids", "trainer_state", "log_extra", "log_metric"}
     assert set(columns) - of_trl == set(data[0]) - {"prompt", "number"}
 
 
 @pytest.mark.parametrize("remove", [False, True])
-def test_a_dataset_that_repeats_itself_is_as_many_rows(tmp_path, remove):
-    """Equal rows are two, as they are for TRL's sampler."""
+def test_equal_rows_of_a_dataset_are_different_rows(tmp_path, remove):
+    """Rows with equal contents count as different rows, as they do for TRL's sampler."""
     data = Dataset.from_dict({"prompt": ["1+1="] * 30, "number": [1] * 30})
     trained = resample(tmp_path, tiny_models.always_dead, data=data, remove_unused_columns=remove)
     assert tiny_models.logged(trained, "groups/generated") == [16] * 3
 
 
 @pytest.mark.parametrize("data", ["plain", "some columns", "tensors", "vectors"])
-def test_rows_of_another_dataloader_are_known_by_their_content(tmp_path, data):
+def test_rows_of_another_dataloader_are_identified_by_content(tmp_path, data):
     class WithoutIndices(GRPOPlusTrainer):
         def get_train_dataloader(self):
             return GRPOTrainer.get_train_dataloader(self)
@@ -377,8 +377,8 @@ def test_rows_of_another_dataloader_are_known_by_their_content(tmp_path, data):
     assert [sorted(flat(calls)) for calls in reward.batches] == [list(range(30))] * 3
 
 
-def test_a_sampler_may_look_into_the_dataset(tmp_path):
-    """One that deals by a column, which it reads from what it is given."""
+def test_a_sampler_may_read_the_dataset(tmp_path):
+    """A sampler that orders rows by a column can read the column from the dataset that it is given."""
 
     class Ordered(GRPOPlusTrainer):
         def _get_train_sampler(self, dataset=None):
@@ -392,16 +392,16 @@ def test_a_sampler_may_look_into_the_dataset(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["keep", "drop"])
-def test_only_resampling_looks_at_indices(tmp_path, mode):
+def test_without_resampling_the_dataloader_reads_the_dataset_itself(tmp_path, mode):
     trained = tiny_models.trainer(tmp_path, zero_variance_groups=mode)
     assert trained.get_train_dataloader().dataset is trained.train_dataset
 
 
-# -- what only some rollouts bring
+# -- fields that only some rollouts return
 
 
 def one_round_brings(which, extra, tokens="ab"):
-    """A `rollout_func` whose rounds begin with another token each; round `which` of a batch brings `extra` too."""
+    """Make a `rollout_func` whose completions in round r begin with `tokens[r]`. Round `which` returns `extra` too."""
     came = []
 
     def rollout(prompts, trainer):
@@ -416,7 +416,10 @@ def one_round_brings(which, extra, tokens="ab"):
 
 
 def one_batch(tmp_path, rollout, **options):
-    """The batch after a round with two live groups of four, and a second one with two more."""
+    """Train one step on a batch of two rounds with two live groups each.
+
+    Return the trainer, the batch and each completion's first token.
+    """
     options = {"max_steps": 1, "extra": {"rollout_func": rollout}, "shuffle_dataset": False, **options}
     trained, _ = train(tmp_path, lambda call, n: call == 1 or n % 2 == 0, **options)
     assert tiny_models.logged(trained, "groups/trained") == [4]
@@ -427,7 +430,7 @@ def one_batch(tmp_path, rollout, **options):
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_an_env_mask_that_one_round_brings_is_kept(tmp_path, which):
+def test_an_env_mask_of_one_round_is_kept(tmp_path, which):
     rollout = one_round_brings(which, lambda ids: {"env_mask": [[0] + [1] * (len(row) - 1) for row in ids]})
     _, batch, letters = one_batch(tmp_path, rollout)
     masked = letters == tiny_models.tokenizer().convert_tokens_to_ids("ab"[which])
@@ -436,14 +439,14 @@ def test_an_env_mask_that_one_round_brings_is_kept(tmp_path, which):
     assert batch["num_items_in_batch"] == batch["completion_mask"].sum() - 8
 
 
-def test_masks_and_log_probs_that_another_rank_brings_are_this_ranks_too(monkeypatch):
+def test_fields_of_another_rank_are_carried_on_this_rank_too(monkeypatch):
     monkeypatch.setattr(exchange, "gather_object", lambda own: [*own, (True, {True}, True, {"note"})])
     assert exchange.carried([Attempt({}, "p", [1], [2], "c")], "1.14.2") == (True, True, True, {"note"})
 
 
 @pytest.mark.skipif(not tiny_models.KNOWS_NAN, reason="TRL 1.10 trains on NaN; see the next test")
 @pytest.mark.parametrize("which", [0, 1])
-def test_log_probs_that_one_round_brings_are_kept_and_the_others_not_a_number(tmp_path, which):
+def test_log_probs_of_one_round_are_kept_and_the_others_are_nan(tmp_path, which):
     rollout = one_round_brings(which, lambda ids: {"logprobs": [[-1.0] * len(row) for row in ids]})
     options = {"off_policy_mask_threshold": 0.5, "num_iterations": 2, "max_steps": 2}
     trained, batch, letters = one_batch(tmp_path, rollout, **options)
@@ -456,7 +459,7 @@ def test_log_probs_that_one_round_brings_are_kept_and_the_others_not_a_number(tm
     assert all(weight.isfinite().all() for weight in tiny_models.weights(trained).values())
 
 
-def test_log_probs_that_one_round_brings_are_refused_where_trl_would_train_on_nan(tmp_path, monkeypatch):
+def test_log_probs_of_one_round_are_refused_if_trl_would_train_on_nan(tmp_path, monkeypatch):
     monkeypatch.setattr("trl.__version__", "1.10.0")
     rollout = one_round_brings(1, lambda ids: {"logprobs": [[-1.0] * len(row) for row in ids]})
     with pytest.raises(ValueError, match=r"logprobs for some attempts.* TRL 1\.10\.0 cannot .*for all or for none"):

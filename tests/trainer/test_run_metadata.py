@@ -1,4 +1,4 @@
-"""What run.json says of a run."""
+"""Tests of the facts about a run in run.json."""
 
 import json
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ from trl_grpo_plus.trainer.run_metadata import changed_options, dataset_name, de
 PLAIN = {"report_to": "none", "use_cpu": True}
 
 
-def test_of_the_options_those_are_told_that_are_not_at_their_defaults():
+def test_changed_options_are_those_not_at_their_defaults():
     assert changed_options(GRPOPlusConfig("out", **PLAIN)) == {"use_cpu": True}
     options = {"learning_rate": 1e-4, "steps_per_generation": 2, "bf16": False, "zero_variance_groups": "drop"}
     options |= {
@@ -33,7 +33,7 @@ def tell(rewards, weights, about):
     return rewards
 
 
-def test_options_hold_no_secret_and_no_place():
+def test_changed_options_hold_no_secret_and_no_path():
     secret = {"hub_token": "hf_1", "hub_model_id": "me/hidden", "push_to_hub": True, "run_name": "hidden"}
     secret |= {"vllm_server_base_url": "http://hidden", "logging_dir": "/hidden", "resume_from_checkpoint": "/hidden"}
     secret = {name: value for name, value in secret.items() if name in GRPOPlusConfig.__dataclass_fields__}
@@ -42,7 +42,7 @@ def test_options_hold_no_secret_and_no_place():
     assert told == {"use_cpu": True, "model_init_kwargs": {"dtype": "float32", "not shown": 1}}
 
 
-def test_a_data_set_of_the_hub_is_named_and_one_from_code_is_not():
+def test_a_dataset_of_the_hub_is_named_and_one_made_in_code_is_not():
     rows = Dataset.from_list([{"prompt": "a"}])
     assert dataset_name(rows) is None
     rows.info.dataset_name = "json"
@@ -54,7 +54,7 @@ def test_a_data_set_of_the_hub_is_named_and_one_from_code_is_not():
     assert dataset_name([{"prompt": "a"}]) is None
 
 
-def test_a_run_is_described_without_another_configuration():
+def test_describing_a_run_leaves_accelerates_state():
     args = GRPOPlusConfig("out", **PLAIN)
     before = dict(PartialState._shared_state)
     model = SimpleNamespace(config=SimpleNamespace(_name_or_path="me/model"))
@@ -69,7 +69,7 @@ def test_a_run_is_described_without_another_configuration():
     assert describe(args, object(), [1])["model"] == "object"
 
 
-def test_a_runs_folder_has_it(tmp_path):
+def test_a_runs_folder_holds_its_metadata(tmp_path):
     trained = tiny_models.trainer(tmp_path, tiny_models.half_dead, max_steps=1, zero_variance_groups="drop")
     trained.train()
     about = traces.about(tmp_path / "run")

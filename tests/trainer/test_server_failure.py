@@ -1,4 +1,4 @@
-"""What is told when the vLLM server of a run fails, with a server that answers as it is told to, or not at all."""
+"""Tests of the message when a run's vLLM server fails, with a local server that gives errors, or with none."""
 
 import http.server
 import os
@@ -19,9 +19,9 @@ from trl_grpo_plus.trainer import progress
 from trl_grpo_plus.trainer.vllm_server import ServerFailed, naming_server
 
 
-GONE = "http://127.0.0.1:9"  # nobody listens there
+GONE = "http://127.0.0.1:9"  # no server listens on this port
 LOST = "Connection closed by peer [127.0.0.1]:17283."
-# As TRL's client asks, but at once.
+# The retries of TRL's client, without its waits.
 RETRIES = {"connect": 1, "read": 1, "status": 1, "status_forcelist": [500], "allowed_methods": ["POST"]}
 
 
@@ -57,7 +57,7 @@ def ask(url):
 
 
 def told(args, error, step=12):
-    """The text and the class of what is raised in the place of an error, which a function may raise."""
+    """Raise `error`, or call it if it is a function; return the text and the class of the error that the user gets."""
 
     def fail():
         with naming_server(args, step):
@@ -92,8 +92,8 @@ def test_a_server_is_named_by_host_and_port():
     assert told(args, lambda: ask(f"{GONE}/v1/completions"))[0].startswith(f"the vLLM server at {GONE} failed")
 
 
-def test_a_server_that_does_not_come_is_named():
-    """TRL's own error."""
+def test_a_server_that_does_not_start_is_named():
+    """TRL raises this error if the server does not answer when the run begins."""
     error = ConnectionError(f"The vLLM server can't be reached at {GONE} after 240.0 seconds. Make sure the server is")
     text, kind = told(served(GONE), error, None)
     assert kind is ServerFailed
@@ -101,28 +101,32 @@ def test_a_server_that_does_not_come_is_named():
 
 
 def lose():
-    """Fail as a collective of torch does when another process has ended."""
+    """Raise the error of a torch collective whose peer has ended.
+
+    The error is told by the module that raises it, so the code runs under the name of torch's module.
+    """
     exec("raise RuntimeError(LOST)", {"LOST": LOST, "__name__": "torch.distributed.distributed_c10d"})
 
 
-def test_a_process_that_loses_the_one_that_asks_names_the_server_too(monkeypatch):
+def test_a_process_whose_peer_ended_names_the_server_too(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     text, kind = told(served(GONE), lose)
     assert kind is ServerFailed
     assert f"{GONE} failed after step 12: it does not answer, and another process ended ({LOST})" in text
 
 
-def test_other_errors_pass(up, monkeypatch):
+def test_errors_without_a_failed_server_stay_as_they_are(up, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert told(served(up), lose) == (LOST, RuntimeError)  # the server answers
+    assert told(served(up), lose) == (LOST, RuntimeError)  # the server still answers, so it did not cause this
     assert told(served(GONE), RuntimeError("no room")) == ("no room", RuntimeError)
     assert told(served(GONE), ConnectionError("a reward's")) == ("a reward's", ConnectionError)
-    assert told(served(up), lambda: ask(f"{GONE}/judge"))[1] is requests.ConnectionError  # a reward's own server
+    # The server that fails is another one, such as a reward's.
+    assert told(served(up), lambda: ask(f"{GONE}/judge"))[1] is requests.ConnectionError
     assert told(served(GONE, vllm_mode="colocate"), RuntimeError(LOST)) == (LOST, RuntimeError)
     assert told(served(GONE, use_vllm=False), RuntimeError(LOST)) == (LOST, RuntimeError)
 
 
-def test_the_trainer_names_it_with_the_steps_done(tmp_path):
+def test_the_trainer_names_the_server_and_the_steps_done(tmp_path):
     def rollout(prompts, trainer):
         if trainer.state.global_step == 1:
             ask(f"{GONE}/v1/completions")
@@ -135,15 +139,15 @@ def test_the_trainer_names_it_with_the_steps_done(tmp_path):
 
 
 def started(folder, monkeypatch):
-    """A script's process as it begins."""
+    """Set up the arguments and names of a script's process as it begins."""
     monkeypatch.setattr(sys, "argv", ["grpo", "--config", "arithmetic_cpu", "--output_dir", str(folder)])
     monkeypatch.setattr(train, "launched_as", lambda: ("trl-grpo-plus", "run", "my_run.yaml"))
     monkeypatch.setattr("trl_grpo_plus.launch.command_line.launched_as", train.launched_as)
-    monkeypatch.setattr(progress, "hush", lambda: None)  # for good
+    monkeypatch.setattr(progress, "hush", lambda: None)  # it would silence the process until its end
 
 
 @pytest.mark.parametrize(("local_rank", "saved"), [("0", True), ("0", False), ("1", True)])
-def test_the_run_ends_with_one_message_a_node_and_a_command(tmp_path, monkeypatch, capsys, local_rank, saved):
+def test_the_run_ends_with_one_message_per_node_and_a_command(tmp_path, monkeypatch, capsys, local_rank, saved):
     def fails(*parsed):
         monkeypatch.setenv("LOCAL_RANK", local_rank)
         raise ServerFailed(f"the vLLM server at {GONE} failed after step 12: no.")
@@ -164,7 +168,7 @@ def test_the_run_ends_with_one_message_a_node_and_a_command(tmp_path, monkeypatc
     assert (resume if saved else again) in printed
 
 
-def test_the_launcher_prints_it_after_what_the_other_processes_say(tmp_path, monkeypatch, capsys):
+def test_the_launcher_prints_the_servers_error_last(tmp_path, monkeypatch, capsys):
     def fails(*parsed):
         raise ServerFailed("the vLLM server failed.") if rank == 0 else RuntimeError(LOST)
 
@@ -179,9 +183,9 @@ def test_the_launcher_prints_it_after_what_the_other_processes_say(tmp_path, mon
         raise ChildFailedError("grpo", failures)
 
     rank = 0
-    monkeypatch.setattr(train, "lost_process", str)  # this process is alone
+    monkeypatch.setattr(train, "lost_process", str)  # no other process exists, so keep the error as it is
     for name in ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", launchers.STARTED_BY):
-        monkeypatch.setenv(name, "")  # the launcher sets them
+        monkeypatch.setenv(name, "")  # the launcher sets these; monkeypatch restores them afterwards
     monkeypatch.setitem(launchers.LAUNCHERS, "two", launchers.Launcher("", list, "launcher_of_two:entry"))
     monkeypatch.setitem(sys.modules, "launcher_of_two", SimpleNamespace(entry=entry))
     monkeypatch.setattr(sys, "argv", ["launcher_main", "two"])

@@ -1,4 +1,4 @@
-"""A folder or a model's name that cannot work, and a text for a number: one line when the trainer is made."""
+"""Tests of the errors for a wrong folder, a wrong model name and a text instead of a number."""
 
 import re
 
@@ -38,7 +38,7 @@ def test_a_mistyped_models_folder_is_named(tmp_path, monkeypatch):
             ConfigError, match=re.escape(f"model={name!r}: there is no such folder. Did you mean tiny?")
         ):
             made(name, output_dir="out")
-    with pytest.raises(OSError, match="We couldn't connect"):  # an id on the Hub keeps transformers' error
+    with pytest.raises(OSError, match="We couldn't connect"):  # an id on the Hub keeps transformers' own error
         made("nobody/none", output_dir="out")
 
 

@@ -1,4 +1,4 @@
-"""A subclass that overrides TRL's methods gets what it gets of TRL's trainer, and all options look at its results."""
+"""Tests of subclasses that override TRL's methods: they train as with TRL's, and all options use their results."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from trl_grpo_plus.traces import reader
 
 
 def adding(cls):
-    """A trainer whose rewards are TRL's and the completion's tokens modulo 3."""
+    """Make a subclass that adds the completion's length in tokens, modulo 3, to TRL's rewards."""
 
     class Adding(cls):
         def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
@@ -23,7 +23,7 @@ def adding(cls):
 
 
 def scoring(cls):
-    """A trainer that scores without its reward functions."""
+    """Make a subclass that scores without its reward functions."""
 
     class ScoringItself(cls):
         def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
@@ -33,7 +33,7 @@ def scoring(cls):
 
 
 def judging(cls):
-    """A trainer whose model judges what it wrote, by what it writes next."""
+    """Make a subclass whose model generates again, and scores by the second completion's tokens."""
 
     class JudgingItself(cls):
         def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
@@ -44,7 +44,7 @@ def judging(cls):
 
 
 def choosing(cls):
-    """A trainer that samples again if its rewards call for it."""
+    """Make a subclass that samples a batch again if the mean reward is at most 0.5."""
 
     class Choosing(cls):
         def _generate(self, prompts):
@@ -57,11 +57,11 @@ def choosing(cls):
 
 
 def writing(cls):
-    """A trainer that samples without a model."""
+    """Make a subclass whose completions do not come from a model."""
 
     class WritingItself(cls):
         def _generate(self, prompts):
-            made = [[5, 15, 1] if i % 2 else [5, 1] for i in range(len(prompts))]  # "2a" and "2"
+            made = [[5, 15, 1] if i % 2 else [5, 1] for i in range(len(prompts))]  # the texts are "2a" and "2"
             asked = self.processing_class(list(prompts))["input_ids"]
             texts = self.processing_class.batch_decode(made, skip_special_tokens=True)
             return asked, made, None, texts, None, {}, None, []
@@ -82,8 +82,8 @@ def test_with_all_options_off_it_trains_as_on_trls(tmp_path, subclass):
 @pytest.mark.parametrize(
     "options", [{"zero_variance_groups": "drop"}, {"zero_variance_groups": "resample"}, {"std_ddof": 0}], ids=str
 )
-def test_verdicts_advantages_and_traces_are_of_the_rewards_that_it_returns(tmp_path, subclass, options):
-    """The reward function itself would leave no group alive."""
+def test_verdicts_advantages_and_traces_use_the_subclasss_rewards(tmp_path, subclass, options):
+    """Groups are alive by the subclass's rewards. By the reward function alone, none would be."""
     trained = tiny_models.trained(tmp_path, tiny_models.always_dead, subclass(GRPOPlusTrainer), **options)
     assert tiny_models.logged(trained, "groups/alive")[0] > 0
     assert any(tiny_models.losses(trained))
@@ -92,11 +92,11 @@ def test_verdicts_advantages_and_traces_are_of_the_rewards_that_it_returns(tmp_p
     assert len(set(rewards)) > 1
     best, worst = (group[rewards.index(of(rewards))] for of in (max, min))
     assert best["advantage"] > 0 > worst["advantage"]
-    # Nothing of a batch stays on the trainer.
+    # The batch's stand-ins for these methods are removed from the trainer.
     assert not {"_generate", "_calculate_rewards"} & vars(trained).keys()
 
 
-def test_rewards_are_asked_for_once_a_round(tmp_path):
+def test_rewards_are_computed_once_per_round(tmp_path):
     class Counting(GRPOPlusTrainer):
         calls = 0
 

@@ -1,4 +1,4 @@
-"""A run that is stopped after a checkpoint and resumed ends with the weights of one that never stopped."""
+"""Tests that a run which is stopped and resumed ends with the weights of a run that never stopped."""
 
 import json
 import os
@@ -45,14 +45,14 @@ CASES = {
 
 @pytest.fixture(scope="module", params=CASES.values(), ids=CASES.keys())
 def whole(request, tmp_path_factory):
-    """A run that never stopped, and its options."""
+    """Return a trainer whose run never stopped, and its options."""
     options = {"max_steps": 9, "save_strategy": "steps", "save_steps": 5, **request.param}
     trained = tiny_models.trained(tmp_path_factory.mktemp("whole"), **options)
     return trained, options
 
 
 @pytest.mark.parametrize("stop", [pytest.param(5, marks=pytest.mark.full), 6])
-def test_resumed_is_uninterrupted(tmp_path, whole, stop):
+def test_a_resumed_run_equals_one_that_never_stopped(tmp_path, whole, stop):
     whole, options = whole
     stopped = tiny_models.trainer(tmp_path, **options)
     stopped.add_callback(tiny_models.StopAt(stop))
@@ -65,12 +65,12 @@ def test_resumed_is_uninterrupted(tmp_path, whole, stop):
     tiny_models.assert_same(resumed, whole)
     for metric in ("groups/alive", "beliefs/skill", "selection/resting", "rollouts"):
         assert tiny_models.logged(resumed, metric) == tiny_models.logged(whole, metric)
-    assert resumed._recorder.state_dict() == whole._recorder.state_dict()  # what the alarms remember
+    assert resumed._recorder.state_dict() == whole._recorder.state_dict()  # the state of the alarms
     assert not tiny_models.same_weights(tiny_models.weights(stopped), tiny_models.weights(whole))
 
 
 class Preempted(TrainerCallback):
-    """Asks transformers at the beginning of a step to save a checkpoint, as SIGTERM does: before the optimizer's."""
+    """Requests a checkpoint at the beginning of a step, as SIGTERM does. It is saved before the optimizer steps."""
 
     def __init__(self, trainer, step):
         self.trainer, self.step = trainer, step
@@ -81,7 +81,7 @@ class Preempted(TrainerCallback):
                 callback.jit_manager.is_checkpoint_requested = True
 
 
-def test_saved_before_the_optimizers_step_it_is_resumed_with_this_steps_micro_batches(tmp_path):
+def test_a_checkpoint_saved_before_the_optimizers_step_keeps_its_micro_batches(tmp_path):
     options = {"gradient_accumulation_steps": 2, "steps_per_generation": 4, "max_steps": 5}
     whole = tiny_models.trained(tmp_path / "whole", **options)
     stopped = tiny_models.trainer(tmp_path, enable_jit_checkpoint=True, **options)
@@ -94,7 +94,7 @@ def test_saved_before_the_optimizers_step_it_is_resumed_with_this_steps_micro_ba
 
 
 def test_a_trainer_that_was_interrupted_within_a_step_resumes_exactly(tmp_path):
-    """As in a notebook, where the same trainer trains again."""
+    """A user interrupts a trainer in a notebook, and the same trainer trains again."""
 
     class Interrupting(TrainerCallback):
         def on_substep_end(self, args, state, control, **kwargs):
@@ -114,7 +114,7 @@ def test_a_trainer_that_was_interrupted_within_a_step_resumes_exactly(tmp_path):
         assert tiny_models.logged(interrupted, metric) == tiny_models.logged(whole, metric)
 
 
-@pytest.mark.parametrize("rows", [30, 6])  # the last step is within an epoch, and ends one
+@pytest.mark.parametrize("rows", [30, 6])  # 30: the last step is within an epoch; 6: it ends one
 def test_resumed_from_its_last_step_it_trains_no_more(tmp_path, rows):
     options = {"max_steps": 3, "save_strategy": "steps", "save_steps": 1, "data": tiny_models.prompts(rows)}
     whole = tiny_models.trained(tmp_path, **RESAMPLE, **options)
@@ -127,8 +127,8 @@ def test_resumed_from_its_last_step_it_trains_no_more(tmp_path, rows):
     assert steps == [entry["step"] for entry in whole.state.log_history]
 
 
-def test_with_other_rows_it_is_resumed_exactly_from_then_on(tmp_path):
-    """The 5 steps are in the second epoch of 6 rows, and in the first of 20."""
+def test_after_a_resume_with_other_rows_later_resumes_are_exact(tmp_path):
+    """The checkpoint after 5 steps is in the second epoch of 6 rows, but in the first epoch of 20 rows."""
     options = {"save_strategy": "steps", "save_steps": 1}
     tiny_models.trained(tmp_path, max_steps=5, data=tiny_models.prompts(6), **options)
     with_more = [tiny_models.trainer(tmp_path, max_steps=9, data=tiny_models.prompts(20), **options) for _ in range(2)]
@@ -154,7 +154,7 @@ def test_resuming_with_another_dataset_says_so(tmp_path):
 
 
 @pytest.mark.parametrize("options", [RESAMPLE, BELIEFS, {**BELIEFS, "prompt_selection": "shuffle"}], ids=str)
-def test_a_training_set_that_a_script_sets_is_that_of_the_next_training(tmp_path, caplog, options):
+def test_the_next_training_uses_a_newly_set_training_set(tmp_path, caplog, options):
     before, after = tiny_models.prompts(30), tiny_models.prompts(40).select(range(30, 40))
     trained = tiny_models.trained(tmp_path, data=before, **options)
     trained.train_dataset = after
@@ -164,10 +164,10 @@ def test_a_training_set_that_a_script_sets_is_that_of_the_next_training(tmp_path
     assert {row["prompt"] for group in groups for row in group} <= set(after["prompt"])
     assert ("the beliefs about prompts start anew" in caplog.text) == (options is not RESAMPLE)
     if options is not RESAMPLE:
-        assert groups[0][0]["belief"]["attempts"] == 2  # the prior's
+        assert groups[0][0]["belief"]["attempts"] == 2  # a belief with nothing but the prior
 
 
-def test_an_output_dir_that_a_script_sets_gets_what_is_sampled_next(tmp_path):
+def test_the_next_traces_go_to_a_newly_set_output_dir(tmp_path):
     trained = tiny_models.trained(tmp_path, extra={"eval_dataset": tiny_models.prompts(2)}, max_steps=1)
     before = (tmp_path / "run/rollouts/train-00000000.jsonl").read_bytes()
     trained.args.output_dir = str(tmp_path / "second")
@@ -188,7 +188,7 @@ def first_step(run):
     return [group for group in traces.groups(run) if group[0]["step"] == 0]
 
 
-@pytest.mark.parametrize("resume", [None, "auto"])  # there is no checkpoint
+@pytest.mark.parametrize("resume", [None, "auto"])  # "auto" finds no checkpoint
 def test_prompts_of_two_training_sets_keep_their_beliefs(tmp_path, caplog, resume):
     trained = tiny_models.trained(tmp_path, data=tiny_models.prompts(4), **BELIEFS, belief_id="number")
     trained.train_dataset = tiny_models.prompts(6).select([5, 4, 3, 2, 1, 0])
@@ -272,15 +272,17 @@ def test_another_batch_layout_generates_anew(tmp_path, caplog):
 
 
 def test_a_batch_of_another_layout_is_used_up_like_any_other(tmp_path):
-    """Saved in the midst of a batch of four steps; resumed with batches of three, one is made for the next three."""
+    """The checkpoint is in the middle of a batch of four steps, and the resumed run makes batches of three. It first
+    uses up the old batch, then makes one for the next three steps."""
     checkpoint = checkpointed(tmp_path, steps_per_generation=4)
     resumed = tiny_models.trainer(tmp_path, steps_per_generation=3, max_steps=5)
     resumed.train(resume_from_checkpoint=str(checkpoint))
     assert tiny_models.logged(resumed, "rollouts") == [4 * 8, 4 * 8 + 3 * 8]
 
 
-def test_the_state_is_there_before_the_checkpoint_counts(tmp_path):
-    """trainer_state.json, the last file that a resume needs, comes after ours: a kill between leaves no half state."""
+def test_our_state_is_saved_before_the_checkpoint_counts_as_complete(tmp_path):
+    """Our state is written before trainer_state.json, the last file that a resume needs. So a process that is killed
+    between the two leaves no checkpoint that looks complete."""
     folder = checkpointed(tmp_path, **RESAMPLE)
     assert json.loads((folder / "trainer_state.json").read_text())["global_step"] == 2
     ours, last = (folder / name for name in ("grpo_plus_state_0.pt", "trainer_state.json"))
@@ -302,7 +304,7 @@ FOLLOWED = {
 
 @pytest.fixture(scope="module")
 def followed(tmp_path_factory):
-    """A run whose reference model follows the policy, with a checkpoint of each step."""
+    """Return a trainer whose reference model followed the policy, with a checkpoint of each step."""
     return tiny_models.trained(tmp_path_factory.mktemp("followed"), **FOLLOWED, save_strategy="steps", save_steps=1)
 
 
@@ -316,7 +318,7 @@ def test_a_reference_that_follows_is_resumed_exactly_from_every_checkpoint(tmp_p
         assert tiny_models.same_weights(resumed.ref_model.state_dict(), followed.ref_model.state_dict())
         saved = torch.load(f"{followed.args.output_dir}/checkpoint-{step}/grpo_plus_reference.pt", weights_only=True)
         references.add(saved["lm_head.weight"].sum().item())
-    assert len(references) == 3  # as it began, and after steps 2 and 4
+    assert len(references) == 3  # the first reference, and those of the syncs after steps 2 and 4
 
 
 def test_a_reference_that_is_gone_is_refused_and_one_that_was_never_there_is_told(tmp_path, followed, caplog):
@@ -335,5 +337,5 @@ def test_a_reference_that_is_gone_is_refused_and_one_that_was_never_there_is_tol
     assert "saved without the reference model: it starts anew" in caplog.text
 
 
-def test_a_reference_is_saved_where_it_moves_alone(tmp_path):
+def test_a_reference_that_does_not_move_is_not_saved(tmp_path):
     assert not list(checkpointed(tmp_path, beta=0.1).glob("grpo_plus_reference*"))

@@ -1,4 +1,7 @@
-"""What trl_grpo_plus/trainer/ relies on in TRL (trl_private_names.py says why). A new TRL release fails here first."""
+"""Tests of the parts of TRL that trl_grpo_plus/trainer/ relies on; trl_private_names.py has the reasons.
+
+If a new release of TRL changes such a part, these tests fail and name it.
+"""
 
 import functools
 import inspect
@@ -29,17 +32,17 @@ def broken(what, why):
     return f"TRL {trl.__version__}: {what}. trl_grpo_plus/trainer/ relies on it ({why}): read the change, adapt it."
 
 
-def test_the_trainer_takes_what_trls_takes_in_its_order():
+def test_the_trainers_arguments_are_trls_in_trls_order():
     ours = list(inspect.signature(plus.GRPOPlusTrainer).parameters.values())
     theirs = list(inspect.signature(GRPOTrainer).parameters.values())
     assert [(each.name, each.default) for each in ours[:-1]] == [(each.name, each.default) for each in theirs]
-    assert ours[-1].kind is inspect.Parameter.VAR_KEYWORD  # a later TRL's
+    assert ours[-1].kind is inspect.Parameter.VAR_KEYWORD  # takes the arguments of later releases of TRL
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_method(name):
     assert not (told := trl_releases.changed(GRPOTrainer, name)), broken(told, METHODS[name])
-    if (known := trl_releases.SEAMS[name]) is not None:  # what a user's run would only be told if it were given
+    if (known := trl_releases.SEAMS[name]) is not None:  # users' runs accept more optional parameters
         assert list(inspect.signature(getattr(GRPOTrainer, name)).parameters)[1:] == known, METHODS[name]
 
 
@@ -50,10 +53,10 @@ def test_each_method_that_is_needed_is_pinned():
     assert inherited <= set(METHODS)
 
 
-def test_a_release_in_which_a_method_is_gone_or_takes_something_else_is_refused():
+def test_a_release_with_a_missing_or_changed_method_is_refused():
     class Changed(GRPOTrainer):
         def _generate(self, prompts, images):
-            """Another signature."""
+            """Take other parameters than TRL's."""
 
     words = r"TRL 1.10 to 1.16; this is TRL 2.0.0 with .*, where test_trl_contract's _generate takes \['prompts', 'im"
     with pytest.raises(ImportError, match=words):
@@ -63,7 +66,7 @@ def test_a_release_in_which_a_method_is_gone_or_takes_something_else_is_refused(
 
 
 def signature_of_generate(text):
-    """A trainer whose `_generate` has these parameters."""
+    """Make a trainer class whose `_generate` has these parameters."""
     scope: dict = {}
     exec(f"def _generate({text}): ...", scope)
     return type("Changed", (GRPOTrainer,), {"_generate": scope["_generate"]})
@@ -73,7 +76,7 @@ MORE = ["images=None", "*, images=None", "*rest, **more"]
 
 
 @pytest.mark.parametrize("more", MORE)
-def test_a_method_that_may_be_given_more_is_no_reason_to_refuse(more):
+def test_new_optional_parameters_are_accepted(more):
     trl_releases.check(signature_of_generate(f"self, prompts, {more}"), "1.16.0")
 
 
@@ -81,7 +84,7 @@ def test_a_method_that_may_be_given_more_is_no_reason_to_refuse(more):
     "text",
     ["self", "self, inputs", "self, images=None, prompts=None", "self, prompts, *, images", "self, prompts, images"],
 )
-def test_one_that_must_be_given_more_or_something_else_is_refused(text):
+def test_new_required_or_renamed_parameters_are_refused(text):
     with pytest.raises(ImportError, match="_generate takes"):
         trl_releases.check(signature_of_generate(text), "1.16.0")
 
@@ -90,8 +93,8 @@ HANDED_ON = {"_get_train_sampler", "_prepare_inputs", "_compute_loss", "_save_ch
 HANDED_ON |= {"_load_optimizer_and_scheduler", "_get_grad_norm", "_get_per_token_logps_and_entropies"}
 
 
-def test_what_a_newer_release_gives_beside_is_handed_on(tmp_path, monkeypatch):
-    """Each of these takes `more` in TRL, and is given it by TRL."""
+def test_new_arguments_of_a_newer_release_are_handed_on(tmp_path, monkeypatch):
+    """TRL's methods take a new parameter `more` and TRL passes it. Our overrides hand it on to TRL's methods."""
     seen = set()
 
     def taking_more(name, method):
@@ -114,7 +117,7 @@ def test_what_a_newer_release_gives_beside_is_handed_on(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("version", "warns"), [("1.9.2", True), ("1.10.0", False), ("1.16.3", False), ("1.17.0.dev0", True), ("2.0", True)]
 )
-def test_a_release_that_nobody_has_tried_is_warned_of(version, warns):
+def test_an_untested_release_gives_a_warning(version, warns):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         trl_releases.check(GRPOTrainer, version)
@@ -124,7 +127,7 @@ def test_a_release_that_nobody_has_tried_is_warned_of(version, warns):
     ] == [True] * warns
 
 
-def test_what_is_asked_of_pip_begins_with_the_oldest_release():
+def test_the_package_requires_the_oldest_tested_release():
     asked = next(line for line in requires("trl-grpo-plus") if re.match(r"trl[>=<!]", line))
     assert set(asked.removeprefix("trl").split(",")) == {f">={trl_releases.OLDEST}", "!=1.15.0"}
 
@@ -184,7 +187,7 @@ def test_what_log_probs_take():
     assert passed_on or wanted <= set(parameters), broken(f"log-probs take {list(parameters)}", "KL in the reward")
 
 
-def test_by_what_the_tools_of_a_prompt_with_images_are_known():
+def test_what_follows_generation_for_environments_and_images():
     source = inspect.getsource(GRPOTrainer._generate_and_score_completions)
     _, after = source.split("self._generate(")
     for line in ["for name in self._batch_environments", "images is not None and self.log_multimodal"]:
@@ -192,8 +195,8 @@ def test_by_what_the_tools_of_a_prompt_with_images_are_known():
 
 
 @pytest.mark.parametrize("cls", [GRPOTrainer, GRPOPlusTrainer])
-def test_a_trainer_made_without_init_is_told_what_its_rollout_function_lacks(cls):
-    """As TRL's own tests make one, with the attributes that generation reads and no more."""
+def test_a_trainer_without_init_names_the_missing_keys_of_its_rollout(cls):
+    """TRL's own tests make such trainers, with no attributes but those that generation reads."""
     bare = cls.__new__(cls)
     bare.accelerator = SimpleNamespace(device=torch.device("cpu"), is_main_process=True)
     bare.args, bare.model = SimpleNamespace(report_to=[]), SimpleNamespace(training=True)
@@ -203,7 +206,7 @@ def test_a_trainer_made_without_init_is_told_what_its_rollout_function_lacks(cls
         bare._generate(["prompt"])
 
 
-def test_what_an_evaluation_is_told():
+def test_the_evaluation_loop_takes_a_prefix():
     parameters = inspect.signature(GRPOTrainer.evaluation_loop).parameters
     assert "metric_key_prefix" in parameters, broken("evaluation_loop takes no prefix", "the traces name the split")
 
@@ -243,7 +246,7 @@ def test_what_a_sampler_has(trained):
         assert hasattr(sampler, name), broken(f"the sampler has no {name}", "resuming in a later epoch")
 
 
-def test_where_the_length_of_an_epoch_is(trained):
+def test_the_steps_of_an_epoch_are_in_the_initial_training_values(trained):
     dataloader = trained.get_train_dataloader()
     steps = trained.set_initial_training_values(trained.args, dataloader)[1]
     accumulated = trained.args.gradient_accumulation_steps

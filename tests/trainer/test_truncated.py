@@ -1,4 +1,4 @@
-"""A group whose every token is masked has nothing to train on: it is dead, whatever its rewards."""
+"""Tests of groups whose tokens are all masked: they are dead, whatever their rewards."""
 
 import pytest
 import tiny_models
@@ -12,26 +12,28 @@ MASKED["data"] = tiny_models.prompts(40)
 
 
 def cut_off(prompts, trainer):
-    """As `tiny_models.scripted`; of four prompts in a row all attempts at the third run into the limit, and the first
-    two attempts at the fourth."""
+    """Sample as `tiny_models.scripted`, with some attempts cut off at the limit.
+
+    Of each four prompts in a row, these are all attempts at the third and the first two attempts at the fourth.
+    """
     sampled = tiny_models.scripted(prompts, trainer)
     first_row = trainer.accelerator.process_index * len(prompts)
     for i, (prompt, ids) in enumerate(zip(prompts, sampled["completion_ids"], strict=True)):
         attempt = (first_row + i) % trainer.num_generations
         if int(prompt[:2]) % 4 == 2 or (int(prompt[:2]) % 4 == 3 and attempt < 2):
-            del ids[-1]  # the end of sequence
+            del ids[-1]  # the end-of-sequence token
     return sampled
 
 
 def outside(prompts, trainer):
-    """As `tiny_models.scripted`; at every other prompt the policy writes no token itself."""
+    """Sample as `tiny_models.scripted`, with no token written by the policy at prompts with an even number."""
     sampled = tiny_models.scripted(prompts, trainer)
     pairs = zip(prompts, sampled["completion_ids"], strict=True)
     return {**sampled, "env_mask": [[int(prompt[:2]) % 2] * len(ids) for prompt, ids in pairs]}
 
 
 def differing(completions, **kwargs):
-    """Another reward for each of four attempts."""
+    """Give each attempt of a group of four another reward."""
     return [0.1 * (i % 4) for i in range(len(completions))]
 
 
@@ -48,7 +50,7 @@ def kept(tmp_path_factory):
     return train(tmp_path_factory.mktemp("kept"))
 
 
-def test_it_is_told_apart(kept):
+def test_a_masked_group_has_the_verdict_truncated(kept):
     assert groups(kept, "alive", "truncated", "tied") == {"alive": 0.75, "truncated": 0.25, "tied": 0.0}
     rows = [row for group in traces.groups(kept.args.output_dir) for row in group]
     traced = {(row["reference"]["number"] % 4 == 2, row["verdict"], row["kept"], row["reason"]) for row in rows}
@@ -56,7 +58,7 @@ def test_it_is_told_apart(kept):
     assert tiny_models.logged(kept, "groups/trained") == [3, 3]
 
 
-def test_trls_share_of_equal_rewards_is_about_rewards(kept, tmp_path):
+def test_masked_groups_do_not_change_trls_share_of_equal_rewards(kept, tmp_path):
     theirs = train(tmp_path, cls=GRPOTrainer)
     assert (
         tiny_models.logged(kept, "frac_reward_zero_std")
@@ -70,17 +72,17 @@ def test_trls_share_of_equal_rewards_is_about_rewards(kept, tmp_path):
     ("options", "verdicts"),
     [
         ({"mask_truncated_completions": False}, {"alive": 1.0, "truncated": 0.0, "tied": 0.0}),
-        # Nothing to train on wins over equal rewards.
+        # `truncated` comes before `tied`.
         ({"reward": tiny_models.always_dead}, {"alive": 0.0, "truncated": 0.25, "tied": 0.75}),
     ],
 )
-def test_it_takes_the_mask_and_no_rewards(tmp_path, options, verdicts):
+def test_the_verdict_truncated_needs_the_mask_and_ignores_rewards(tmp_path, options, verdicts):
     assert groups(train(tmp_path, max_steps=1, **options), *verdicts) == verdicts
 
 
 @pytest.mark.parametrize("loss_type", ["dapo", "grpo"])
-def test_it_is_dropped(tmp_path, loss_type):
-    """The step is that of the other groups alone."""
+def test_a_masked_group_is_dropped(tmp_path, loss_type):
+    """The losses equal those of the other groups alone."""
     dropped = train(tmp_path, zero_variance_groups="drop", loss_type=loss_type)
     assert groups(dropped, "truncated", "trained") == {"truncated": 0.25, "trained": 3}
     rows = [row for group in traces.groups(tmp_path / "run") for row in group]
@@ -90,19 +92,19 @@ def test_it_is_dropped(tmp_path, loss_type):
     assert tiny_models.losses(dropped) == pytest.approx(tiny_models.losses(alone), rel=1e-5, abs=2e-6)
 
 
-def test_it_is_replaced(tmp_path):
+def test_a_masked_group_is_replaced(tmp_path):
     trained = train(tmp_path, zero_variance_groups="resample", max_resample_rounds=5)
     assert sum(tiny_models.logged(trained, "groups/truncated")) > 0
     assert tiny_models.logged(trained, "groups/trained") == [4, 4]
     assert all(rounds > 0 for rounds in tiny_models.logged(trained, "groups/rounds"))
 
 
-def test_a_rollout_that_wrote_no_token_is_nothing_to_train_on(tmp_path):
+def test_a_group_without_tokens_of_the_policy_is_truncated(tmp_path):
     trained = train(tmp_path, outside, zero_variance_groups="drop", mask_truncated_completions=False)
     assert groups(trained, "alive", "truncated", "trained") == {"alive": 0.5, "truncated": 0.5, "trained": 2}
 
 
-def test_evaluations_are_judged_too(kept, tmp_path):
+def test_groups_of_an_evaluation_have_verdicts_too(kept, tmp_path):
     extra = {"rollout_func": cut_off, "eval_dataset": tiny_models.prompts(4)}
     options = {"mask_truncated_completions": True, "per_device_eval_batch_size": 8, "extra": extra}
     tiny_models.trainer(tmp_path, differing, **options).evaluate()

@@ -1,4 +1,4 @@
-"""Baselines and advantage functions of the user's own that read columns of the dataset."""
+"""Tests of a user's own baselines and advantage functions that read columns of the dataset."""
 
 import json
 from dataclasses import replace
@@ -32,7 +32,7 @@ SHAPES = {
 
 
 def rewards_and_advantages(trained):
-    """Of each attempt of the last batch: its prompt's number, reward, advantage."""
+    """Return (prompt's number, reward, advantage) for each attempt of the last batch."""
     logs = trained._logs
     numbers = [int(prompt[:2]) for prompt in logs["prompt"]]
     return list(zip(numbers, logs["rewards"]["half_dead"], logs["advantages"], strict=True))
@@ -40,7 +40,7 @@ def rewards_and_advantages(trained):
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("options", [BASELINE, {"advantage_estimator": f"{FILE}:total_less_expected"}])
-def test_each_group_has_its_own_value(tmp_path, options, shape):
+def test_each_group_uses_its_own_value_of_the_column(tmp_path, options, shape):
     options = {**options, **shape, **DATA, "max_steps": 2, "per_device_train_batch_size": 32}
     trained = tiny_models.trained(tmp_path, tiny_models.half_dead, **options)
     rows = [row for row in rewards_and_advantages(trained) if row[2]]
@@ -53,7 +53,8 @@ def test_each_group_has_its_own_value(tmp_path, options, shape):
 
 @pytest.mark.parametrize("per_token", [True, False])
 def test_with_a_kl_in_the_reward_a_tied_group_learns_from_the_kl_alone(per_token):
-    """As with each baseline that ships: a column says nothing about the KL."""
+    """A tied group's rewards give no advantage, as with shipped baselines. A column does not estimate the KL, so no
+    baseline is subtracted from the KL."""
     rewards = torch.tensor([[1.0, 0.0, torch.nan], [1.0, 1.0, 1.0]], dtype=torch.float64)
     to_go = torch.zeros(2, 3, 4, dtype=torch.float64)
 
@@ -106,7 +107,7 @@ def test_a_result_of_another_shape_is_refused(tmp_path):
         (3, "advantage_baseline=3 is not one of"),
     ],
 )
-def test_what_is_none_is_refused(name, words):
+def test_names_of_no_baseline_are_refused(name, words):
     with pytest.raises(ValueError, match=words):
         baseline_of(name)
 
@@ -118,7 +119,7 @@ def test_the_configuration_takes_paths_and_refuses_other_words(tmp_path):
         GRPOPlusConfig(**common, advantage_baseline="leave_one")
 
 
-def test_a_function_may_change_what_it_gets():
+def test_a_function_may_change_its_arguments_in_place():
     rewards = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
     given = rewards.clone()
     values = compute(given, baseline_of(f"{FILE}:in_place"), "mean", eps=0.0)
@@ -127,7 +128,7 @@ def test_a_function_may_change_what_it_gets():
 
 
 @pytest.mark.parametrize("form", ["torch", "numpy"])
-def test_a_column_is_of_plain_values_whatever_the_datasets_format(tmp_path, form):
+def test_a_column_has_plain_values_in_any_format_of_the_dataset(tmp_path, form):
     data = DATA["data"].with_format(form, columns=["expected", "number"], output_all_columns=True)
     trained = tiny_models.trainer(tmp_path, tiny_models.digits, **BASELINE, data=data, max_steps=1)
     seen = []
@@ -142,7 +143,7 @@ def test_a_column_is_of_plain_values_whatever_the_datasets_format(tmp_path, form
     assert {type(value) for values in seen for value in values["expected"]} == {float}
 
 
-def test_the_recipe_is_checked_for_it_before_a_model_is_loaded(tmp_path):
+def test_the_preflight_checks_the_column_and_the_function(tmp_path):
     wrong = GRPOPlusConfig(str(tmp_path), use_cpu=True, bf16=False, report_to="none", **BASELINE)
     recipe = SimpleNamespace(training=wrong, stands=True, train_set=tiny_models.prompts(4))
     (row,) = preflight.remembered(recipe)
@@ -154,8 +155,8 @@ def test_the_recipe_is_checked_for_it_before_a_model_is_loaded(tmp_path):
     assert "has no function 'nobody'" in row.text
 
 
-def test_a_function_of_python_is_the_one_at_its_path(tmp_path):
-    """The same advantages; the configuration and the traces hold its path, as a checkpoint must."""
+def test_a_function_object_works_as_its_path_does(tmp_path):
+    """A function given as an object works as its path does. The configuration holds the path, since it is saved."""
     by_path, by_function = (
         tiny_models.trained(
             tmp_path / str(number),

@@ -1,4 +1,4 @@
-"""What log-probs tell of the weights that vLLM samples with, on policies and engines that are simulated."""
+"""Tests of the check that vLLM has the current weights, on simulated policies and engines."""
 
 import contextlib
 import re
@@ -19,7 +19,7 @@ PROMPTS, TOKENS, LENGTH, ROWS = 64, 30, 40, 16
 MEAN, MOST, MOVED = "sampler/logp_difference/mean", "sampler/logp_difference/max", "sampler/policy_moved"
 
 
-# -- the decision
+# -- the finding of one comparison
 
 
 KEPT = {"kept": 3, "agreed": 0.01}
@@ -33,13 +33,13 @@ KEPT = {"kept": 3, "agreed": 0.01}
         ({"difference": 0.11}, "apart"),
         ({"difference": 0.11, "base": 0.03}, "adapter"),
         ({"difference": 0.11, "base": 0.05}, "apart"),
-        ({"difference": 0.04, **KEPT, "moved": 0.04}, None),  # so little may be noise
+        ({"difference": 0.04, **KEPT, "moved": 0.04}, None),  # less than BEHIND times the noise
         ({"difference": 0.06, **KEPT, "moved": 0.06}, "stale"),
-        ({"difference": 0.06, "kept": 3, "agreed": 0.03, "moved": 0.06}, None),  # it was half of it already
+        ({"difference": 0.06, "kept": 3, "agreed": 0.03, "moved": 0.06}, None),  # half of it was there at first
         ({"difference": 0.04, "kept": 3, "agreed": 1e-6, "moved": 0.04}, None),
         ({"difference": 0.06, "kept": 3, "agreed": 1e-6, "moved": 0.06}, "stale"),
-        ({"difference": 0.06, **KEPT, "moved": 0.2}, None),  # it would be farther off
-        ({"difference": 0.06, **KEPT, "moved": 0.01}, None),  # it cannot be so far off
+        ({"difference": 0.06, **KEPT, "moved": 0.2}, None),  # stale weights would differ by more
+        ({"difference": 0.06, **KEPT, "moved": 0.01}, None),  # stale weights could not differ by so much
         ({"difference": 0.5, **KEPT, "moved": 0.2}, "stale"),
         ({"difference": 0.5, **KEPT, "moved": 1.4}, "stale"),
         ({"difference": 0.5, **KEPT, "moved": 0.9, "base": 0.01}, "adapter"),
@@ -70,12 +70,12 @@ def test_the_text_has_the_numbers_and_where_to_look():
         ({"difference": 0.05}, True),
         ({"difference": 0.06}, False),
         ({"difference": 0.02, **KEPT, "moved": 0.2}, True),
-        ({"difference": 0.02, **KEPT, "moved": 0.19}, False),  # not certain yet
+        ({"difference": 0.02, **KEPT, "moved": 0.19}, False),  # the policy has not moved far enough to be sure
         ({"difference": 0.06, **KEPT, "moved": 5.0}, False),
     ],
     ids=str,
 )
-def test_what_is_kept_to_compare_by(seen, agrees):
+def test_when_an_agreement_is_sure(seen, agrees):
     assert Comparison(most=1.0, **seen).agrees == agrees
 
 
@@ -89,7 +89,7 @@ def test_apart():
     assert apart(first.bfloat16(), first, mask).dtype == torch.float32
 
 
-# -- when it can be told
+# -- when log-probs can be compared
 
 
 PLAIN = [{}, {"temperature": 0.7}, {"top_k": -1}, {"generation_kwargs": {"seed": 3, "stop": ["\n"]}}]
@@ -100,21 +100,20 @@ OTHERS += [{"generation_kwargs": {"min_tokens": 5}}, {"vllm_structured_outputs_r
 
 
 @pytest.mark.parametrize("options", [*PLAIN, *OTHERS], ids=str)
-def test_what_makes_log_probs_of_another_distribution(tmp_path, options):
+def test_options_that_make_log_probs_incomparable(tmp_path, options):
     assert logprob_options(GRPOConfig(str(tmp_path), **CPU, **options)) == (list(options) if options in OTHERS else [])
 
 
-def test_a_server_may_leave_the_temperature_out(tmp_path):
+def test_log_probs_of_a_server_may_lack_the_temperature(tmp_path):
     options = {"temperature": 0.7, "vllm_mode": "server", "vllm_importance_sampling_correction": False}
     assert logprob_options(GRPOConfig(str(tmp_path), **CPU, **options)) == ["temperature"]
 
 
-# -- whole runs, of a policy that has logits for each prompt, (PROMPTS, TOKENS), and of an engine that is `off` by some
+# -- whole runs with a simulated policy and engine, each with logits for each prompt, (PROMPTS, TOKENS)
 
 
 class Simulated(torch.nn.Module):
-    """A policy that moves, an engine of its own, and the trainer's part. `world`: processes, all alike but for what is
-    done to them."""
+    """A policy that moves, an engine with weights of its own, and the calls of the trainer."""
 
     def __init__(self, seed=0, every=1, text_only=True, corrected=True, **options):
         super().__init__()
@@ -199,8 +198,9 @@ STALE = re.compile(
 @pytest.mark.parametrize("pace", [0.03, 0.1, 1.0])
 @pytest.mark.parametrize("kind", [Simulated, WithAdapter])
 @pytest.mark.parametrize("good", [1, 12])
-def test_weights_that_do_not_come(warned, caplog, kind, pace, good):
-    """It is told before the log-probs are a tenth of a nat off, and once."""
+def test_stale_weights_are_reported(warned, caplog, kind, pace, good):
+    """The engine gets no weights after step `good`. The check warns once, before the difference is 0.1 nats, unless
+    the policy moves at the fastest pace."""
     for seed in range(5):
         caplog.clear()
         run = kind(seed)
@@ -216,10 +216,10 @@ def test_weights_that_do_not_come(warned, caplog, kind, pace, good):
             continue
         told, agreed, first = map(int, STALE.search(text).groups()[:3])
         last = int(STALE.search(text)[4] or first)
-        assert agreed == first <= good <= last < told, text  # the engine's weights sampled step `good` of the log
+        assert agreed == first <= good <= last < told, text  # the range includes step `good`
 
 
-def test_told_again_where_it_was_well_in_between(warned):
+def test_a_finding_after_an_agreement_is_reported_again(warned):
     run = Simulated()
     for _ in range(3):
         for synced in (True, True, False, False):
@@ -230,31 +230,31 @@ def test_told_again_where_it_was_well_in_between(warned):
     assert len(warned()) == 3
 
 
-def test_an_engine_of_another_model(warned):
+def test_an_engine_with_another_model_is_reported(warned):
     run = Simulated()
     run.engine = run.base + run.normal(PROMPTS, TOKENS)
     for _ in range(3):
-        assert MOVED not in run.look()  # since when they agreed
+        assert MOVED not in run.look()  # the metric needs an earlier agreement
         run.move()
         run.engine += run.moves
     assert "They have not agreed in this run" in warned()[0]
 
 
-def test_half_of_the_weights(warned):
+def test_a_part_of_the_weights_that_stays_behind_is_reported(warned):
     run = Simulated()
     for _ in range(12):
         run.look()
         run.move(0.3)
-        run.engine = run.base + run.moves * (torch.arange(TOKENS) > 1)  # the rest is of the beginning
+        run.engine = run.base + run.moves * (torch.arange(TOKENS) > 1)  # tokens 0 and 1 keep their first weights
     assert "which does not explain the difference" in warned()[0]
 
 
-def test_the_process_where_it_is_worst_decides(warned):
+def test_the_process_with_the_largest_difference_decides(warned):
     run = Simulated()
     seen = []
 
     def gather(found):
-        if found.dim() == 1:  # whether there are log-probs
+        if found.dim() == 1:  # the gather that asks whether any process has log-probs
             return found.repeat(3)
         seen.append(found.shape)
         other = found.clone()
@@ -270,12 +270,13 @@ def test_the_process_where_it_is_worst_decides(warned):
 
 @pytest.mark.parametrize("synced", [0, 6])
 def test_a_process_that_kept_nothing_but_filler(warned, synced):
-    """What the others kept tells of it, and is kept anew once the policy has moved."""
+    """Process 0 first keeps attempts of filler alone, so those of process 1 tell how far the policy moved. Both
+    processes keep new attempts at a sure agreement."""
     ranks = Ranks(2)
 
     def work(rank):
         run = Simulated(rank)
-        run.noise = 0.02 - 0.01 * rank  # the first is farthest off
+        run.noise = 0.02 - 0.01 * rank  # process 0 differs most
         run.check._accelerator = ranks
         for step in range(synced + 3):
             run.look(lengths=[0] * ROWS if step == rank == 0 else None)
@@ -289,10 +290,10 @@ def test_a_process_that_kept_nothing_but_filler(warned, synced):
 
 
 @pytest.mark.parametrize(("every", "expected"), [(1, range(10)), (3, [0, 3, 6, 9]), (0, []), (99, [0])])
-def test_which_batches_are_looked_at(every, expected):
+def test_which_batches_are_checked(every, expected):
     run = Simulated(every=every)
     assert [i for i in range(10) if run.look()] == list(expected)
-    assert run.forwards == max(len(expected) - 1, 0)  # of what was kept
+    assert run.forwards == max(len(expected) - 1, 0)  # each check but the first forwards the kept attempts
 
 
 def test_without_trls_log_probs_a_few_attempts_are_forwarded():
@@ -305,15 +306,16 @@ def test_without_trls_log_probs_a_few_attempts_are_forwarded():
     assert rows == [8, 8, 8]
 
 
-def test_a_batch_without_a_token_that_counts_leaves_it_to_the_next():
+def test_a_batch_without_tokens_in_the_loss_leaves_the_check_to_the_next():
     run = Simulated(every=5)
     assert run.look(lengths=[0] * ROWS) == {}
     assert [MEAN in run.look() for _ in range(6)] == [True] + [False] * 4 + [True]
 
 
 @pytest.mark.parametrize("corrected", [True, False])
-def test_rows_with_tokens_are_taken(corrected):
-    """As many on each process, or sharded ones would not forward as often."""
+def test_rows_with_tokens_are_kept_first(corrected):
+    """Each process keeps 8 rows, those with tokens in the loss first. The number is fixed, because all processes of a
+    sharded model must make the same forward passes."""
     for lengths in ([LENGTH] + [0] * 15, [0] * 15 + [LENGTH], [0, LENGTH] * 8):
         run = Simulated(corrected=corrected)
         assert run.look(lengths=lengths)[MEAN] == pytest.approx(0.01, rel=0.3)
@@ -343,12 +345,12 @@ def test_pictures_are_not_forwarded(warned):
 
 
 @pytest.mark.parametrize("options", [{"use_vllm": False}, {"top_p": 0.9}])
-def test_nothing_where_nothing_can_be_compared(options):
+def test_no_metrics_if_log_probs_cannot_be_compared(options):
     run = Simulated(**options)
     assert run.look() == {}
 
 
-def test_nothing_without_log_probs_of_the_engine():
+def test_no_metrics_without_log_probs_of_the_engine():
     run = Simulated()
     output = run.batch()
     del output["sampling_per_token_logps"]
@@ -356,7 +358,7 @@ def test_nothing_without_log_probs_of_the_engine():
 
 
 class Ranks:
-    """Processes, a thread each, that wait for each other where they gather: ten seconds at most."""
+    """Processes, simulated as threads, that wait for each other in `gather` for ten seconds at most."""
 
     def __init__(self, world):
         self.num_processes, self.found = world, {}
@@ -381,7 +383,8 @@ class Ranks:
 
 @pytest.mark.parametrize("without", [0, 1])
 def test_log_probs_on_one_process_alone(without):
-    """As a rollout_func may give them, where TRL computes none of its own: the others look all the same."""
+    """A rollout_func returns log-probs on one process only, and TRL computes none. Both processes take part in the
+    check and log the same."""
     ranks = Ranks(2)
     runs = [Simulated(seed, corrected=False) for seed in range(2)]
 
@@ -428,7 +431,7 @@ def test_what_is_logged():
     assert 0.03 < logged[MOVED] < 1.0
 
 
-def test_the_policy_is_in_the_mode_it_was_in():
+def test_the_policys_training_mode_is_restored():
     run = Simulated(corrected=False)
     modes = []
     forward = run.check._forward

@@ -1,4 +1,4 @@
-"""A monitor, a reward of weight 0, is no part of the reward: adding one leaves losses and weights as they were."""
+"""Tests of monitors, rewards of weight 0: adding one leaves losses and weights as they were."""
 
 import math
 import statistics
@@ -15,11 +15,11 @@ from trl_grpo_plus.traces import reader as traces
 pytestmark = pytest.mark.long
 
 
-SCRIPTED = {"rollout_func": tiny_models.scripted}  # no chance: a completion follows from its prompt
+SCRIPTED = {"rollout_func": tiny_models.scripted}  # deterministic: the completion follows from the prompt
 
 
 def sometimes(completions, number, **kwargs):
-    """The share of digits; nothing for one attempt in three, and for all attempts at every fifth prompt."""
+    """Reward the share of digits. One attempt in three, and every fifth prompt, gets no reward."""
     shares = zip(number, tiny_models.digits(completions), strict=True)
     return [None if i % 3 == 1 or n % 5 == 0 else share for i, (n, share) in enumerate(shares)]
 
@@ -29,7 +29,7 @@ def length(completions, **kwargs):
 
 
 def rarely(completions, **kwargs):
-    """What is no score, or a large one."""
+    """Return NaN, None and huge scores in turn."""
     return [(math.nan, 1e30, -1e30, None)[i % 4] for i in range(len(completions))]
 
 
@@ -66,7 +66,7 @@ OPTIONS += [{**RESAMPLE, "resample_fallback": "keep", "scale_rewards": "batch"}]
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_monitors_change_no_weight(tmp_path, options):
+def test_monitors_leave_the_training_as_it_is(tmp_path, options):
     alone = train(tmp_path, [sometimes], [0.5], **options)
     watched = train(tmp_path, [length, sometimes, rarely], [0.0, 0.5, 0.0], **options)
     tiny_models.assert_same(watched, alone)
@@ -78,7 +78,7 @@ def test_monitors_change_no_weight(tmp_path, options):
 
 @pytest.mark.parametrize("options", [{}, NORMALISED, {"std_ddof": 0, **NORMALISED}], ids=str)
 def test_a_monitor_among_many_rewards_changes_no_bit(tmp_path, options):
-    """In what order a sum is rounded depends on how many there are."""
+    """The order in which a sum is rounded depends on the number of rewards. A monitor does not change it."""
     rewards, weights = [sometimes, third, fourth, tiny_models.digits, length], [0.1, 0.7, 0.3, 0.9, 0.01]
     alone = train(tmp_path, rewards, weights, **options)
     watched = train(tmp_path, [*rewards[:3], rarely, *rewards[3:]], [*weights[:3], 0.0, *weights[3:]], **options)
@@ -125,8 +125,8 @@ def test_a_monitor_leaves_an_evaluation_alone(tmp_path):
     assert watched.reward_weights.tolist() == [1.0, 0.0]
 
 
-def test_attempts_that_a_monitor_alone_scores_are_told_of_once(tmp_path, caplog):
-    """TRL warns of attempts that no function scores, and counts the monitor."""
+def test_attempts_scored_by_monitors_alone_give_one_warning(tmp_path, caplog):
+    """TRL's warning about attempts that no function scored counts the monitor as a score, so we warn, once."""
     train(tmp_path, [sometimes], [1.0])
     assert "All reward functions returned None" in caplog.text
     caplog.clear()
@@ -136,7 +136,7 @@ def test_attempts_that_a_monitor_alone_scores_are_told_of_once(tmp_path, caplog)
 
 
 @pytest.mark.parametrize("options", [{}, NORMALISED], ids=str)
-def test_a_monitor_where_all_is_scored_is_trls_weight_of_0(tmp_path, options):
+def test_a_monitor_equals_trls_weight_of_0_if_all_attempts_are_scored(tmp_path, options):
     rewards = ([tiny_models.digits, length], [1.0, 0.0])
     ours, theirs = (
         train(tmp_path, *rewards, cls=cls, **options) for cls in (tiny_models.GRPOPlusTrainer, GRPOTrainer)
@@ -148,7 +148,7 @@ def test_a_monitor_where_all_is_scored_is_trls_weight_of_0(tmp_path, options):
 
 
 def test_weights_that_a_reward_changes_stay_changed(tmp_path):
-    """As a curriculum may, of a trainer that it knows."""
+    """A reward that knows the trainer changes the weights in its call, as a curriculum may."""
     made = []
 
     def curriculum(completions, **kwargs):
@@ -161,14 +161,14 @@ def test_weights_that_a_reward_changes_stay_changed(tmp_path):
     assert made[0].reward_func_names == ["curriculum", "length"]
 
 
-def test_monitors_alone_are_trls_as_ever(tmp_path):
+def test_a_run_with_monitors_alone_equals_trls(tmp_path):
     tiny_models.assert_same(
         *(train(tmp_path, [length], [0.0], cls=cls) for cls in (tiny_models.GRPOPlusTrainer, GRPOTrainer))
     )
 
 
-def test_rewards_without_a_weight_are_no_monitors(tmp_path, caplog):
-    """TRL trains on the KL alone there, and none is there to be abstained from."""
+def test_no_monitor_warning_if_all_weights_are_0(tmp_path, caplog):
+    """If all weights are 0, TRL trains on the KL alone. Then no reward is called a monitor."""
     train(tmp_path, [sometimes], [0.0])
     assert "Only monitors scored" not in caplog.text
 
@@ -187,7 +187,7 @@ def test_a_subclass_may_call_for_the_rewards_more_than_once(tmp_path):
 
 @pytest.mark.parametrize("mode", ["keep", "drop"])
 def test_a_batch_that_fails_leaves_nothing_behind(tmp_path, monkeypatch, mode):
-    """Not the monitors hidden, and not the batch itself."""
+    """After an error in a step the monitors are no longer hidden, and the trainer holds no batch."""
     options = {"reward_weights": [1.0, 0.0], "zero_variance_groups": mode}
     trained = tiny_models.trainer(tmp_path, [tiny_models.digits, length], **options)
     hidden = []
