@@ -1,4 +1,4 @@
-"""The ridge, on truths that are known; the states, against the model's own."""
+"""Tests of the ridge on data with known pass rates, and of the prompt states against the model's own."""
 
 import copy
 import io
@@ -19,14 +19,14 @@ GROUP = 4
 
 
 def truth(width, seed=0):
-    """A pass rate that is linear in the state: over most of [0.1, 0.9], 0.5 in the middle."""
+    """Make a pass rate that is linear in the state: 0.5 on average, mostly within [0.1, 0.9]."""
     slope = torch.randn(width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     slope *= 0.2 / slope.norm()
     return lambda rows: (0.5 + rows @ slope).clamp(0, 1)
 
 
 def batches(rate, count, width, prompts=32, seed=1):
-    """States, the rewards of a group's attempts, and the true rate."""
+    """Yield batches of states (P, width), rewards (P, GROUP) and true pass rates (P,)."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(count):
         rows = torch.randn(prompts, width, generator=generator, dtype=torch.float64)
@@ -50,14 +50,14 @@ def explained(ridge, rate, width):
     return 1 - ((mean(ridge, rows) - p).square().mean() / p.var()).item()
 
 
-def test_it_finds_a_linear_truth_and_says_how_much_it_explains():
+def test_the_ridge_finds_a_linear_rate_and_its_skill_is_right():
     rate = truth(24)
     ridge = taught(Ridge(seed=0), batches(rate, 40, 24))
     assert explained(ridge, rate, 24) > 0.9
     assert abs(ridge.skill - explained(ridge, rate, 24)) < 0.15
 
 
-def test_it_follows_a_truth_that_moves():
+def test_the_ridge_follows_a_rate_that_changes():
     old, new = truth(24, seed=0), truth(24, seed=5)
     data = [*batches(old, 60, 24, seed=1), *batches(new, 60, 24, seed=2)]
     forgets = taught(Ridge(seed=0), data)
@@ -68,14 +68,14 @@ def test_it_follows_a_truth_that_moves():
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("rate", [lambda rows: torch.full((len(rows),), 0.3), lambda rows: torch.rand(len(rows))])
-def test_on_noise_it_claims_nothing(rate, seed):
+def test_noise_gives_no_skill(rate, seed):
     torch.manual_seed(seed)
     ridge = taught(Ridge(seed=0), batches(rate, 60, 64, seed=seed))
     assert ridge.skill < 0.02
 
 
 def test_early_luck_is_no_skill():
-    """Few batches, in which no prompt differs from another: of 120 short runs 5 do better than nothing by luck."""
+    """Prompts do not differ, so there is no skill. In 5 of these 120 short runs the head predicts well by luck."""
 
     def rate(rows):
         return torch.full((len(rows),), 0.5)
@@ -85,12 +85,12 @@ def test_early_luck_is_no_skill():
     assert sum(skill > 0 for skill in skills) <= 2
 
 
-def test_a_few_prompts_that_were_foretold_are_no_skill():
-    """A batch may hold a single prompt whose state is known."""
+def test_a_few_right_predictions_are_no_skill():
+    """A few right predictions give little skill, and many give much. A batch may have only one prompt with a state."""
     ridge, slope = Ridge(seed=0), torch.ones(1, 2)
     first = torch.tensor([[0.0], [1.0], [0.0], [1.0]])
     ridge.learn(first * slope, first)
-    ridge.learn(slope, slope[:, :1])  # foretold, and right
+    ridge.learn(slope, slope[:, :1])  # the prediction is right
     assert ridge.skill < 0.2
     for value in torch.arange(64).double() % 2:
         rows = value * slope
@@ -122,7 +122,7 @@ def test_predictions_stay_within_the_range_of_the_reward():
 
 
 def test_a_reward_outside_widens_the_range():
-    """As that of beliefs: a total of several rewards is beyond 1."""
+    """The range widens as that of beliefs does, because the total of several rewards may exceed 1."""
     ridge, rate = Ridge(seed=0), truth(8)
     for rows, _, p in batches(rate, 20, 8):
         ridge.learn(rows, 4 * p[:, None] - 1)
@@ -134,7 +134,7 @@ def test_a_reward_outside_widens_the_range():
     assert torch.equal(mean(resumed, rows), mean(ridge, rows))
 
 
-def test_what_does_not_differ_teaches_the_mean_alone():
+def test_equal_states_teach_only_the_mean():
     ridge = Ridge(seed=0)
     ridge.learn(torch.ones(8, 3), torch.linspace(0, 1, 8)[:, None])
     assert mean(ridge, torch.ones(2, 3)).tolist() == pytest.approx([0.5, 0.5])
@@ -144,7 +144,7 @@ def test_what_does_not_differ_teaches_the_mean_alone():
 
 
 @pytest.mark.parametrize("change", [lambda x: 1000 * x, lambda x: x + 300, lambda x: torch.cat([x, 0 * x + 5], dim=1)])
-def test_the_penalty_means_the_same_whatever_the_norm_and_width(change):
+def test_norm_and_width_do_not_change_the_penalty(change):
     data = list(batches(truth(24), 10, 24))
     plain = taught(Ridge(seed=0, penalties=[3.0]), data)
     changed = taught(Ridge(seed=0, penalties=[3.0]), [(change(rows), *rest) for rows, *rest in data])
@@ -178,7 +178,7 @@ def test_more_penalty_is_nearer_to_the_mean():
 
 def test_without_forgetting_batches_add_up():
     rows, rewards, _ = next(batches(truth(6), 1, 6))
-    order = rewards.mean(dim=1).argsort()  # so that the halves differ in their means
+    order = rewards.mean(dim=1).argsort()  # make the means of the two halves differ
     at_once, halves = Ridge(seed=0, decay=1.0, penalties=[1.0]), Ridge(seed=0, decay=1.0, penalties=[1.0])
     at_once.learn(rows, rewards)
     halves.learn(rows[order][:9], rewards[order][:9])
@@ -193,10 +193,10 @@ def test_the_mean_is_forgotten_too():
     assert mean(ridge, rows).tolist() == pytest.approx([0.5] * 4, abs=0.01)
 
 
-def test_the_variance_within_a_prompt_is_foretold_too():
-    """Three kinds of prompts, of which one alone has attempts that differ: by their means nobody could tell which."""
+def test_the_variance_within_a_prompt_is_predicted_too():
+    """Of three kinds of prompts only the second has attempts that differ, which the means do not show."""
     generator, ridge = torch.Generator().manual_seed(0), Ridge(seed=0)
-    earns = torch.tensor([[1.0, 1.0], [2 / 3, 1.0], [2 / 3, 2 / 3]])  # either, by chance
+    earns = torch.tensor([[1.0, 1.0], [2 / 3, 1.0], [2 / 3, 2 / 3]])  # the two rewards of each kind, equally likely
     for _ in range(40):
         kind = torch.randint(3, (32,), generator=generator)
         rewards = earns[kind].gather(1, torch.randint(2, (32, 2), generator=generator))
@@ -205,7 +205,7 @@ def test_the_variance_within_a_prompt_is_foretold_too():
     assert means.tolist() == pytest.approx([0.98, 5 / 6, 2 / 3], abs=0.04)
     assert variances.tolist() == pytest.approx([0.0, 1 / 36, 0.0], abs=0.01)
     one = Ridge(seed=0)
-    one.learn(torch.randn(9, 3), torch.rand(9, 1))  # nothing is known of the variance
+    one.learn(torch.randn(9, 3), torch.rand(9, 1))  # single attempts show no variance
     assert one.predict(torch.randn(3, 3))[1].tolist() == [0.0] * 3
     one.learn(torch.randn(9, 3), torch.rand(9, 2).round())
     assert one.predict(torch.randn(3, 3))[1].min() > 0
@@ -227,7 +227,7 @@ def test_rows_that_are_not_finite_are_left_out():
     torch.testing.assert_close(mean(other, rows), mean(clean, rows))
     predicted = mean(other, torch.cat([rows[:1], bad_rows[-2:]]))
     assert predicted.isfinite().all()
-    assert predicted[1] == predicted[2]  # the mean
+    assert predicted[1] == predicted[2]  # both get the mean
 
 
 def test_wide_states_are_projected_by_the_seed():
@@ -244,13 +244,13 @@ def test_wide_states_are_projected_by_the_seed():
     assert first.state_dict()["mean"].shape == (32,)
 
 
-def test_it_goes_on_from_a_checkpoint_bit_for_bit():
+def test_a_resumed_ridge_goes_on_bit_for_bit():
     data = list(batches(truth(30), 40, 30))
     whole = taught(Ridge(seed=1, max_features=16), data)
     first = taught(Ridge(seed=1, max_features=16), data[:23])
     file = io.BytesIO()
     torch.save(first.state_dict(), file)
-    taught(first, data[23:30])  # the state is a copy
+    taught(first, data[23:30])  # later learning must not change the saved state
     file.seek(0)
     resumed = Ridge(seed=2, max_features=16)
     resumed.load_state_dict(torch.load(file, weights_only=True))
@@ -315,7 +315,7 @@ def ids():
 
 
 def alone(model, rows):
-    """Each prompt by itself, without padding, all layers' states kept."""
+    """Return the last layer's state at each prompt's end, (P, hidden). Forward each prompt alone, without padding."""
     training = model.training
     model.eval()
     with torch.no_grad():
@@ -342,8 +342,9 @@ def test_the_end_of_a_long_prompt_is_read(model):
     assert not torch.allclose(read(model, ids(), max_tokens=5)[2], read(model, ids())[2], atol=1e-2)
 
 
-def test_places_are_counted_from_the_first_token():
-    """Rotary embeddings hardly show it, learned ones do."""
+def test_positions_are_counted_from_the_first_token():
+    """Positions count from a prompt's first token, not from the padding. Learned embeddings show an error that rotary
+    ones hardly show."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
@@ -366,10 +367,10 @@ def test_the_model_is_left_as_it_was():
     assert [module.training for module in model.modules()] == modes
     assert model.is_gradient_checkpointing
     assert checkpoints == []
-    assert {shape[1] for shape in logits} == {1}  # not over all positions
+    assert {shape[1] for shape in logits} == {1}  # the head ran at one position only
     assert len(model.lm_head._forward_pre_hooks) == 0
     assert not found.requires_grad
-    assert torch.equal(found, read(model, ids()))  # no dropout
+    assert torch.equal(found, read(model, ids()))  # equal results: no dropout
     with pytest.raises(IndexError):
         read(model, [*ids(), [10_000]])
     assert [module.training for module in model.modules()] == modes
@@ -395,7 +396,7 @@ def test_half_precision(model):
 
 
 class Wrapper(torch.nn.Module):
-    """As DDP, FSDP and DeepSpeed wrap: their work is done where they are called."""
+    """A wrapper like DDP, FSDP and DeepSpeed, which do their work only if they are called themselves."""
 
     def __init__(self, module):
         super().__init__()
@@ -421,7 +422,7 @@ def test_one_process_reads_all(model):
 
 @pytest.mark.parametrize("count", [1, 2, 5, 6])
 def test_ranks_read_equal_shares(model, count):
-    """Three ranks, one after another; what they gather is put together here."""
+    """Three ranks run one after another, and the test concatenates their shares in place of the gather."""
     rows, shares, forwards = ids()[:count], [], []
 
     def rank(index, gather):

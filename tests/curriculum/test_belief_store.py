@@ -1,4 +1,4 @@
-"""Beliefs in training: the baseline's gradient by enumeration, what leaves the batch, and prompts that are chosen."""
+"""Tests of beliefs in training: the baseline's gradient by enumeration, dropped groups, and the choice of prompts."""
 
 import itertools
 import math
@@ -24,7 +24,7 @@ from trl_grpo_plus.traces import reader
 
 
 def traces(folder):
-    """What was sampled, a row an attempt."""
+    """Return the traces as a table with a row per attempt."""
     return pd.DataFrame(row for group in reader.groups(folder) for row in group)
 
 
@@ -34,7 +34,11 @@ PAIRS = {"num_generations": 2, "per_device_train_batch_size": 8, "max_steps": 6}
 
 
 def expected_gradient(p, size, belief, dead=()):
-    """Over all outcomes of `size` attempts that succeed with sigmoid(theta) = p: mean of A x d log pi / d theta."""
+    """Yield the expected gradient, the mean of A x d log pi / d theta, under the scales none and prior.
+
+    The mean is over all outcomes of `size` attempts that succeed with p = sigmoid(theta). Groups whose number of
+    successes is in `dead` have no advantage.
+    """
     outcomes = torch.tensor(list(itertools.product([0.0, 1.0], repeat=size)), dtype=torch.float64)
     every = Belief(*(value.expand(len(outcomes)) for value in (belief.mean, belief.variance, belief.count)))
     teaching = torch.tensor([sum(outcome) not in dead for outcome in outcomes.tolist()])
@@ -50,7 +54,7 @@ def belief_of(mean, count):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_the_expected_gradient_is_that_of_the_pass_rate(size):
-    """d p / d theta = p (1 - p), whatever was believed; the scale is a factor."""
+    """The expected gradient is dp / dtheta = p (1 - p) for any belief. The scale prior multiplies it by a factor."""
     for p, mean, count in itertools.product([0.05, 0.3, 0.5, 0.9], [0.02, 0.4, 0.97], [0.5, 2.0, 30.0]):
         plain, scaled = expected_gradient(p, size, belief_of(mean, count))
         assert plain == pytest.approx(p * (1 - p), rel=1e-12)
@@ -58,7 +62,7 @@ def test_the_expected_gradient_is_that_of_the_pass_rate(size):
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
-def test_without_failed_groups_it_is_a_factor_of_itself(size):
+def test_dropping_failed_groups_scales_the_expected_gradient(size):
     for p, mean, count in itertools.product([0.05, 0.3, 0.9], [0.1, 0.6], [2.0, 30.0]):
         k = min(count, MOST_BELIEVED)
         factor = 1 - k * mean / (size - 1 + k) * (1 - p) ** (size - 1)
@@ -70,15 +74,15 @@ def test_without_failed_groups_it_is_a_factor_of_itself(size):
 def test_by_hand():
     belief = Belief(*(torch.tensor(values, dtype=torch.float64) for values in ([0.5, 0.2], [0.25, 0.16], [2.0, 20.0])))
     values = compute(torch.tensor([[1.0, 0.0], [1.0, 1.0]]), "belief", "prior", eps=0.0, belief=belief)
-    # b = (0 + 2 x .5) / 3 and (1 + 2 x .5) / 3; the std is .5.
+    # The baselines are (0 + 2 x .5) / 3 and (1 + 2 x .5) / 3. The std is .5.
     torch.testing.assert_close(values, torch.tensor([[4 / 3, -4 / 3], [0.0, 0.0]]))
     taught = compute(torch.ones(2, 2), "belief", "none", belief=belief, teaching=torch.tensor([False, True]))
-    b = (1 + 8 * 0.2) / 9  # of 20 attempts 8 count
+    b = (1 + 8 * 0.2) / 9  # at most 8 of the 20 attempts count
     torch.testing.assert_close(taught, torch.tensor([[0.0, 0.0], [1 - b, 1 - b]]))
 
 
 def solved_in_part(completions, number, **kwargs):
-    """Prompts by thirds: failed, solved, and as the attempt's place is."""
+    """Reward by the prompt's number modulo 3: no attempt succeeds, all do, or every second one does."""
     return [[0.0, 1.0, float(i % 2)][n % 3] for i, n in enumerate(number)]
 
 
@@ -91,7 +95,7 @@ def test_failed_groups_leave_and_solved_ones_teach(tmp_path, mode):
     assert len(of["alive"]) > 4
     assert (of["all_good"].advantage > 0).all()
     assert len(of["all_good"]) > 4
-    # Solved is what is expected more and more.
+    # Solved prompts are expected to be solved more and more, so their advantage falls.
     assert of["all_good"].advantage.iloc[-1] < of["all_good"].advantage.iloc[0]
     assert len(of["all_bad"]) == 0 if mode != "keep" else (of["all_bad"].advantage == 0).all()
     left = rows[~rows.kept]
@@ -102,7 +106,7 @@ def test_failed_groups_leave_and_solved_ones_teach(tmp_path, mode):
 
 
 def test_the_first_step_is_by_hand(tmp_path):
-    """Nothing is known: the middle of the range, on the prior's two attempts."""
+    """Nothing is known yet, so the belief is the middle of the range, on the prior's two attempts."""
     tiny_models.trained(
         tmp_path, solved_in_part, **{**PAIRS, **BELIEF, "max_steps": 1, "zero_variance_groups": "drop"}
     )
@@ -114,7 +118,7 @@ def test_the_first_step_is_by_hand(tmp_path):
     assert list(rows.belief) == [{"mean": 0.5, "std": 0.5, "attempts": 2.0}] * len(rows)
 
 
-def test_which_verdicts_leave_is_a_choice(tmp_path):
+def test_filtered_verdicts_decides_which_groups_leave(tmp_path):
     options = {**PAIRS, **BELIEF, "zero_variance_groups": "drop", "filtered_verdicts": ["all_good", "unscored"]}
     tiny_models.trained(tmp_path, solved_in_part, **options)
     rows = traces(tmp_path / "run")
@@ -123,12 +127,12 @@ def test_which_verdicts_leave_is_a_choice(tmp_path):
 
 
 def often_tried(trained):
-    """Row -> how often it was sampled."""
+    """Return how often each prompt was sampled, by prompt."""
     return traces(trained.args.output_dir).groupby("prompt").size() / trained.num_generations
 
 
 def test_what_there_is_to_learn_is_sampled_more(tmp_path):
-    data = tiny_models.prompts(90)  # of 30 each one is soon tried so often that it rests
+    data = tiny_models.prompts(90)  # with 30 prompts all would soon rest
     options = {**PAIRS, **CHOICE, "max_steps": 70}
     trained = tiny_models.trained(tmp_path, solved_in_part, **options, selection_pool=4, data=data)
     by_kind = dict.fromkeys(range(3), 0.0)
@@ -182,7 +186,7 @@ class Backwards:
 """
 
 
-def test_a_stream_of_one_s_own(tmp_path):
+def test_a_users_own_sampler_deals_the_rows(tmp_path):
     (tmp_path / "own.py").write_text(OWN)
     options = {**PAIRS, "max_steps": 3, "prompt_selection": f"{tmp_path / 'own.py'}:Backwards"}
     trained = tiny_models.trained(tmp_path, **options, save_strategy="steps", save_steps=2)
@@ -191,7 +195,7 @@ def test_a_stream_of_one_s_own(tmp_path):
     assert tiny_models.logged(trained, "rollouts") == [8, 16, 24]
 
 
-def test_a_class_of_one_s_own_takes_arguments(tmp_path):
+def test_a_users_own_sampler_takes_arguments(tmp_path):
     (tmp_path / "own.py").write_text(
         OWN.replace("self, train_set, seed):", "self, train_set, seed, skip: int = 0):").replace(
             "self.at = 0", "self.at = skip"
@@ -212,7 +216,7 @@ def test_a_class_of_one_s_own_takes_arguments(tmp_path):
 
 
 def test_several_rewards_by_themselves(tmp_path):
-    """Each reward has a belief of its own, and prompts are chosen by what all of them promise."""
+    """Each reward has a belief of its own. Prompts are chosen by the reward in `filter_metric`, else the total."""
     options = {**PAIRS, **CHOICE, "multi_objective_aggregation": "normalize_then_sum"}
     trained = tiny_models.trained(
         tmp_path, [solved_in_part, tiny_models.digits], **options, filter_metric="solved_in_part"
@@ -266,7 +270,7 @@ def test_several_rewards_by_themselves(tmp_path):
         ),
     ],
 )
-def test_what_cannot_work_is_refused(tmp_path, options, words):
+def test_options_that_cannot_work_are_refused(tmp_path, options, words):
     with pytest.raises(ValueError, match=words):
         GRPOPlusConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none", **options)
 
@@ -288,7 +292,7 @@ def test_what_cannot_work_is_refused(tmp_path, options, words):
         ({**BELIEF, "reward_weights": [0.0]}, "no reward for advantage_baseline='belief' to remember"),
     ],
 )
-def test_what_does_not_go_with_the_data_is_refused(tmp_path, options, words):
+def test_options_that_do_not_fit_the_data_are_refused(tmp_path, options, words):
     with pytest.raises(ValueError, match=words):
         tiny_models.trainer(tmp_path, **options)
 
@@ -314,7 +318,7 @@ def test_rewards_of_one_name_have_beliefs_of_their_own(tmp_path, names):
 
 
 def test_the_head_tells_prompts_whose_attempts_differ_from_those_stuck_in_between(tmp_path):
-    """By their means alone those that always earn 2/3 would promise most."""
+    """By the means alone, prompts that always earn 2/3 would promise most. The head also predicts the variance."""
     kinds, generator = torch.arange(900) % 3, torch.Generator().manual_seed(0)
     earns = torch.tensor([[2 / 3, 2 / 3], [2 / 3, 1.0], [1.0, 1.0]])
 
@@ -334,7 +338,7 @@ def test_the_head_tells_prompts_whose_attempts_differ_from_those_stuck_in_betwee
 
 
 def in_format(form, data):
-    """A dataset whose rows are read in a format, or through a transform that makes tensors of numbers."""
+    """Return the dataset in a format, or with a transform that makes tensors of numbers."""
     if form != "transform":
         return data.with_format(form)
 
@@ -352,11 +356,11 @@ def test_rows_of_one_key_share_beliefs_whatever_the_dataset_s_format(tmp_path, f
     memory = BeliefStore(config, in_format(form, data), ["digits"], [1.0])
     for _ in range(9):
         memory.observe([0, 1, 2], torch.tensor([0.0, 1.0, 0.0]).view(3, 1, 1).expand(3, 2, 1))
-    (belief,) = memory.credited([3, 4, 28, 29])  # of levels 0, 1, 1, 2
+    (belief,) = memory.credited([3, 4, 28, 29])  # their levels are 0, 1, 1, 2
     other, *same_level, last = belief.mean.tolist()
     assert min(same_level) > 0.5 > max(other, last) + 0.2
     memory_of_lists = BeliefStore(config, data, ["digits"], [1.0])
-    memory_of_lists.load_state_dict(memory.state_dict())  # as many keys, of the same rows
+    memory_of_lists.load_state_dict(memory.state_dict())  # accepted: the rows and keys are the same
     assert torch.equal(memory_of_lists.credited([3, 4, 28, 29])[0].mean, belief.mean)
 
 
@@ -370,7 +374,7 @@ def test_prompts_by_a_column_whatever_the_dataset_s_format(form):
 
 
 @pytest.mark.parametrize("value", [["a"], {"of": 1}, datetime(2000, 1, 1), b"a"])
-def test_what_is_no_key_is_refused_in_whatever_row_it_stands(tmp_path, value):
+def test_a_value_that_cannot_be_a_key_is_refused_in_any_row(tmp_path, value):
     data = Dataset.from_dict({"prompt": ["1=", "2="], "level": [None, value]})
     config = GRPOPlusConfig(str(tmp_path), use_cpu=True, bf16=False, report_to="none", **BELIEF, belief_key="level")
     words = f"belief_key='level' holds {type(value).__name__} values, which are no keys: {value!r}. A key is a text"
@@ -388,14 +392,14 @@ def test_levels_without_an_order_are_refused_by_their_column(tmp_path):
 @pytest.mark.parametrize(
     ("weights", "variance"), [([3.0, 0.0], 9 / 4), ([3.0, 2.0], 9 / 4 + 4 / 4), ([3.0, -2.0], 9 / 4 + 4 / 4)]
 )
-def test_its_variance_is_that_of_a_weighted_sum_of_independent_rewards(tmp_path, weights, variance):
+def test_the_believed_variance_is_that_of_a_weighted_sum_of_rewards(tmp_path, weights, variance):
     memory = remembering(tmp_path, ["first", "second"], weights, multi_objective_aggregation="normalize_then_sum")
-    # Nothing is known: of each reward it is 1/4.
+    # Nothing is known, so each reward's variance is 1/4.
     assert memory.candidate_beliefs([0, 3])[0].variance.tolist() == [pytest.approx(variance)] * 2
 
 
-def test_where_prompts_are_not_chosen_beliefs_are_about_what_advantages_are_made_of(tmp_path):
-    """`filter_metric` is then about groups alone, and nothing of it is remembered."""
+def test_without_a_choice_beliefs_are_about_the_total(tmp_path):
+    """Without a choice of prompts `filter_metric` only decides on groups, so beliefs are about the total alone."""
     options = {"prompt_selection": "shuffle", "zero_variance_groups": "keep", "filter_metric": "second"}
     memory = remembering(tmp_path, ["first", "second"], [1.0, 1.0], **options)
     for _ in range(9):
@@ -407,8 +411,8 @@ def test_where_prompts_are_not_chosen_beliefs_are_about_what_advantages_are_made
     assert set(choosing.state_dict()["beliefs"]) == {"total", "second, else total"}
 
 
-def test_a_head_that_foretells_nothing_changes_no_belief(tmp_path):
-    """Neither before it has learnt anything, nor where its states are noise."""
+def test_a_head_without_skill_changes_no_belief(tmp_path):
+    """Beliefs equal those without a head, before the head has learnt anything and if its states are noise."""
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(600, 4, generator=generator)
     with_head = remembering(tmp_path, states=lambda rows: noise[rows], belief_head="prompt")
@@ -426,11 +430,11 @@ def test_a_head_that_foretells_nothing_changes_no_belief(tmp_path):
     assert torch.equal(head.mean, plain.mean)
 
 
-# -- what a batch's rows must say
+# -- rows of a batch need an index
 
 
 class OwnLoader(GRPOPlusTrainer):
-    """Deals rows by a dataloader that is not the trainer's, as one overrides it."""
+    """A user's subclass with another dataloader than the trainer's."""
 
     def get_train_dataloader(self):
         return GRPOTrainer.get_train_dataloader(self)
@@ -442,7 +446,7 @@ def test_rows_that_do_not_say_their_index_are_refused(tmp_path):
         made.train()
 
 
-# -- resumed: beliefs go on where they are about the same
+# -- resuming: beliefs go on if they are about the same rows and rewards
 
 
 LEVELS = tiny_models.prompts(600).map(lambda row: {"level": row["number"] % 3, "kind": row["number"] % 3})
@@ -492,8 +496,8 @@ def test_beliefs_about_something_else_are_refused_with_ways_on(tmp_path, now, wo
     ],
     ids=["a monitor more", "another format", "made again", "sorted again", "a transform"],
 )
-def test_the_same_rows_and_rewards_are_gone_on_with(tmp_path, now):
-    """However they were made: their fingerprints differ."""
+def test_beliefs_go_on_with_the_same_rows_and_rewards(tmp_path, now):
+    """The rows are the same, although the datasets were made differently and their fingerprints differ."""
     memory, resumed = remembering(tmp_path), remembering(tmp_path, **now)
     memory.observe([0, 1], torch.tensor([[1.0, 1.0], [0.0, 0.0]]).unsqueeze(-1))
     resumed.load_state_dict(memory.state_dict())
@@ -501,7 +505,7 @@ def test_the_same_rows_and_rewards_are_gone_on_with(tmp_path, now):
 
 
 @pytest.mark.parametrize("dealt", [[0, 1, 2], [0, 1, 2, 2]])
-def test_a_stream_of_one_s_own_must_fill_the_batch(tmp_path, dealt):
+def test_a_users_own_sampler_must_fill_the_batch(tmp_path, dealt):
     (tmp_path / "own.py").write_text(OWN.replace("self.at += count", f"return {dealt}"))
     made = tiny_models.trainer(tmp_path, **PAIRS, prompt_selection=f"{tmp_path / 'own.py'}:Backwards")
     with pytest.raises(ValueError, match=r"dealt the rows \[0, 1, 2.*a batch needs 4 distinct rows"):
@@ -509,12 +513,12 @@ def test_a_stream_of_one_s_own_must_fill_the_batch(tmp_path, dealt):
 
 
 @pytest.mark.parametrize(("weights", "expected"), [([3.0, 0.0], 1.5), ([3.0, 2.0], 2.5)])
-def test_what_is_promised_is_the_total_where_each_reward_is_remembered_by_itself(tmp_path, weights, expected):
+def test_candidates_are_compared_by_the_total_if_each_reward_has_a_belief(tmp_path, weights, expected):
     options = {**BELIEF, "multi_objective_aggregation": "normalize_then_sum", "report_to": "none"}
     config = GRPOPlusConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, **options)
     memory = BeliefStore(config, tiny_models.prompts(4), ["first", "second"], weights)
     assert memory.believed_quantity == "total"
-    # Nothing is known: half of what each can give.
+    # Nothing is known, so the mean is half of what the rewards can give.
     assert memory.candidate_beliefs([0, 3])[0].mean.tolist() == [expected] * 2
 
 
@@ -522,8 +526,8 @@ NAN = float("nan")
 
 
 @pytest.mark.parametrize("aggregation", ["sum_then_normalize", "normalize_then_sum"])
-def test_of_a_group_to_which_the_metric_does_not_apply_the_total_is_remembered(tmp_path, aggregation):
-    """Rows 0 to 9 earn `first`, rows 10 to 19 `second`; prompts are chosen by `first`."""
+def test_the_total_is_remembered_where_the_metric_does_not_apply(tmp_path, aggregation):
+    """Only `first` scores rows 0 to 9, and only `second` scores rows 10 to 19. Prompts are chosen by `first`."""
     options = {"filter_metric": "first", "multi_objective_aggregation": aggregation}
     memory = remembering(
         tmp_path, ["first", "second"], [1.0, 1.0], tiny_models.prompts(30), **options, belief_key=None
@@ -538,15 +542,15 @@ def test_of_a_group_to_which_the_metric_does_not_apply_the_total_is_remembered(t
     assert belief.count.min() > 10  # effective attempts
     assert belief.mean.round(decimals=1).tolist() == [1, 0, 1, 0]
     assert skill > 0.5
-    assert memory.believed_quantity == "first"  # in traces
+    assert memory.believed_quantity == "first"  # the name in the traces
     assert memory.metrics()["beliefs/never_tried"] == pytest.approx(10 / 30)
-    if aggregation == "normalize_then_sum":  # what advantages are made of is still each reward alone
+    if aggregation == "normalize_then_sum":  # advantages still use each reward's own belief
         first, second = memory.credited([0, 10])
         assert first.count.tolist() == [pytest.approx(second.count[1].item()), pytest.approx(2.0)]
         assert second.count[0] == pytest.approx(2.0)
 
 
-def test_where_the_metric_applies_to_some_attempts_it_counts(tmp_path):
+def test_the_metric_counts_if_it_applies_to_some_attempts(tmp_path):
     memory = remembering(tmp_path, ["first", "second"], [1.0, 1.0], filter_metric="first")
     for _ in range(12):
         memory.observe([0], torch.tensor([[[0.0, 1.0], [NAN, 1.0]]]))

@@ -1,4 +1,4 @@
-"""What is believed of prompts: against brute force and true pass rates, under a policy that moves, after a resume."""
+"""Tests of beliefs against brute force and true pass rates, with a policy that moves, and after a resume."""
 
 import io
 import math
@@ -27,7 +27,7 @@ def observe(beliefs: Beliefs, rows: list[int], rewards: list[list[float]]) -> No
 
 
 def pass_by(beliefs: Beliefs, steps: int) -> None:
-    """Steps in which nothing is learned."""
+    """Pass steps in which nothing is learned."""
     for _ in range(steps):
         observe(beliefs, [0], [[NAN]])
 
@@ -38,7 +38,7 @@ def same(first: Belief, second: Belief) -> bool:
     )
 
 
-# -- whatever the rewards
+# -- any rewards
 
 
 ANY = st.lists(
@@ -49,7 +49,7 @@ ANY = st.lists(
 
 @tried
 @given(ANY, st.sampled_from([None, ["a", "b", "a", 1, None]]))
-def test_whatever_the_rewards_beliefs_are_numbers_and_go_on_from_a_checkpoint(batches, keys):
+def test_any_rewards_give_finite_beliefs_that_a_checkpoint_restores(batches, keys):
     beliefs, rows = Beliefs(5, keys=keys), list(range(5))
     for number, batch in enumerate(batches):
         observe(beliefs, [row for row, _ in batch], [rewards for _, rewards in batch])
@@ -79,8 +79,8 @@ BATCHES = st.lists(
 
 @tried
 @given(BATCHES, st.floats(0.1, 9.0), st.sampled_from([1.0, 8.0, 50.0]), st.lists(in_unit, min_size=6, max_size=6))
-def test_beliefs_are_the_weighted_moments_of_what_was_seen(batches, strength, half_life, shared):
-    """Unscored attempts, rows that come twice in a batch, empty batches and rewards between 0 and 1 among them."""
+def test_beliefs_are_the_weighted_moments_of_the_seen_rewards(batches, strength, half_life, shared):
+    """The batches include unscored attempts, rows that come twice, empty batches and rewards between 0 and 1."""
     beliefs = Beliefs(6, strength=strength, half_lives=[half_life])
     seen: list[tuple[int, int, float]] = []
     for step, batch in enumerate(batches):
@@ -90,7 +90,7 @@ def test_beliefs_are_the_weighted_moments_of_what_was_seen(batches, strength, ha
         seen += [(step, row, reward) for row, values in batch for reward in values if reward == reward]
     belief = beliefs.of(range(6), torch.tensor(shared))
     assert belief.mean.dtype == torch.float64
-    # Row 5 is never seen: its belief is the prior.
+    # Row 5 is never seen, so its belief is the prior.
     prior_variance = beliefs.of([5] * 6, torch.tensor(shared)).variance
     for row, m0 in enumerate(torch.tensor(shared).double().tolist()):
         own = [(0.5 ** ((len(batches) - step) / half_life), r) for step, at, r in seen if at == row]
@@ -105,7 +105,7 @@ def test_beliefs_are_the_weighted_moments_of_what_was_seen(batches, strength, ha
 
 @tried
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), max_size=12), in_unit)
-def test_of_rewards_of_0_and_1_it_is_a_beta_posterior(visits, m0):
+def test_with_rewards_of_0_and_1_a_belief_is_a_beta_posterior(visits, m0):
     beliefs = Beliefs(4, half_lives=[1e9])
     wins, losses = torch.full((4,), 2 * m0), torch.full((4,), 2 * (1 - m0))
     for row, won in visits:
@@ -146,8 +146,8 @@ def test_a_reward_outside_widens_the_range():
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.05, 0.3])
-def test_the_priors_variance_is_that_within_prompts_of_rewards_in_between(spread):
-    """Not that of all rewards, in which the prompts' own differences are."""
+def test_the_priors_variance_is_that_within_prompts(spread):
+    """The variance of all rewards would include the differences between prompts. The prior's does not."""
     beliefs, generator = Beliefs(2001), draws()
     levels = 0.3 + 0.4 * torch.rand(2000, 1, generator=generator, dtype=torch.float64)
     for rows in torch.arange(2000).split(50):
@@ -159,7 +159,7 @@ def test_the_priors_variance_is_that_within_prompts_of_rewards_in_between(spread
 # -- forgetting
 
 
-def test_what_was_seen_is_worth_half_after_a_half_life():
+def test_attempts_count_half_after_a_half_life():
     beliefs = Beliefs(2, half_lives=[4])
     observe(beliefs, [1], [[1.0, 1.0]])
     pass_by(beliefs, 3)
@@ -177,7 +177,7 @@ def test_what_was_seen_is_worth_half_after_a_half_life():
 
 @pytest.mark.parametrize(("jumps", "ends_with"), [(0.0, {64, 128}), (0.005, {8, 16, 32}), (0.1, {8})])
 def test_the_half_life_in_use_is_as_good_as_the_best_one(jumps, ends_with):
-    """`jumps`: chance of a prompt's pass rate to be drawn anew, a step."""
+    """`jumps` is the chance per step that a prompt's pass rate is drawn anew."""
     each = {half_life: Beliefs(60, half_lives=[half_life]) for half_life in (8, 32, 128)}
     chosen, generator = Beliefs(60), draws(1)
     assert chosen.half_life == 32
@@ -197,7 +197,7 @@ def test_the_half_life_in_use_is_as_good_as_the_best_one(jumps, ends_with):
     assert chosen.half_life in ends_with
 
 
-def test_first_visits_say_nothing_of_half_lives():
+def test_first_visits_do_not_change_the_half_life():
     beliefs, generator = Beliefs(400), draws()
     for rows in torch.arange(400).split(40):
         beliefs.observe(rows, attempts(torch.rand(40, generator=generator), 2, generator), beliefs.of(rows))
@@ -225,17 +225,17 @@ def test_prompts_that_are_chosen_often_do_not_pull_the_prior():
     for step in range(90):
         rows = torch.cat([torch.arange(40), torch.arange(40 + 4 * step, 44 + 4 * step)])
         beliefs.observe(rows, attempts(p[rows], 4, generator), beliefs.of(rows))
-    assert beliefs.of([3999]).mean.item() < 0.2  # of all attempts half are won
+    assert beliefs.of([3999]).mean.item() < 0.2  # though about half of all attempts succeed
 
 
-def test_a_group_weighs_the_square_of_the_prior_s_share_in_what_is_shared():
-    """By hand: row 0 is solved twice, the second time beside row 1, which fails."""
+def test_a_groups_weight_in_the_prior_is_the_squared_share_of_the_prior():
+    """Row 0 is solved twice, the second time beside row 1, which fails. The prior equals one computed by hand."""
     beliefs = Beliefs(6, half_lives=[1e9])
     observe(beliefs, [0], [[1.0] * 4])
     observe(beliefs, [0, 1], [[1.0] * 4, [0.0] * 4])
-    groups, total = 0.9 * 4 + 1, 0.9 * 2 + 1  # four groups of the middle to begin with, and the first batch
-    weight = (2 / (2 + 4)) ** 2  # of row 0 four attempts are remembered
-    groups, total = 0.9 * groups + 2, 0.9 * total + 2 * weight / (weight + 1)  # a batch counts as its groups
+    groups, total = 0.9 * 4 + 1, 0.9 * 2 + 1  # it starts with 4 groups at the middle; then the first batch
+    weight = (2 / (2 + 4)) ** 2  # row 0 has four remembered attempts
+    groups, total = 0.9 * groups + 2, 0.9 * total + 2 * weight / (weight + 1)  # a batch counts as its number of groups
     assert beliefs.of([5]).mean.item() == pytest.approx(total / groups, abs=1e-7)
 
 
@@ -255,7 +255,7 @@ def test_a_key_has_a_prior_of_its_own():
 
 
 def test_a_key_has_a_variance_of_its_own():
-    """Of kinds that earn 2/3 always, 2/3 or 1, and 1 always, one alone can be learnt from."""
+    """The kinds earn always 2/3, either 2/3 or 1, and always 1. Only the second one has a variance."""
     kinds = [row % 3 for row in range(603)]
     beliefs, generator = Beliefs(603, keys=kinds), draws()
     earns = torch.tensor([[2 / 3, 2 / 3], [2 / 3, 1.0], [1.0, 1.0]], dtype=torch.float64)
@@ -267,7 +267,7 @@ def test_a_key_has_a_variance_of_its_own():
     assert max(stuck, solved) < 0.2 * alive
 
 
-def test_a_prediction_takes_the_place_of_what_is_shared():
+def test_a_prediction_replaces_the_shared_prior():
     beliefs = Beliefs(3, keys=[0, 1, 1])
     observe(beliefs, [0, 1], [[1.0, 1.0], [1.0, 0.0]])
     predicted = torch.tensor([0.25, 0.25, 0.9])
@@ -278,18 +278,21 @@ def test_a_prediction_takes_the_place_of_what_is_shared():
     foretold = torch.tensor([0.1, 0.1, 0.01])
     assert torch.equal(
         beliefs.of([2, 2, 2], predicted, foretold).variance, belief.variance
-    )  # 0 or 1: the mean says it
+    )  # with rewards of 0 and 1 the mean determines it
     assert beliefs.of([2, 2, 2], predicted, strength=5.0).count.tolist() == [5.0] * 3
     observe(beliefs, [0, 1], [[1.0, 0.5], [1.0, 0.0]])
     strong = beliefs.of([2, 2, 2], predicted, foretold, strength=1e9)
     torch.testing.assert_close(strong.variance, foretold.double(), atol=1e-6, rtol=0)
 
 
-# -- how good they are
+# -- how good beliefs are
 
 
 def moving(beliefs: Beliefs, steps: int, foreseen: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
-    """Predicted and true pass rates of the second half of a run in which a policy learns."""
+    """Return predicted and true pass rates from the second half of a run in which the policy learns.
+
+    With `foreseen` the truth is given as the shared prediction.
+    """
     generator = draws(3)
     n = beliefs.state_dict()["num_rows"]
     start, speed = 4 * torch.randn(n, generator=generator) - 2, torch.rand(n, generator=generator)
@@ -314,7 +317,7 @@ def test_beliefs_follow_a_policy_that_moves():
     assert metrics["beliefs/calibration_error"] < 0.05
     bins = (predicted * 10).long().clamp(max=9)
     for number, (foretold, realised, groups) in enumerate(beliefs.calibration.tolist()):
-        inside = bins == number  # what is remembered lags behind a policy that learns
+        inside = bins == number  # beliefs lag behind a policy that learns, hence the tolerances
         if groups > 20:
             assert abs(foretold - realised) < 0.12
         if inside.sum() > 100:
@@ -328,8 +331,9 @@ def test_skill_is_1_for_the_truth_whatever_the_noise_of_few_attempts():
     assert beliefs.skill > 0.9
 
 
-def test_the_noise_of_a_single_attempt_is_what_is_expected_of_it():
-    """By hand: believed to earn 3/4 and 1/4 on two attempts, and so they do. One attempt says nothing of its noise."""
+def test_the_noise_of_a_single_attempt_is_that_which_its_belief_expects():
+    """Prompts earn 3/4 and 1/4 on average, as believed on two attempts. One attempt cannot show its noise, so the
+    skill uses the noise that the belief expects. The expected skill is computed by hand."""
     beliefs = Beliefs(16)
     believed = beliefs.of(range(16), torch.tensor([0.75, 0.25]).repeat_interleave(8))
     won = torch.tensor([1.0] * 6 + [0.0] * 2 + [1.0] * 2 + [0.0] * 6).unsqueeze(1)
@@ -379,14 +383,14 @@ def test_metrics_say_which_rows_are_known():
     observe(beliefs, [0, 1, 2, 3, 4, 5], rewards)
     metrics = beliefs.metrics()
     assert metrics["beliefs/never_tried"] == 0.5
-    assert metrics["beliefs/solved"] == 0.2  # of the fifth row two attempts are known, which is too little
+    assert metrics["beliefs/solved"] == 0.2  # the fifth row has two scored attempts, which are too few
     assert metrics["beliefs/hopeless"] == 0.1
     assert metrics["beliefs/predicted"] == 0.5
     assert metrics["beliefs/realised"] == pytest.approx((1 + 1 + 0 + 0.25 + 1) / 5)
     assert metrics["beliefs/calibration_error"] == pytest.approx(abs(0.5 - 3.25 / 5))
 
 
-# -- what is unscored, and rows that come twice
+# -- unscored rows, and rows that come twice
 
 
 def test_a_row_that_nobody_scored_learns_nothing():
@@ -424,7 +428,7 @@ def through_a_file(state: dict) -> dict:
 
 @pytest.mark.parametrize("keys", [None, [row % 3 for row in range(50)]])
 @pytest.mark.parametrize("before", [0, 1, 40])
-def test_a_resumed_run_is_the_one_that_went_on(keys, before):
+def test_resumed_beliefs_equal_those_that_went_on(keys, before):
     generator = draws()
     beliefs, other = Beliefs(50, keys=keys), Beliefs(50, keys=keys)
     p = torch.rand(50, generator=generator)
@@ -471,7 +475,7 @@ def test_a_checkpoint_of_other_data_is_refused(now, message):
         ({"keys": "abc"}, "3 keys for 4 rows"),
     ],
 )
-def test_what_cannot_be_is_refused(options, message):
+def test_wrong_arguments_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         Beliefs(4, **options)
 
@@ -483,15 +487,15 @@ def test_rows_and_rewards_must_be_as_many():
     assert beliefs.step == 0
 
 
-# -- shares of rows, counted as rows come
+# -- shares of rows, which are counted as rows come
 
 
 @tried
 @given(BATCHES)
 def test_shares_are_those_of_all_rows(batches):
-    """By hand: what each row's attempts, forgotten by the longest half-life, were at its last visit."""
+    """The shares equal those by hand: each row's attempts at its last visit, discounted by the longest half-life."""
     beliefs = Beliefs(6, half_lives=[4.0])
-    own: dict[int, tuple[int, float, float]] = {}  # last step, attempts, their sum
+    own: dict[int, tuple[int, float, float]] = {}  # row -> last step, discounted attempts, their discounted sum
     for step, batch in enumerate(batches):
         rows, rewards = [row for row, _ in batch], [values for _, values in batch]
         beliefs.observe(rows, torch.tensor(rewards, dtype=torch.float64).view(-1, 3), beliefs.of(rows))
@@ -501,7 +505,8 @@ def test_shares_are_those_of_all_rows(batches):
             kept = 0.5 ** ((step - last) / 4.0)
             own[row] = step, kept * count + len(scored), kept * total + sum(scored)
     sure = [total / count for _, count, total in own.values() if count >= 3 + 1e-6]
-    close = [total / count for _, count, total in own.values() if abs(count - 3) < 1e-6]  # to the bound, in float32
+    # In float32 these may be on either side of the bound.
+    close = [total / count for _, count, total in own.values() if abs(count - 3) < 1e-6]
     metrics = beliefs.metrics()
     assert metrics["beliefs/never_tried"] == pytest.approx(1 - len(own) / 6)
     for name, known in (("solved", lambda mean: mean >= 0.95), ("hopeless", lambda mean: mean <= 0.05)):
@@ -511,7 +516,7 @@ def test_shares_are_those_of_all_rows(batches):
 
 
 class Sizes(TorchDispatchMode):
-    """Notes how large the largest tensor is that is read."""
+    """Records the size of the largest tensor that an operation reads."""
 
     def __init__(self):
         super().__init__()
@@ -523,7 +528,7 @@ class Sizes(TorchDispatchMode):
 
 
 class Made(Sizes):
-    """Notes how large the largest tensor is that is made, views and tensors changed in place apart."""
+    """Records the size of the largest tensor that is made, without views and tensors that are changed in place."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         made = func(*args, **(kwargs or {}))
@@ -534,7 +539,7 @@ class Made(Sizes):
 
 
 def test_a_step_changes_the_keys_of_its_batch_alone():
-    """With ten million keys all of them took two seconds of a step."""
+    """An update of all of ten million keys took two seconds per step."""
     beliefs = Beliefs(20_000, keys=range(20_000))
     rows = list(range(0, 48 * 400, 400))
     with Made() as made:
@@ -544,8 +549,8 @@ def test_a_step_changes_the_keys_of_its_batch_alone():
     assert unseen < seen
 
 
-def test_metrics_look_at_no_row():
-    """Half a second of a step otherwise, with ten million rows."""
+def test_metrics_do_not_read_the_rows():
+    """With ten million rows, metrics that read all of them would take half a second per step."""
     beliefs, stream = Beliefs(100_000), LearnabilitySampler(100_000, 0)
     rows = stream.take(48, lambda row: True, believe=lambda pool: (beliefs.of(pool), beliefs.skill))
     rewards = torch.ones(48, 4)

@@ -1,4 +1,4 @@
-"""A user's own way of choosing prompts: what it hands over is refused where it cannot be used, at the first step."""
+"""Tests of a user's own sampler class: results that cannot be used are refused at the first step."""
 
 import math
 from collections import Counter, OrderedDict, deque
@@ -13,7 +13,7 @@ from trl_grpo_plus.curriculum.custom_sampler import CustomSampler
 
 
 class InTurn:
-    """Rows in turn; what a test would have other is set from outside."""
+    """Deals rows in turn. A test changes its results with `deals`, `logs` and `holds`."""
 
     deals: object = None
     logs: object = None
@@ -52,7 +52,7 @@ def in_turn(**other):
 
 
 def trainer(tmp_path, **other):
-    """A trainer whose stream is of this file, with what a test would have other."""
+    """Make a trainer whose sampler is `InTurn`, with these attributes set on it."""
     made = tiny_models.trainer(tmp_path, **RUN)
     for name, value in other.items():
         setattr(made._prompts._stream._stream, name, value)
@@ -126,7 +126,7 @@ def test_whole_numbers_of_any_library_are_rows(rows):
     assert {type(row) for row in dealt} == {int}
 
 
-def test_it_may_ask_of_rows_alone_what_is_believed():
+def test_it_may_ask_for_beliefs_only_about_rows():
     class Asking(InTurn):
         about = torch.tensor([5, 6])
 
@@ -170,7 +170,7 @@ def test_metrics_are_numbers_by_name(logs, words):
         ({"drawn": lambda: 0}, r"state_dict\(\)\['drawn'\] holds a builtins.function"),
     ],
 )
-def test_a_state_holds_what_a_checkpoint_is_read_with(holds, where):
+def test_a_state_that_a_checkpoint_cannot_hold_is_refused(holds, where):
     for call in (lambda stream: stream.state_dict(), lambda stream: stream.observe([], torch.empty(0, 2), [])):
         with pytest.raises(
             ValueError, match=f"^prompt_selection='own.py:InTurn': InTurn.{where}.*, which no checkpoint"
@@ -178,13 +178,13 @@ def test_a_state_holds_what_a_checkpoint_is_read_with(holds, where):
             call(in_turn(holds=holds))
 
 
-def test_a_state_that_cannot_be_had_is_warned_of_at_the_first_batch(caplog):
-    PartialState()  # the logger of accelerate needs it
+def test_a_failing_state_dict_gives_a_warning_at_the_first_batch(caplog):
+    PartialState()  # accelerate's logger needs it
     in_turn(state_dict=lambda: {}["at"]).observe([], torch.empty(0, 2), [])
     assert "InTurn.state_dict raised KeyError('at'). A checkpoint will fail" in caplog.text
 
 
-def test_a_checkpoint_that_the_class_cannot_go_on_from_is_told_as_its_own_failure():
+def test_a_failing_load_state_dict_is_reported_with_the_class():
     with pytest.raises(RuntimeError, match=r"InTurn': InTurn\.load_state_dict: KeyError: 'at'"):
         in_turn().load_state_dict({"dealt": 3})
 

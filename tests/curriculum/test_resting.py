@@ -1,4 +1,4 @@
-"""Which rows rest: what retires a row that is tried often and never learnt, and counts that are kept as rows come."""
+"""Tests of which rows rest: rows that are often alive and never learnt retire, and shares are counted as rows come."""
 
 import pytest
 import torch
@@ -15,16 +15,16 @@ from trl_grpo_plus.rollouts.verdicts import VERDICTS
 
 
 def learn(rests: RestSchedule, rows: range, alive: int, verdict: str = "all_good") -> None:
-    """Each row is alive so often, and then found so."""
+    """Observe each row as alive `alive` times, then with `verdict`."""
     for _ in range(alive):
         rests.observe(rows, ["alive"] * len(rows))
     rests.observe(rows, [verdict] * len(rows))
 
 
-def test_the_limit_is_what_rows_needed_that_were_learnt():
+def test_the_limit_is_what_learnt_rows_needed():
     rests = RestSchedule(100)
     learn(rests, range(31), alive=9)
-    assert rests.limit == 3  # too few are known
+    assert rests.limit == 3  # too few rows were learnt to set it
     learn(rests, range(31, 40), alive=9)
     assert rests.limit == 10  # one more than they needed
 
@@ -45,22 +45,22 @@ def test_what_rows_needed_is_forgotten():
 
 
 @pytest.mark.parametrize(("verdict", "limit"), [("all_good", 6), ("tied", 6), ("all_bad", 3), ("unscored", 3)])
-def test_what_ends_alive_visits_is_to_be_settled(verdict, limit):
+def test_a_row_sets_the_limit_only_if_it_is_settled(verdict, limit):
     rests = RestSchedule(100)
     learn(rests, range(50), alive=5, verdict=verdict)
     assert rests.limit == limit
 
 
-def test_a_row_tells_the_limit_once_and_only_where_it_was_alive():
+def test_a_row_counts_for_the_limit_once_and_only_after_alive_visits():
     rests = RestSchedule(100)
     learn(rests, range(40), alive=0)
     assert rests.limit == 3
     learn(rests, range(50, 90), alive=5)
-    learn(rests, range(50, 90), alive=20)  # noise: they were solved by chance before
+    learn(rests, range(50, 90), alive=20)  # these rows are noise, and were solved by chance before
     assert rests.limit == 6
 
 
-def test_what_is_retired_and_not_solved_is_told():
+def test_the_retired_share_leaves_out_solved_rows_and_ended_rests():
     rests = RestSchedule(100)
     for _ in range(4):
         rests.observe(range(10), ["alive"] * 10)
@@ -69,7 +69,7 @@ def test_what_is_retired_and_not_solved_is_told():
     assert rests.retired == 0.09
     for _ in range(20):
         rests.observe([50], ["alive"])
-    assert rests.retired == 0.01  # the others' rests, 8 steps and 20, are over; that row rests for two epochs
+    assert rests.retired == 0.01  # the rests of 8 and 20 steps are over; row 50 rests for two epochs
 
 
 VISITS = st.lists(
@@ -80,7 +80,7 @@ VISITS = st.lists(
 @tried
 @given(VISITS, st.integers(0, 9))
 def test_shares_are_those_of_all_rows(batches, waits):
-    """Counted as rows come and go, they are what a look at all rows tells; after a resume too."""
+    """The shares, which are counted as rows come, equal those over all rows, also after a resume."""
     rests = RestSchedule(12)
     for number, batch in enumerate(batches):
         rests.wait(torch.tensor(sorted({row for row, _ in batch})), rests.step + waits)
@@ -96,8 +96,8 @@ def test_shares_are_those_of_all_rows(batches, waits):
             rests.load_state_dict(state)
 
 
-def test_rewards_that_are_noise_draw_no_more_than_their_share():
-    """One row in ten earns by chance; the others are learnt by the third visit."""
+def test_noisy_rewards_are_sampled_no_more_than_their_share():
+    """One row in ten gets random rewards. The others are learnt by their third visit."""
     beliefs, stream, chance = Beliefs(400), LearnabilitySampler(400, 1), torch.Generator().manual_seed(0)
     noise, visits, sampled = torch.arange(400) % 10 == 0, torch.zeros(400), 0
     for step in range(400):

@@ -1,4 +1,4 @@
-"""The range of rewards: what is usual widens it, one bad reward does not, and what is reached no more is forgotten."""
+"""Tests of the range of rewards: usual rewards widen it, one bad reward does not, and unreached ends are forgotten."""
 
 import pytest
 import torch
@@ -18,14 +18,14 @@ def ends(of: RewardRange) -> tuple[float, float]:
 
 
 def with_bad(bad: float, groups: int) -> torch.Tensor:
-    """A batch in which the first groups hold a bad reward."""
+    """Make a batch in which the first `groups` groups hold a bad reward."""
     rewards = PLAIN.clone()
     rewards[:groups, 1] = bad
     return rewards
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_one_bad_reward_moves_no_end_and_counts_as_the_end_it_is_beyond(bad):
+def test_one_bad_reward_leaves_the_range_and_is_clipped_to_it(bad):
     of = RewardRange(0, 1)
     for batch in (PLAIN, with_bad(bad, groups=1), PLAIN):
         inside = of.observe(batch)
@@ -35,7 +35,7 @@ def test_one_bad_reward_moves_no_end_and_counts_as_the_end_it_is_beyond(bad):
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_one_bad_batch_moves_no_end(bad):
+def test_one_bad_batch_leaves_the_range(bad):
     of = RewardRange(0, 1)
     of.observe(PLAIN)
     of.observe(with_bad(bad, groups=12))
@@ -51,7 +51,7 @@ def test_a_bad_first_batch_is_forgotten_with_the_second(bad):
 
 
 @pytest.mark.parametrize("groups", [1, 2, 12, 300])
-def test_what_is_usual_widens_it_at_once(groups):
+def test_usual_rewards_widen_the_range_at_once(groups):
     of = RewardRange(0, 1)
     rewards = torch.tensor([[-1.0, 2.5], [0.5, 0.5]] * groups, dtype=torch.float64)[: max(groups, 1)]
     assert torch.equal(of.observe(rewards.repeat(2, 1)), rewards.repeat(2, 1))
@@ -61,7 +61,7 @@ def test_what_is_usual_widens_it_at_once(groups):
     assert ends(of) == (-1, 2.5)
 
 
-def test_what_is_reached_no_more_is_forgotten_but_for_what_was_set():
+def test_an_end_that_is_not_reached_is_forgotten_unless_it_was_set():
     of = RewardRange(-1, 1)
     for _ in range(3):
         of.observe(8 * PLAIN)
@@ -71,14 +71,14 @@ def test_what_is_reached_no_more_is_forgotten_but_for_what_was_set():
     assert ends(of) == (-1, 1)
 
 
-def test_a_reward_that_is_a_little_beyond_the_others_is_none_that_is_bad():
+def test_a_reward_slightly_beyond_the_others_is_not_bad():
     of = RewardRange(0, 1)
     rewards = torch.linspace(0, 10, 24, dtype=torch.float64).view(12, 2)
     assert torch.equal(of.observe(rewards), rewards)
     assert ends(of) == (0, 10)
 
 
-def test_where_nobody_scored_nothing_changes():
+def test_unscored_batches_leave_the_range():
     of = RewardRange(0, 1)
     of.observe(5 * PLAIN)
     for nobody in (torch.full((3, 2), NAN), torch.empty(0, 2)):
@@ -87,11 +87,14 @@ def test_where_nobody_scored_nothing_changes():
     assert of.observe(torch.tensor([[NAN, 3.0]], dtype=torch.float64)).isnan().tolist() == [[True, False]]
 
 
-# -- in what is believed
+# -- the range in beliefs
 
 
 def trained(bad: float | None, groups: int = 1, steps: int = 60) -> tuple[Beliefs, Ridge]:
-    """Prompts that differ and are foretold; one bad reward, or several groups, at step 20."""
+    """Train beliefs and a head on prompts whose rates follow from their states.
+
+    At step 20 the first `groups` groups get the reward `bad`.
+    """
     chance = torch.Generator().manual_seed(0)
     beliefs, ridge = Beliefs(200), Ridge(seed=0)
     slope = torch.randn(8, generator=chance, dtype=torch.float64)
@@ -120,17 +123,17 @@ def test_bad_rewards_cost_no_skill(bad, groups):
         assert beliefs.metrics()[f"beliefs/{name}"] == pytest.approx(expected, abs=0.05)
     torch.testing.assert_close(beliefs.of(range(200)).mean, clean.of(range(200)).mean, atol=0.1, rtol=0)
     spread = head.predict(torch.randn(50, 8, generator=torch.Generator().manual_seed(1)))[0].std()
-    assert spread > 0.2  # not one number for all
+    assert spread > 0.2  # the predictions still differ by prompt
 
 
-def test_the_share_of_rewards_outside_is_told():
+def test_the_share_of_rewards_outside_is_logged():
     beliefs = Beliefs(12)
     for rewards, outside in ((PLAIN, 0), (with_bad(-100.0, groups=1), 1 / 24), (PLAIN, 0)):
         beliefs.observe(range(12), rewards, beliefs.of(range(12)))
         assert beliefs.metrics()["beliefs/outside"] == pytest.approx(outside)
 
 
-def test_what_is_remembered_of_a_wider_range_is_believed_within_the_one_now():
+def test_memories_of_a_wider_range_are_clipped_to_the_present_one():
     beliefs = Beliefs(13)
     for _ in range(3):
         beliefs.observe([12, 0], torch.tensor([[-8.0, -8.0], [-8.0, 1.0]]), beliefs.of([12, 0]))
@@ -141,7 +144,7 @@ def test_what_is_remembered_of_a_wider_range_is_believed_within_the_one_now():
     assert beliefs.of([12]).variance == 0
 
 
-def test_rewards_too_large_to_be_squared_end_no_run():
+def test_rewards_too_large_to_square_do_not_stop_the_run():
     for rewards in (
         torch.full((4, 2), 1e300, dtype=torch.float64),
         PLAIN[:4],

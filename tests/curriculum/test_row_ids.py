@@ -1,4 +1,4 @@
-"""Row ids: prompts that are known again in another order, among other rows, and in a stream's next pass."""
+"""Tests of row ids, which find prompts again in another order, among other rows and in a stream's next pass."""
 
 import pytest
 import tiny_models
@@ -17,7 +17,7 @@ CHOICE = {"advantage_baseline": "belief", "scale_rewards": "prior", "prompt_sele
 
 
 def rows(numbers):
-    """Prompts with an id, and a key whose first value depends on the order."""
+    """Make prompts with an id and a key. The key that comes first depends on the order of the rows."""
     numbers = list(numbers)
     return Dataset.from_dict(
         {"prompt": [f"{n:02d}=" for n in numbers], "id": [f"q{n}" for n in numbers], "kind": [n % 3 for n in numbers]}
@@ -42,7 +42,7 @@ def test_a_table_is_read_back(visited):
 def test_rows_of_a_table_move():
     state = packed({"a": torch.tensor([5, 6, 0, 8])}, torch.tensor([True, True, False, True]))
     table = torch.zeros(3, dtype=torch.long)
-    unpack(state, {"a": table}, torch.tensor([2, -1, 0]))  # the rows 0, 1 and 3
+    unpack(state, {"a": table}, torch.tensor([2, -1, 0]))  # new places of the rows 0, 1 and 3; -1 drops a row
     assert table.tolist() == [8, 0, 5]
 
 
@@ -78,25 +78,25 @@ def test_ids_of_another_kind_are_not_found():
     ("ids", "words"),
     [
         (["a", "b", "c", "b"], "rows 1 and 3 both have 'b'"),
-        ([-1, -2, -1], "rows 0 and 2 both have -1"),  # Python's hash of -1 is that of -2
+        ([-1, -2, -1], "rows 0 and 2 both have -1"),  # in Python hash(-1) == hash(-2)
         (["a", None, "b"], "row 1 has None"),
         ([0.5, float("nan")], "row 1 has nan"),
         ([[1], [2]], r"row 0 has \[1\]"),
     ],
 )
-def test_what_identifies_no_row_is_refused(ids, words):
+def test_ids_that_do_not_identify_rows_are_refused(ids, words):
     with pytest.raises(ValueError, match=f"belief_id='id': .*{words}"):
         RowIds(Dataset.from_dict({"id": ids}), "id").check()
 
 
-def test_ids_that_only_a_transform_knows():
+def test_ids_made_by_a_transform():
     data = rows(range(5)).with_transform(lambda rows: {"id": [value.upper() for value in rows["id"]]})
     RowIds(data, "id").check()
     assert RowIds(data, "id").rows_of(["Q2", "q2"]).tolist() == [2, -1]
     seen = []
     data = rows(range(5)).with_transform(lambda rows: seen.extend(rows["id"]) or {"id": [7, *rows["id"]][1:]})
     assert RowIds(data, "id").of(torch.tensor([4])) == ["q4"]
-    assert seen == ["q4"]  # a checkpoint runs the transform on its rows alone
+    assert seen == ["q4"]  # the transform runs on the requested rows alone
     mixed = rows(range(3)).with_transform(
         lambda rows: {"id": [{"q1": 1, "q2": 2**70}.get(one, one) for one in rows["id"]]}
     )
@@ -120,7 +120,7 @@ def remembering(tmp_path, data, read=None, **options):
 
 
 def by_number(data, indices):
-    """The states of prompts: what they are about, and something that all share."""
+    """Return states of prompts, (P, 3): the number, the number modulo 3, and a 1."""
     numbers = torch.tensor([float(data[index]["id"][1:]) for index in indices])
     return torch.stack([numbers, numbers % 3, torch.ones_like(numbers)], dim=1)
 
@@ -131,11 +131,11 @@ def through_a_file(state, tmp_path):
 
 
 @pytest.mark.parametrize("read", [None, by_number], ids=["no head", "head"])
-def test_beliefs_go_on_by_id(tmp_path, read):
+def test_beliefs_are_restored_by_id(tmp_path, read):
     before = rows(range(24))
     memory = remembering(tmp_path, before, read)
     for step in range(12):
-        sampled = [(5 * step + i) % 20 for i in range(4)]  # the last four never
+        sampled = [(5 * step + i) % 20 for i in range(4)]  # rows 20 to 23 are never sampled
         memory.observe(sampled, torch.tensor([[float(n % 3 > 0), float(n % 2)] for n in sampled]).unsqueeze(-1))
     now = [30, 23, 5, 17, 8, 31, 2, 11]
     resumed = remembering(tmp_path, rows(now), read)
@@ -145,13 +145,13 @@ def test_beliefs_go_on_by_id(tmp_path, read):
             getattr(of.believed(which), column) for of, which in ((resumed, range(1, 5)), (memory, now[1:5]))
         )
         assert torch.equal(ours, theirs)
-    assert resumed.believed([0]).count.item() == 2.0  # a new row has the prior alone
+    assert resumed.believed([0]).count.item() == 2.0  # a new row has nothing but the prior
     assert resumed.metrics()["beliefs/never_tried"] == pytest.approx(3 / 8)
-    if read is not None:  # the states of rows that are gone are gone
+    if read is not None:  # only states of present rows are kept
         kept = resumed.state_dict()["states"]["prompts"]["rows"].tolist()
         assert kept
         assert set(kept) <= set(range(8))
-    for each, which in ((memory, [5, 17, 2]), (resumed, [2, 3, 6])):  # and learn the same from now on
+    for each, which in ((memory, [5, 17, 2]), (resumed, [2, 3, 6])):  # both learn the same from now on
         each.observe(which, torch.tensor([[1.0, 0.0]] * 3).unsqueeze(-1))
     assert torch.equal(resumed.believed([2, 3, 6]).mean, memory.believed([5, 17, 2]).mean)
 
@@ -182,8 +182,8 @@ def test_without_ids_other_rows_are_refused_and_the_same_rows_are_not(tmp_path, 
     assert torch.equal(resumed.believed(range(24)).mean, memory.believed(range(24)).mean)
 
 
-def test_rows_that_are_replaced_between_those_compared_are_found_out(tmp_path):
-    before = rows(range(1000))  # the rows 0, 3, 7, ... are compared
+def test_replaced_rows_that_the_comparison_skips_are_found_by_id(tmp_path):
+    before = rows(range(1000))  # the comparison reads the rows 0, 3, 7, ...
     memory = remembering(tmp_path, before)
     memory.observe([1, 2], torch.tensor([[1.0, 1.0], [0.0, 0.0]]).unsqueeze(-1))
     resumed = remembering(tmp_path, rows([0, 2000, 1, *range(3, 1000)]))
@@ -194,7 +194,7 @@ def test_rows_that_are_replaced_between_those_compared_are_found_out(tmp_path):
 
 
 @pytest.mark.parametrize(("before", "now"), [("loaded", "stream"), ("stream", "loaded")])
-def test_a_stream_and_a_loaded_set_are_not_gone_on_with_as_each_other(tmp_path, before, now):
+def test_beliefs_about_a_stream_and_a_loaded_set_are_not_exchanged(tmp_path, before, now):
     sets = {"loaded": rows(range(24)), "stream": rows(range(24)).to_iterable_dataset()}
     state = remembering(tmp_path, sets[before]).state_dict()
     kinds = {"loaded": "a loaded dataset", "stream": "a stream"}
@@ -210,7 +210,7 @@ def test_a_stream_s_ids_are_of_one_column(tmp_path):
         remembering(tmp_path, rows(range(24)).to_iterable_dataset(), belief_id=None).load_state_dict(state)
 
 
-def test_the_same_rows_are_gone_on_with_as_they_are(tmp_path):
+def test_the_same_rows_keep_their_places(tmp_path):
     memory, resumed = (remembering(tmp_path, rows(range(24))) for _ in range(2))
     memory.observe([3, 4], torch.tensor([[1.0, 1.0], [0.0, 1.0]]).unsqueeze(-1))
     resumed.load_state_dict(memory.state_dict())
@@ -218,13 +218,13 @@ def test_the_same_rows_are_gone_on_with_as_they_are(tmp_path):
     assert torch.equal(resumed.believed(range(24)).mean, memory.believed(range(24)).mean)
 
 
-def test_rests_go_on_by_id(tmp_path):
+def test_rests_are_restored_by_id(tmp_path):
     sampler = LearnabilitySampler(12, 1, pool=2, cooldown=0)
     for _ in range(4):
         dealt = sampler.take(3, lambda row: True)
         sampler.observe(dealt, torch.ones(3, 2), ["all_good"] * 3)
     free = sampler._rests.free_at(range(12))
-    order = [11, 3, 0, 7]  # the rows of old that are left, after two new ones
+    order = [11, 3, 0, 7]  # the old rows that are left, after two new ones
     places = {row: place + 2 for place, row in enumerate(order)}
     other = LearnabilitySampler(6, 1, pool=2, cooldown=0)
     other.load_state_dict(
@@ -251,11 +251,11 @@ def test_a_run_goes_on_with_more_rows_in_another_order(tmp_path, selection, capl
     counts = dict(zip(data["prompt"], memory.believed(range(len(data))).count.tolist(), strict=True))
     assert {prompt for prompt, count in counts.items() if count > 2} == tried
     assert resumed.state.global_step == 6
-    if selection == "belief":  # the rests go on with the steps
+    if selection == "belief":  # the steps of the rests continue
         assert resumed._prompts._stream._rests.step == 6
 
 
-def test_a_run_whose_rows_are_gone_begins_anew(tmp_path, caplog):
+def test_a_run_with_only_new_rows_remembers_nothing(tmp_path, caplog):
     options = {**CHOICE, "belief_id": "id", "save_strategy": "steps", "save_steps": 2}
     tiny_models.trained(tmp_path, tiny_models.digits, data=rows(range(16)), **options, max_steps=2)
     resumed = tiny_models.trainer(tmp_path, tiny_models.digits, data=rows(range(30, 50)), **options, max_steps=3)
@@ -267,7 +267,7 @@ def test_a_run_whose_rows_are_gone_begins_anew(tmp_path, caplog):
 # -- streams
 
 
-def test_ids_of_a_stream_keep_their_places():
+def test_a_streams_ids_keep_their_places():
     ids = StreamIds("id")
     assert ids.show([{"id": "a"}, {"id": "b"}, {"id": "a"}]) == [0, 1]
     assert ids.places([0, 1, 2]) == [0, 1, 0]

@@ -1,4 +1,4 @@
-"""Streams: rows that promise to learn come first, none is lost, and a resumed stream is the one that went on."""
+"""Tests of samplers: rows with more to learn come first, no row is lost, and a resumed sampler goes on the same."""
 
 import io
 from collections import Counter
@@ -20,7 +20,7 @@ def any_prompt(index: int) -> bool:
 
 
 def believing(learnability: list[float] | torch.Tensor, skill: float, asked: list[list[int]] | None = None):
-    """What is believed where each row's learnability is given; what is asked about goes to `asked`."""
+    """Make a `believe` with this learnability per row and this skill. It appends the rows of each call to `asked`."""
     of_all = torch.as_tensor(learnability, dtype=torch.float64)
 
     def believe(rows: list[int]) -> tuple[Belief, float]:
@@ -43,7 +43,7 @@ def through_a_file(state: dict) -> dict:
     return torch.load(file, weights_only=True)
 
 
-# -- what every stream keeps to
+# -- rules for all samplers
 
 
 MADE = {
@@ -59,8 +59,8 @@ CALLS = st.lists(st.tuples(st.integers(0, 14), st.sets(st.integers(0, 11)), st.i
 @pytest.mark.parametrize("make", MADE.values(), ids=MADE)
 @tried
 @given(st.integers(0, 12), st.integers(0, 9), CALLS, st.integers(0, 12), st.booleans())
-def test_what_is_dealt(make, size, seed, calls, resume_after, beliefs):
-    """Distinct rows that are wanted, as many as are asked for where there are so many; also after a resume."""
+def test_batches_have_distinct_accepted_rows(make, size, seed, calls, resume_after, beliefs):
+    """Batches have distinct, accepted rows, as many as asked for if there are enough; also after a resume."""
     stream, twin = make(size, seed), None
     believe = believing(torch.linspace(0, 1, max(size, 1)), 0.5) if beliefs else None
     for number, (count, refused, unit) in enumerate(calls):
@@ -109,7 +109,7 @@ def test_a_checkpoint_of_another_dataset_is_refused(make):
         make(11, 1).load_state_dict(make(12, 1).state_dict())
 
 
-def test_the_shuffled_stream_deals_what_it_always_dealt():
+def test_the_shuffled_order_of_a_seed_stays_the_same():
     stream = ShuffleSampler(10, 4)
     assert stream.take(7, lambda row: row != 3) == [8, 2, 7, 4, 5, 6, 1]
     observe(stream, [8, 2, 7, 4, 5, 6, 1], "all_bad")
@@ -131,7 +131,7 @@ def test_the_best_of_the_pool_are_dealt_but_for_the_floor(count, seed, floor):
         rows = stream.take(count, any_prompt, believe=believing(learnability, 1.0, asked))
         (pool,) = asked
         assert len(set(pool)) == len(pool) == 4 * count
-        assert [row for row in pool if row in rows] == rows  # in the pool's order, not by what is believed
+        assert [row for row in pool if row in rows] == rows  # in the pool's order, not sorted by belief
         number = int(floor * count * (step + 1) + 1e-6) - spared
         best = sorted(pool, key=lambda row: -learnability[row])[: count - number]
         assert set(best) <= set(rows)
@@ -145,7 +145,7 @@ def test_the_best_of_the_pool_are_dealt_but_for_the_floor(count, seed, floor):
 
 @pytest.mark.parametrize(("pool", "with_beliefs"), [(1, True), (8, True), (8, False)])
 def test_without_skill_it_is_shuffling(pool, with_beliefs):
-    """All rows come as often as in a fair draw, whatever is believed of them."""
+    """All rows come as often as in a fair draw, whatever their beliefs."""
     learnability = torch.arange(200) / 200
     counts = torch.zeros(200)
     for seed in range(20):
@@ -156,7 +156,7 @@ def test_without_skill_it_is_shuffling(pool, with_beliefs):
             observe(stream, rows)
     assert counts.sum() == 5000
     squares = float(((counts - 25).square() / 25).sum())
-    assert squares < 280  # the chi-square of 199 degrees has its 99.99 % quantile at 279
+    assert squares < 280  # 279 is the 99.99 % quantile of chi-square with 199 degrees
     assert abs(float((counts * (learnability - learnability.mean())).sum() / 5000)) < 0.015
 
 
@@ -176,15 +176,15 @@ def test_more_skill_chooses_more_sharply():
 
 
 @pytest.mark.parametrize("factor", [1e-4, 100.0])
-def test_how_far_learnability_is_spread_changes_no_choice(factor):
-    """Beliefs count for as much late in training, when all prompts are nearly solved, and whatever a reward's unit."""
+def test_the_scale_of_learnability_changes_no_choice(factor):
+    """Only relative learnability counts: also late in training, when most prompts are solved, and in any unit."""
     learnability = torch.rand(400, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     of = (believing(values, skill=0.5) for values in (learnability, factor * learnability))
     first, second = ([LearnabilitySampler(400, seed).take(8, any_prompt, believe=b) for seed in range(9)] for b in of)
     assert first == second
 
 
-def test_beliefs_that_are_all_alike_leave_the_order_to_chance():
+def test_equal_beliefs_leave_the_order_to_chance():
     assert (
         len(
             {
@@ -217,7 +217,7 @@ def test_a_row_cools_down():
 
 
 def test_cooling_down_holds_back_no_more_than_half():
-    """20 rows, 4 a step: two steps' worth cool down, and 12 are left to choose from."""
+    """Of 20 rows with 4 per step, the rows of two steps cool down, and 12 are left to choose from."""
     stream, asked = LearnabilitySampler(20, 1, cooldown=8, floor=0.0), []
     for _ in range(9):
         rows = stream.take(4, any_prompt, believe=believing(torch.arange(20), 1.0, asked))
@@ -226,7 +226,7 @@ def test_cooling_down_holds_back_no_more_than_half():
     assert stream.metrics() == {"selection/pool": 12.0, "selection/resting": 0.4, "selection/retired": 0.0}
 
 
-def test_where_too_few_rows_are_free_the_soonest_give_way():
+def test_if_too_few_rows_are_free_those_free_soonest_are_dealt():
     stream = LearnabilitySampler(6, 1)
     for row, until in enumerate([9, 5, 0, 3, 8, 6]):
         stream._rests.wait(torch.tensor([row]), until)
@@ -234,7 +234,7 @@ def test_where_too_few_rows_are_free_the_soonest_give_way():
 
 
 def visits_of(row: int, verdicts: list[str], size: int = 400, count: int = 4) -> list[int]:
-    """Steps between one visit of a row that is dealt whenever it is free and the next."""
+    """Return the steps between visits of a row that is dealt whenever it is free."""
     stream = LearnabilitySampler(size, 1, pool=size, cooldown=0, floor=0.0)
     believe = believing([float(r == row) for r in range(size)], 1.0)
     steps, step = [], 0
@@ -251,15 +251,15 @@ def visits_of(row: int, verdicts: list[str], size: int = 400, count: int = 4) ->
 @pytest.mark.parametrize(
     ("verdicts", "intervals"),
     [
-        (["all_bad"] * 6, [8, 16, 32, 64, 100, 100]),  # an epoch has 100 steps
+        (["all_bad"] * 6, [8, 16, 32, 64, 100, 100]),  # at most an epoch: 100 steps
         (["all_good"] * 3, [8, 16, 32]),
         (["alive"] * 3, [1, 1, 1]),
         (["all_bad", "all_bad", "alive", "all_bad"], [8, 16, 1, 8]),
         (["all_bad", "all_bad", "all_good", "all_good"], [8, 16, 8, 16]),
         (["all_bad", "unscored", "truncated", "all_bad"], [8, 16, 32, 64]),
         (["all_bad", "tied", "all_bad"], [8, 16, 32]),
-        # Alive oftener than 3 times, and nothing is known of what others needed.
-        (["alive"] * 9, [1, 1, 1, 8, 16, 32, 64, 128, 200]),  # two epochs have 200
+        # Alive more often than 3 times, which is the limit while no other row was learnt.
+        (["alive"] * 9, [1, 1, 1, 8, 16, 32, 64, 128, 200]),  # at most two epochs: 200 steps
         (["alive", "all_good", "alive", "alive", "alive", "all_good", "all_bad"], [1, 8, 1, 1, 8, 8, 8]),
     ],
 )
@@ -268,7 +268,7 @@ def test_rows_rest_at_growing_intervals(verdicts, intervals):
 
 
 def test_rows_that_nobody_scores_are_sampled_no_more_than_their_share():
-    """They are never known, and so promise most where all others are known to be solved or to fail."""
+    """Rows that nobody scores stay unknown. They promise most if all others are known to be solved or to fail."""
     beliefs, stream = Beliefs(400), LearnabilitySampler(400, 1)
     unscored = torch.arange(400) % 10 == 0
     sampled = 0
@@ -281,7 +281,7 @@ def test_rows_that_nobody_scores_are_sampled_no_more_than_their_share():
     assert sampled / 2000 < 0.12
 
 
-def test_of_a_row_that_comes_twice_an_alive_visit_counts():
+def test_an_alive_visit_counts_for_a_row_that_comes_twice():
     stream = LearnabilitySampler(8, 1, pool=8, cooldown=0)
     stream.observe([0, 0, 1, 1], torch.zeros(4, 2), ["alive", "all_bad", "all_bad", "all_bad"])
     assert stream.metrics()["selection/resting"] == 1 / 8
@@ -302,12 +302,12 @@ def test_of_a_row_that_comes_twice_an_alive_visit_counts():
     st.randoms(use_true_random=False),
 )
 def test_every_row_that_is_free_is_offered_within_the_bound(size, count, pool, cooldown, floor, chance):
-    """The rests are kept here anew, from what the docstring says of them."""
+    """A free row is offered within the bound. The test computes the rests anew from the documented rules."""
     count = min(count, size)
     stream = LearnabilitySampler(size, chance.randrange(99), pool, cooldown, floor)
     kinds = [
         chance.choice(["all_bad", "all_good", "alive", "mixed"]) for _ in range(size)
-    ]  # none is alive, then settled
+    ]  # no row is first alive and then solved, so the limit stays 3
     bound, epoch = -(-2 * size // (pool * count)) + 1, -(-size // count)
     free, visits, alive, missed = [0] * size, [(None, 0)] * size, [0] * size, [0] * size
     for step in range(min(5 * epoch, 70)):
@@ -316,7 +316,7 @@ def test_every_row_that_is_free_is_offered_within_the_bound(size, count, pool, c
         assert len(rows) == count
         (offered,) = asked
         resting = [row for row in offered if free[row] > step]
-        assert not resting or len(offered) == count  # they give way, and only then
+        assert not resting or len(offered) == count  # resting rows are offered only if too few are free
         for row in range(size):
             missed[row] = 0 if row in offered or free[row] > step else missed[row] + 1
             assert missed[row] < bound
@@ -335,7 +335,7 @@ def test_every_row_that_is_free_is_offered_within_the_bound(size, count, pool, c
 @tried
 @given(st.integers(2, 60), st.integers(1, 5), st.sampled_from([0.2, 0.5, 1.0]), st.integers(0, 99))
 def test_no_row_starves_where_the_floor_has_a_place(size, count, floor, seed):
-    """Though the beliefs are ever against it."""
+    """Even a row that beliefs always rank last is dealt."""
     count = min(count, size)
     spared = int(floor * count)
     if not spared:
@@ -350,7 +350,7 @@ def test_no_row_starves_where_the_floor_has_a_place(size, count, floor, seed):
         observe(stream, rows)
 
 
-def test_a_step_costs_its_pool_where_almost_all_rows_rest():
+def test_a_step_reads_few_rows_if_almost_all_rest():
     stream = LearnabilitySampler(10_000, 1, pool=8)
     stream._rests.wait(torch.arange(10_000), 1000)
     before = stream.state_dict()["passes"]["position"]
@@ -366,7 +366,7 @@ def test_a_step_costs_its_pool_where_almost_all_rows_rest():
         ({"floor": 1.5}, "floor=1.5 must be a finite number and >= 0 and <= 1"),
     ],
 )
-def test_options_that_cannot_be_are_refused(options, message):
+def test_wrong_options_of_the_sampler_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         LearnabilitySampler(10, 1, **options)
 
@@ -420,13 +420,13 @@ def test_a_mixture_needs_a_weight_for_each_source(weights, words):
         MixtureSampler(["a", "b"], weights, seed=0)
 
 
-def test_a_weight_that_no_row_has_is_warned_of():
+def test_a_weight_for_a_missing_source_gives_a_warning():
     words = "weights has 'bb', which none of these 2 rows has. The values are 'a', 'b'. Did you mean b"
     with pytest.warns(UserWarning, match=words):
         MixtureSampler(["a", "b"], {"a": 1, "b": 1, "bb": 1}, seed=0)
 
 
-def test_what_is_refused_comes_first_next_time():
+def test_a_refused_row_comes_first_next_time():
     stream = ColumnSampler([0, 1, 2, 3], "easy_first", seed=1)
     assert stream.take(2, lambda row: row != 0) == [1, 2]
     assert stream.take(2, any_prompt) == [0, 3]

@@ -1,4 +1,4 @@
-"""Which prompts are sampled next: everything once a pass, nothing lost, the same after a resume."""
+"""Tests of the shuffled order of prompts: each prompt once per pass, none lost, and the same after a resume."""
 
 import json
 from collections import Counter
@@ -17,7 +17,7 @@ def any_prompt(index: int) -> bool:
 
 
 def resumed(stream: ShuffleSampler, seed: int = 99) -> ShuffleSampler:
-    """Another stream that goes on where `stream` stands, through a checkpoint's JSON."""
+    """Return another sampler that goes on where `stream` stands, through a checkpoint's JSON."""
     state = json.loads(json.dumps(stream.state_dict()))
     other = ShuffleSampler(state["num_prompts"], seed)
     other.load_state_dict(state)
@@ -25,7 +25,7 @@ def resumed(stream: ShuffleSampler, seed: int = 99) -> ShuffleSampler:
 
 
 def fresh_at(stream: ShuffleSampler) -> ShuffleSampler:
-    """A stream at the start of the pass in which `stream` is."""
+    """Return a sampler at the start of the pass that `stream` is in."""
     other = ShuffleSampler(stream.state_dict()["num_prompts"], 0)
     other.load_state_dict({**stream.state_dict(), "position": 0, "deferred": []})
     return other
@@ -36,8 +36,8 @@ CALLS = st.lists(st.tuples(st.integers(0, 14), st.sets(st.integers(0, 11)), st.i
 
 @settings(tried, max_examples=100)
 @given(st.integers(0, 12), st.integers(0, 99), CALLS, st.integers(0, 20))
-def test_nothing_is_lost_or_repeated_whatever_is_refused(size, seed, calls, resume_after):
-    """What was dealt and what is deferred make up whole passes and the begun one, also after a resume."""
+def test_no_row_is_lost_or_repeated_if_rows_are_refused(size, seed, calls, resume_after):
+    """The dealt and deferred rows together are the whole passes plus the begun one, also after a resume."""
     stream = ShuffleSampler(size, seed)
     dealt: list[int] = []
     for number, (count, refused, unit) in enumerate(calls):
@@ -45,12 +45,12 @@ def test_nothing_is_lost_or_repeated_whatever_is_refused(size, seed, calls, resu
         before = stream.state_dict()
         stream = resumed(stream) if number == resume_after else stream
         batch = stream.take(count, lambda i: bool(asked.update([i])) or i not in refused, multiple_of=unit)  # noqa: B023
-        assert asked.total() == len(asked)  # once a call
+        assert asked.total() == len(asked)  # no row is asked about twice in a call
         assert len(batch) == len(set(batch)) <= count
         assert len(batch) % unit == 0
         assert not refused & set(batch)
         wanted = size - len(refused & set(range(size)))
-        assert len(batch) == min(count, wanted) - min(count, wanted) % unit  # fewer only where few are wanted
+        assert len(batch) == min(count, wanted) - min(count, wanted) % unit  # fewer rows only if too few are accepted
         assert count or stream.state_dict() == before
         dealt += batch
     state = stream.state_dict()
@@ -70,7 +70,7 @@ def test_passes_are_whole_permutations_where_calls_divide_them(count):
 
 
 def stream_and_order():
-    """A stream, and the order in which its first pass deals where nothing is refused."""
+    """Return a sampler, and the order of its first pass if nothing is refused."""
     return ShuffleSampler(10, seed=1), ShuffleSampler(10, seed=1).take(10, any_prompt)
 
 
@@ -82,7 +82,7 @@ def test_deferred_prompts_come_first_and_once():
     assert stream.take(3, any_prompt) == order[7:]
 
 
-def test_what_is_refused_again_keeps_its_place_and_stays_before_what_was_refused_after_it():
+def test_deferred_rows_keep_their_order_if_refused_again():
     stream, order = stream_and_order()
     for _ in range(3):
         assert len(stream.take(2, lambda i: i != order[0])) == 2
@@ -104,7 +104,7 @@ def test_refusing_everything_ends_and_loses_nothing(before):
 
 
 @pytest.mark.parametrize("unit", [1, 2, 3, 4])
-def test_what_is_dealt_is_a_multiple_and_the_rest_is_dealt_next(unit):
+def test_the_number_dealt_is_a_multiple_and_the_rest_comes_next(unit):
     stream, order = stream_and_order()
     first = stream.take(7, any_prompt, multiple_of=unit)
     assert first == order[: 7 - 7 % unit]
@@ -136,7 +136,7 @@ def test_the_order_is_not_that_of_trls_sampler(seed):
     generator, stream = torch.Generator().manual_seed(seed), ShuffleSampler(50, seed)
     theirs = [torch.randperm(50, generator=generator).tolist() for _ in range(3)]
     ours = [stream.take(50, any_prompt) for _ in range(3)]
-    # No more agreement than chance has.
+    # The orders agree in no more places than by chance.
     assert all(sum(a == b for a, b in zip(x, y, strict=True)) < 10 for x in ours for y in theirs)
 
 

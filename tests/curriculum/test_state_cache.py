@@ -1,4 +1,4 @@
-"""States that are kept: which prompts are read when, what is kept of them, and what a run does without them."""
+"""Tests of the cache of prompt states: when prompts are read, what is kept, and prompts without a state."""
 
 import io
 import math
@@ -16,7 +16,7 @@ from trl_grpo_plus.utils.validation import ConfigError
 
 
 class Policy:
-    """Whose states are random, and move with each reading; says which rows it was asked to read."""
+    """A policy with random states, which change with each reading. It records the rows that it is asked to read."""
 
     def __init__(self, width=4):
         self.asked, self.width = [], width
@@ -68,11 +68,11 @@ def test_no_more_is_read_than_what_was_sampled_pays_for():
     known, policy = knowing()
     known.look(range(100))
     assert len(policy.asked[-1]) == FIRST
-    for _ in range(4):  # a part of a prompt is kept for the next step
+    for _ in range(4):  # fractions of a prompt are kept for the next step
         known.end_step([], 1.5)
         known.look(range(100))
     assert sum(map(len, policy.asked)) == FIRST + 6
-    steps(known, 5, affordable=2.0)  # what is left over is not saved up for ever
+    steps(known, 5, affordable=2.0)  # an unused budget does not add up without bound
     known.look(range(100), share=1 / 2)
     assert len(policy.asked[-1]) == 2
     known.look(range(100))
@@ -83,7 +83,7 @@ def test_no_more_is_read_than_what_was_sampled_pays_for():
     assert known.metrics() == {"beliefs/head_read": 4.0, "beliefs/head_known": 18 / 20}
 
 
-def test_of_more_rows_than_it_may_keep_those_stay_that_were_read_last(monkeypatch):
+def test_the_cache_keeps_the_rows_read_last(monkeypatch):
     monkeypatch.setattr(state_cache, "MOST_ROWS", 4)
     known, _ = knowing(math.inf)
     known.look([0, 1, 2])
@@ -104,8 +104,8 @@ def test_a_row_of_a_wide_model_takes_a_kibibyte():
 
 
 @pytest.mark.parametrize("width", [300, 2000])
-def test_what_is_kept_tells_rows_apart_as_states_do(width):
-    """Dimensions that lie far from 0, or are far larger than others, cost no digits."""
+def test_kept_states_have_the_distances_of_the_states(width):
+    """Distances between kept states stay right if dimensions lie far from 0 or differ in size."""
     generator = torch.Generator().manual_seed(0)
     plain = torch.randn(64, width, generator=generator, dtype=torch.float64)
     far = plain * torch.logspace(-3, 3, width, dtype=torch.float64) + torch.linspace(-3e4, 3e4, width)
@@ -116,7 +116,7 @@ def test_what_is_kept_tells_rows_apart_as_states_do(width):
     torch.testing.assert_close(apart / apart.mean(), true / true.mean(), rtol=0.2, atol=0)
 
 
-def test_it_goes_on_from_a_checkpoint():
+def test_a_resumed_cache_goes_on_the_same():
     known, _ = knowing(20, Policy(width=600))
     for first in (0, 3, 6):
         known.look(range(first, first + 4))
@@ -146,11 +146,14 @@ def test_another_model_is_refused():
         known.look([2])
 
 
-# -- in the memory
+# -- in the belief store
 
 
 def head_that_knows(tmp_path, **options):
-    """A memory whose head foretells rewards from states of rows below 400, and has read no others."""
+    """Return a store with a head, one without, and the list of readings.
+
+    The head predicts rewards from states. It has read rows below 400 and no others.
+    """
     sides = torch.linspace(-1, 1, 600).unsqueeze(1) * torch.tensor([[1.0, -0.5]])
     asked = []
 
@@ -182,11 +185,11 @@ def test_a_row_that_was_not_read_is_believed_as_without_a_head(tmp_path):
     assert sum(map(len, asked)) == read
 
 
-def test_candidates_get_half_and_what_is_sampled_the_rest(tmp_path):
+def test_candidates_get_half_the_budget_and_sampled_rows_the_rest(tmp_path):
     memory, _, asked = head_that_knows(tmp_path, belief_head="prompt")
     memory._cache.affordable = 6.0
     memory.candidate_beliefs([500, 501, 502, 503, 504])
-    memory.believed([505, 506])  # which is for the traces: they change nothing
+    memory.believed([505, 506])  # this call is for the traces and reads nothing
     memory.look([503, 504, 502])
     memory.credited([507, 508])
     assert asked[-3:] == [[500, 501, 502], [503, 504], [507]]
@@ -195,7 +198,7 @@ def test_candidates_get_half_and_what_is_sampled_the_rest(tmp_path):
 # -- in training
 
 
-def test_a_share_of_what_is_sampled_may_be_read():
+def test_the_budget_is_a_share_of_the_sampled_tokens():
     attempts = [SimpleNamespace(prompt_ids=[0] * length) for length in (10, 10, 2000, 20)]
     batch = SimpleNamespace(rounds=[SimpleNamespace(attempts=attempts)], num_tokens=960)
     accelerator = SimpleNamespace(device="cpu", gather=lambda counts: torch.cat([counts, counts]))
@@ -204,7 +207,7 @@ def test_a_share_of_what_is_sampled_may_be_read():
 
 @pytest.fixture
 def forwards(monkeypatch):
-    """Of each reading, how many prompts the model was given."""
+    """Return a list that gets the number of prompts in each forward pass."""
     counts, read = [], prompt_states._states
     monkeypatch.setattr(
         prompt_states, "_states", lambda model, ids, device: counts.append(len(ids)) or read(model, ids, device)
@@ -214,7 +217,8 @@ def forwards(monkeypatch):
 
 @pytest.mark.parametrize("selection", ["belief", "shuffle"])
 def test_a_step_reads_a_few_prompts_of_its_pool(tmp_path, forwards, selection):
-    """Of a pool of 32, or of 4 where there is no choice; a step samples 8 attempts of at most 6 + 6 tokens."""
+    """The pool has 32 prompts, or 4 without a choice of prompts. A step samples 8 attempts of at most 6 + 6 tokens.
+    An eighth of these tokens may be read."""
     options = {**CHOICE, **PAIRS, "prompt_selection": selection, "belief_head": "prompt", "max_steps": 12}
     trained = tiny_models.trained(tmp_path, tiny_models.digits, **options, data=tiny_models.prompts(90))
     read = tiny_models.logged(trained, "beliefs/head_read")
@@ -224,7 +228,7 @@ def test_a_step_reads_a_few_prompts_of_its_pool(tmp_path, forwards, selection):
     assert 0 < tiny_models.logged(trained, "beliefs/head_known")[-1] <= 1
 
 
-def test_the_whole_pool_is_read_at_each_step_where_that_is_asked_for(tmp_path, forwards):
+def test_without_a_share_the_whole_pool_is_read_at_each_step(tmp_path, forwards):
     options = {**CHOICE, **PAIRS, "belief_head": "prompt", "belief_head_share": None, "max_steps": 3}
     trained = tiny_models.trained(tmp_path, tiny_models.digits, **options, data=tiny_models.prompts(90))
     pools = tiny_models.logged(trained, "selection/pool")
@@ -232,7 +236,7 @@ def test_the_whole_pool_is_read_at_each_step_where_that_is_asked_for(tmp_path, f
     assert tiny_models.logged(trained, "beliefs/head_known") == [1.0] * 3
 
 
-def test_a_state_that_is_not_finite_says_nothing_of_how_far_states_lie_apart():
+def test_a_state_that_is_not_finite_does_not_affect_others():
     values = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
     values[3, 1] = math.inf
     known, _ = knowing(math.inf, lambda rows: values[rows])
@@ -256,7 +260,7 @@ def test_a_resume_with_another_seed_keeps_the_projection():
     assert torch.equal(resumed.of([3]), before)
 
 
-def test_a_resume_with_another_share_has_that_one_s_budget():
+def test_a_resume_with_another_share_uses_its_budget():
     everything = StateCache(Policy(), seed=0, everything=True)
     everything.look(range(20))
     steps(everything, 1, math.inf)

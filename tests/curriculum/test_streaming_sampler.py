@@ -1,4 +1,4 @@
-"""Streamed data, read ahead: what is dealt of a window, what rows share, passes, a resume that is exact."""
+"""Tests of streamed data, read ahead in windows: dealt rows, shared beliefs, passes, and exact resumes."""
 
 from datetime import datetime
 from itertools import chain
@@ -27,22 +27,22 @@ CHOICE = {**BELIEF, "prompt_selection": "belief", "selection_pool": 3}
 
 
 def streamed(count):
-    """Prompts as `tiny_models.prompts`, with their number modulo 3 as their kind."""
+    """Stream `tiny_models.prompts` with a column `kind`, the number modulo 3."""
     return tiny_models.prompts(count).map(lambda row: {"kind": row["number"] % 3}).to_iterable_dataset()
 
 
 def generated(count):
-    """The same of a generator: nothing is known of its columns, and they are no tables."""
+    """Stream the same rows from a generator, which has no tables and does not know its columns."""
     return IterableDataset.from_generator(lambda: iter(streamed(count)))
 
 
 def in_shards(count):
-    """The same of four files."""
+    """Stream the same rows from four shards."""
     return tiny_models.prompts(count).map(lambda row: {"kind": row["number"] % 3}).to_iterable_dataset(num_shards=4)
 
 
 def by_kind(completions, kind, **kwargs):
-    """Failed, solved, and as the attempt's place is."""
+    """Reward by kind: no attempt succeeds, all do, or every second one does."""
     return [[0.0, 1.0, float(i % 2)][k] for i, k in enumerate(kind)]
 
 
@@ -51,7 +51,7 @@ def numbers(window):
 
 
 def looks(window, times, most=12, least=4):
-    """The numbers of so many windows."""
+    """Return the prompt numbers of the next `times` windows."""
     found = []
     for _ in range(times):
         window.look(most, least)
@@ -64,9 +64,9 @@ def looks(window, times, most=12, least=4):
 
 def test_windows_are_what_comes_next_and_a_pass_begins_again():
     window = StreamingSampler(streamed(30), seed=1, shuffle=False)
-    # What is left of a pass, if it is enough for a batch.
+    # The rest of a pass is a window if it fills a batch.
     assert looks(window, 4) == [list(range(12)), list(range(12, 24)), list(range(24, 30)), list(range(12))]
-    # 6 rows are left, too few.
+    # The 6 rows that are left do not fill a batch of 7, so the next pass begins.
     assert looks(window, 2, least=7) == [list(range(12, 24)), list(range(12))]
     assert window.metrics() == {"selection/pool": 12.0, "selection/pass": 2.0}
 
@@ -80,13 +80,13 @@ def test_each_pass_is_shuffled_anew_and_whole():
     before = [row["number"] for row in mine]
     window = StreamingSampler(mine, seed=1, shuffle=False)
     passes = [[*chain(*looks(window, 3))] for _ in range(2)]
-    assert passes[0] == before != passes[1]  # one's own shuffle too
-    assert [row["number"] for row in mine] == before  # the trainer's stream stays where it is
+    assert passes[0] == before != passes[1]  # a user's own shuffle differs by pass, too
+    assert [row["number"] for row in mine] == before  # the user's stream is not advanced
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("make", [streamed, generated, in_shards])
-def test_reading_goes_on_where_it_stood(make, shuffle):
+def test_a_resumed_stream_reads_on_where_it_stood(make, shuffle):
     whole = looks(StreamingSampler(make(30), 1, shuffle), 10)
     reading = StreamingSampler(make(30), 1, shuffle)
     for done in range(7):
@@ -115,27 +115,27 @@ def believing(variances, skill=1.0):
     return lambda rows: (Belief(variance[rows], variance[rows], torch.full((len(rows),), 2.0)), skill)
 
 
-def test_the_promising_are_dealt_but_for_a_tenth():
+def test_promising_rows_get_all_places_but_a_tenth():
     window, dealt = window_of(20), torch.zeros(20)
     promise = believing([0.0] * 10 + [0.25] * 5 + [0.0] * 5)
     for _ in range(400):
         rows = window.take(5, lambda row: True, believe=promise)
         assert rows == sorted(set(rows))
         dealt[rows] += 1
-    assert dealt[10:15].sum() >= 1800  # nine of ten; those of the tenth are no better than chance
+    assert dealt[10:15].sum() >= 1800  # nine tenths of 2000; the last tenth ignores beliefs
     others = torch.cat([dealt[:10], dealt[15:]])
     assert others.sum() >= 150
     assert min(others) > 0
 
 
-def test_without_skill_it_is_chance():
+def test_without_skill_rows_of_a_window_are_random():
     window, dealt = window_of(20), torch.zeros(20)
     for _ in range(400):
         dealt[window.take(5, lambda row: True, believe=believing([0.25] * 5 + [0.0] * 15, skill=0.0))] += 1
     assert 60 < min(dealt) <= max(dealt) < 140
 
 
-def test_what_is_not_wanted_is_not_dealt():
+def test_rows_that_are_not_accepted_are_not_dealt():
     window = window_of(9)
     assert set(window.take(9, lambda row: row % 2 > 0, multiple_of=3)) < {1, 3, 5, 7}
     assert len(window.take(9, lambda row: row % 2 > 0, multiple_of=3)) == 3
@@ -150,11 +150,11 @@ def test_rows_of_the_window_share_no_object():
     assert second["tags"] == window.rows[2]["tags"] == ["a"]
 
 
-# -- what rows share
+# -- beliefs that rows share
 
 
 def learn(beliefs, batches):
-    """Rows come with their keys, the reward of each being its key's."""
+    """Let beliefs observe batches of rows with these keys. The key "good" earns 1, and others earn 0."""
     for keys in batches:
         beliefs.show(keys)
         rewards = torch.tensor([[float(key == "good")] * 2 for key in keys])
@@ -168,14 +168,14 @@ def test_keys_are_learned_as_they_come():
     beliefs.show(["new", "bad", "good", "worse"])
     new, bad, good, worse = beliefs.of(range(4)).mean.tolist()
     assert bad < 0.15 < 0.3 < new < 0.7 < 0.85 < good
-    assert bad < worse < new  # seen half as often
-    assert beliefs.of(range(4)).count.tolist() == [2.0] * 4  # no row has a history
+    assert bad < worse < new  # "worse" was seen half as often as "bad"
+    assert beliefs.of(range(4)).count.tolist() == [2.0] * 4  # rows of a stream have no history
     assert set(beliefs.metrics()) == {
         f"beliefs/{name}" for name in ("skill", "predicted", "realised", "calibration_error", "outside")
     }
 
 
-def test_they_are_kept_with_what_was_learned():
+def test_keys_are_saved_with_their_beliefs():
     beliefs, other = Beliefs(None, keys=()), Beliefs(None, keys=())
     learn(beliefs, [["good", "bad"], ["worse", "good"]])
     other.load_state_dict(beliefs.state_dict())
@@ -198,7 +198,7 @@ def test_a_head_reads_the_rows_that_are_shown(tmp_path):
         return torch.ones(len(indices), 2)
 
     memory = BeliefStore(config, streamed(30), ["by_kind"], [1.0], states)
-    for window in (rows, rows[::-1]):  # after the first one the run was broken off
+    for window in (rows, rows[::-1]):  # as if the run broke off after the first one
         memory.show(window)
         memory.credited([0, 2])
         memory.candidate_beliefs([2, 3])
@@ -209,7 +209,7 @@ def test_a_head_reads_the_rows_that_are_shown(tmp_path):
 
 
 def sampled(trained):
-    """The kinds and what was believed of them, a row a group, in order."""
+    """Return (kind, trace of the first attempt) for each group, in order."""
     return [(group[0]["reference"]["kind"], group[0]) for group in reader.groups(trained.args.output_dir)]
 
 
@@ -221,7 +221,7 @@ def test_what_there_is_to_learn_is_sampled_more(tmp_path):
     assert kinds[80:].count(2) > 1.5 * max(kinds[80:].count(0), kinds[80:].count(1))
     assert 0 in kinds[80:]
     assert tiny_models.logged(trained, "beliefs/skill")[-1] > 0.3
-    # 12 of the 30 rows, 12, 6; then the next pass.
+    # Windows of 12, 12 and 6 of the 30 rows, then the next pass.
     assert tiny_models.logged(trained, "selection/pool")[:4] == [12, 12, 6, 12]
     assert tiny_models.logged(trained, "selection/pass")[:4] == [0, 0, 0, 1]
     assert tiny_models.logged(trained, "rollouts")[-1] == 320
@@ -233,7 +233,7 @@ def test_a_baseline_alone_learns_from_the_rows_that_trl_deals(tmp_path):
     trained = tiny_models.trained(tmp_path / "belief", by_kind, data=streamed(30), **options)
     groups = sampled(trained)
     assert [first["prompt"] for _, first in groups] == [first["prompt"] for _, first in sampled(plain)]
-    believed = {kind: first["belief"]["mean"] for kind, first in groups}  # last of each
+    believed = {kind: first["belief"]["mean"] for kind, first in groups}  # the last group of each kind
     assert believed[0] < 0.4 < believed[2] < 0.6 < believed[1]
     assert groups[0][1]["belief"] == {"mean": 0.5, "std": 0.5, "attempts": 2.0}
 
@@ -286,7 +286,7 @@ def test_ranks_that_read_different_rows_are_stopped(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("more", [{}, {"belief_key": "kind"}, {"belief_head": "prompt"}, {"belief_id": "number"}])
-def test_says_so_where_nothing_tells_rows_apart(tmp_path, caplog, more):
+def test_a_warning_comes_if_beliefs_cannot_tell_rows_apart(tmp_path, caplog, more):
     tiny_models.trainer(tmp_path, by_kind, data=streamed(30), **CHOICE, **more)
     assert ("samples them at random. Set belief_key, belief_head or" in caplog.text) == (not more)
 
@@ -314,7 +314,7 @@ def test_says_so_where_nothing_tells_rows_apart(tmp_path, caplog, more):
         ),
     ],
 )
-def test_what_cannot_work_is_refused_when_it_is_made(tmp_path, options, words):
+def test_options_that_cannot_work_with_a_stream_are_refused(tmp_path, options, words):
     with pytest.raises(ValueError, match=words):
         tiny_models.trainer(tmp_path, by_kind, **{"data": streamed(30), **options})
 
@@ -326,7 +326,7 @@ def test_rows_that_lack_a_column_have_none_in_it():
 
 
 def test_columns_that_were_seen_are_known_after_a_resume():
-    """A reward is given a column that none of the next rows has, as if the run had never stopped."""
+    """After a resume, rows still get a column that only earlier rows had, as if the run had never stopped."""
     rows = [{"prompt": f"{n}=", **({"kind": n} if n < 2 else {})} for n in range(4)]
     window, resumed = (
         StreamingSampler(IterableDataset.from_generator(lambda: iter(rows)), 0, False) for _ in range(2)
@@ -376,7 +376,7 @@ def test_a_stream_s_keys_are_plain_whatever_its_format(tmp_path, form, options):
     assert {type(key) for key in known} == {int}
 
 
-def test_a_key_that_comes_later_is_looked_at_too(tmp_path):
+def test_a_key_in_a_later_row_is_checked_too(tmp_path):
     data = streamed(30).map(lambda row: {"level": row["number"] if row["number"] < 5 else [5]}, features=None)
     with pytest.raises(ValueError, match="belief_key='level' holds list values"):
         tiny_models.trained(tmp_path, by_kind, data=data, **CHOICE, belief_key="level", shuffle_dataset=False)
