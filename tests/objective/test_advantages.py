@@ -1,4 +1,4 @@
-"""Advantages: dead is exactly 0, one scale a group, bounded, and TRL's numbers at TRL's settings."""
+"""Tests of advantages: exactly 0 in dead groups, one scale per group, bounded, and TRL's numbers at TRL's settings."""
 
 import itertools
 import math
@@ -33,13 +33,13 @@ def lengths_of(rewards: Tensor) -> Tensor:
 
 
 def advantages(rewards, baseline="mean", scale="group", **options) -> Tensor:
-    """With whatever the baseline and the scale need."""
+    """Compute advantages with all that the baseline and the scale need."""
     rewards = rewards if isinstance(rewards, Tensor) else torch.tensor(rewards, dtype=torch.float64)
     return compute(rewards, baseline, scale, **{**known(rewards), **options})
 
 
 def known(rewards: Tensor) -> dict[str, Any]:
-    """What some baselines and scales need."""
+    """Return the values that some baselines and scales need."""
     return {"lengths": lengths_of(rewards), "running_std": 0.7, "belief": belief_of(len(rewards))}
 
 
@@ -86,7 +86,8 @@ def test_rewards_within_the_tolerance_are_dead(scale):
 @tried
 @given(*ANY_DEAD)
 def test_dead_groups_and_components_change_nothing_in_normalize_then_sum(dead, seed, dtype, eps):
-    """ms-swift: a constant format reward of 0.3 moves a group of six by 0.957."""
+    """Dead groups and components change no advantage. In ms-swift a constant format reward of 0.3 moves a group of six
+    by 0.957."""
     varying = uniform(3, dead.shape[1], seed=seed, dtype=torch.float64)
     components = torch.stack([torch.cat([dead.flip(1), varying]), dead.expand(4, -1)], dim=-1).to(dtype)
     limits, lengths = {"eps": eps, "tolerance": 2e-5 if dead.max() > 2 else 2e-6}, lengths_of(components[..., 0])
@@ -97,7 +98,7 @@ def test_dead_groups_and_components_change_nothing_in_normalize_then_sum(dead, s
             components * torch.tensor([1, 0]), torch.ones(2), *choice, lengths=lengths, **limits
         )
         close(values, without, rtol=0, atol=0)
-        # A sum over another layout may be rounded in another order.
+        # A sum over another memory layout may round in another order, hence the tolerance.
         close(values, normalize_then_sum(components[..., :1], torch.ones(1), *choice, lengths=lengths, **limits))
         dead_alone = normalize_then_sum(components[:1], torch.ones(2), *choice, lengths=lengths[:1], **limits)
         assert dead_alone.count_nonzero() == 0, choice
@@ -106,7 +107,7 @@ def test_dead_groups_and_components_change_nothing_in_normalize_then_sum(dead, s
 @pytest.mark.parametrize("eps", EPSILONS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_batch_whose_components_cancel_is_not_blown_up(dtype, eps):
-    # The second reward undoes the first, up to rounding: what is left is noise, and must stay small.
+    # The second reward cancels the first up to rounding. The noise that is left must stay small.
     first = torch.tensor([[0.1, 0.2, 0.7, 0.3], [0.9, 0.3, 0.6, 0.6]], dtype=dtype)
     found = normalize_then_sum(torch.stack([first, 1 - first], dim=-1), torch.ones(2), eps=eps)
     assert found.abs().max() < 1e-2
@@ -116,7 +117,7 @@ def test_a_batch_whose_components_cancel_is_not_blown_up(dtype, eps):
 
 
 def near_equal_groups(size: int) -> list[list[float]]:
-    """Where a scale of the group is tiny beside the distance of one attempt."""
+    """Return groups whose scale may be tiny beside the distance of one attempt."""
     return [
         [1.0] + [0.3 + 2e-6 * i / size for i in range(size - 1)],
         [0.0] + [1.0 - 1e-5 * i / size for i in range(size - 1)],
@@ -130,8 +131,8 @@ def near_equal_groups(size: int) -> list[list[float]]:
 
 def assert_bounded(rewards, ddof, eps, tolerance, lengths):
     options = {"ddof": ddof, "eps": eps, "tolerance": tolerance, "lengths": lengths}
-    slack = 1e-9 if tolerance else 1e-3  # rounding is all that is left of a difference of 1e-12
-    for choice in itertools.product(OF_GROUP, PER_GROUP):  # NaN is not below the bound either
+    slack = 1e-9 if tolerance else 1e-3  # a difference of 1e-12 is mostly rounding
+    for choice in itertools.product(OF_GROUP, PER_GROUP):  # NaN fails the comparison, too
         assert advantages(rewards, *choice, **options).abs().max() <= rewards.shape[1] * (1 + slack), choice
 
 
@@ -147,7 +148,7 @@ def test_per_group_scales_are_bounded_by_the_group_size(rewards, ddof, eps, tole
 
 
 @pytest.mark.parametrize("tolerance", [1e-6, 0.0])
-def test_so_they_are_where_a_scale_is_tiny(tolerance):
+def test_advantages_are_bounded_where_a_scale_is_tiny(tolerance):
     for size, ddof, eps in itertools.product((2, 3, 4, 5, 8, 16, 64), (0, 1), (0.0, 1e-9, 1e-4)):
         rewards = torch.tensor(near_equal_groups(size), dtype=torch.float64)
         lengths = torch.randint(0, 3, rewards.shape, generator=torch.Generator().manual_seed(size)) ** 8
@@ -156,7 +157,7 @@ def test_so_they_are_where_a_scale_is_tiny(tolerance):
 
 @pytest.mark.parametrize("scale", PER_GROUP)
 def test_completions_without_tokens_do_not_break_the_bound(scale):
-    # Every completion truncated and masked: no lengths to weigh by, and no tokens either.
+    # All completions are truncated and masked, so every length is 0.
     found = advantages([[1.0, 1.0, 1.0, 0.99999]], "length_weighted", scale, eps=0.0, lengths=torch.zeros(1, 4))
     assert found.abs().max() <= 4
 
@@ -184,7 +185,7 @@ def test_no_groups_have_no_advantages():
 
 
 def by_hand(rewards, cost, baseline, scale, ddof, eps, floor):
-    """What the tables of the module say, one attempt after another; `cost` is beta * KL."""
+    """Compute advantages attempt by attempt, as the tables of the module say. `cost` is beta * KL."""
     places = list(itertools.product(range(len(rewards)), range(len(rewards[0]))))
     lengths = {place: number for number, place in enumerate(places, start=1)}
     total = {(p, i): rewards[p][i] - cost[p][i] for p, i in places}
@@ -195,7 +196,7 @@ def by_hand(rewards, cost, baseline, scale, ddof, eps, floor):
 
     def centred(place, group, value):
         others = [other for other in group if other != place or baseline not in ("leave_one_out", "belief")]
-        if baseline == "belief":  # as `belief_of`; what the others' KL is costs this one too
+        if baseline == "belief":  # numbers of `belief_of`; the others' mean KL is expected too
             expected = 0.4 * (value is total) - sum(cost[p][i] for p, i in others) / max(len(others), 1)
             return value[place] - (sum(value[other] for other in others) + 3 * expected) / (len(others) + 3)
         if baseline == "median":
@@ -239,8 +240,8 @@ HOW = (st.sampled_from([0, 1]), st.sampled_from(EPSILONS), st.sampled_from([0.0,
 
 @tried
 @given(groups(st.one_of(in_unit, in_unit, st.sampled_from([-0.5, NAN]))), *HOW)
-def test_all_of_it_by_hand(rewards, ddof, eps, floor):
-    """One scale for a whole group, and what nobody scored does not move the others."""
+def test_all_baselines_and_scales_by_hand(rewards, ddof, eps, floor):
+    """All baselines and scales equal the formulas by hand, also in groups with unscored attempts."""
     for baseline, scale in EVERY:
         found = advantages(rewards, baseline, scale, ddof=ddof, eps=eps, floor=floor)
         expected = by_hand(rewards.tolist(), (0 * rewards.nan_to_num()).tolist(), baseline, scale, ddof, eps, floor)
@@ -249,8 +250,8 @@ def test_all_of_it_by_hand(rewards, ddof, eps, floor):
 
 @tried
 @given(groups(st.one_of(in_unit, st.sampled_from([0.5, NAN])), size=st.integers(2, 5)), *HOW, st.integers(0, 99))
-def test_with_a_kl_by_hand(rewards, ddof, eps, floor, seed):
-    """A tied group, and an attempt that nobody scored, bear the KL alone."""
+def test_all_baselines_and_scales_with_a_kl_by_hand(rewards, ddof, eps, floor, seed):
+    """With a KL all equal the formulas by hand. Tied groups and unscored attempts get the KL's advantage alone."""
     to_go = uniform(*rewards.shape, 2, seed=seed, dtype=torch.float64)
     for baseline, scale in EVERY:
         how = {"ddof": ddof, "eps": eps, "floor": floor, **known(rewards)}
@@ -273,14 +274,14 @@ def test_the_worked_example():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_maxrl_with_a_mean_of_zero_or_less_is_zero(dtype):
     below = [[-1, 0, 0, 0], [1, -1, 1, -1], [-1, -2, -3, -4], [NAN, 1, -1, NAN]]
-    # 0 in decimals, of either sign by 1e-17 in binary.
+    # These means are 0 in decimals, but about 1e-17 of either sign in binary.
     zero = [[0.1, 0.2, -0.3, 0.0], [0.3, -0.1, -0.1, -0.1], [0.7, -0.6, -0.1, 0.0]]
     found = advantages(torch.tensor([*below, *zero, [1, 0, 0, 0]], dtype=dtype), scale="mean")
     assert found.tolist() == [*[[0.0] * 4] * 7, [3.0, -1.0, -1.0, -1.0]]
 
 
 def test_mad_is_not_moved_by_one_outlier():
-    # Median 3, deviations 2 1 0 1 2, their median 1.
+    # The median is 3. The deviations are 2 1 0 1 2, and their median is 1.
     middle = torch.tensor([[-2.0, -1, 0, 1, 2]]).double() / 1.4826
     close(advantages([[1.0, 2.0, 3.0, 4.0, 5.0]], "median", "mad", eps=0.0), middle)
     near, far = (advantages([[1.0, 2, 3, 4, 5, last]], "median", "mad", eps=0.0) for last in (6.0, 8.0))
@@ -305,7 +306,7 @@ def test_float32_rewards_are_handled_in_float64():
 
 
 def trl_sum_then_normalize(rewards: Tensor, scale: str) -> Tensor:
-    """`grpo_trainer.py`, from the grouped totals on."""
+    """Compute advantages from grouped totals, as TRL's `grpo_trainer.py` does."""
     centred = rewards - torch.nanmean(rewards, dim=1, keepdim=True)
     std = nanstd(rewards.flatten()) if scale == "batch" else nanstd(rewards, dim=1, keepdim=True)
     return torch.nan_to_num(centred if scale == "none" else centred / (std + 1e-4), nan=0.0)
@@ -342,8 +343,8 @@ def test_an_unscored_row_and_an_unscored_group_are_as_in_trl():
         close(compute(rewards, scale=scale), trl_sum_then_normalize(rewards, scale), rtol=1e-5, atol=1e-6)
 
 
-def test_equal_totals_of_differing_components_teach_in_normalize_then_sum():
-    # Totals tie, but the two rewards differ in spread once each is weighted by itself.
+def test_components_with_equal_sums_teach_in_normalize_then_sum():
+    # In the first group the two rewards always sum to 1, but each differs by itself.
     components = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]], [[1.0, 1.0], [0, 0], [0, 0], [0, 0]]])
     found = normalize_then_sum(components, torch.tensor([1.0, 0.5]))
     assert found[0].count_nonzero() == 4
@@ -352,14 +353,15 @@ def test_equal_totals_of_differing_components_teach_in_normalize_then_sum():
 
 def test_normalize_then_sum_by_hand_with_another_scale():
     components = torch.tensor([[[1.0, 0.3], [0.0, 0.3]], [[1.0, 0.0], [0.0, 1.0]]]).double()
-    # MaxRL: +-1 and 0; +-1 and -+1. With weights 1 and 3: 1, -1, -2, 2, whose population std is sqrt(2.5).
+    # MaxRL gives +-1 and 0 in the first group, +-1 and -+1 in the second. With weights 1 and 3 these sum to
+    # 1, -1, -2, 2, whose population std is sqrt(2.5).
     found = normalize_then_sum(components, torch.tensor([1.0, 3.0]), scale="mean", ddof=0, eps=0.0)
     close(found, torch.tensor([[1.0, -1.0], [-2.0, 2.0]]).double() / math.sqrt(2.5))
 
 
 def test_normalize_then_sum_is_centred_over_the_batch_whatever_the_baseline():
     components = torch.tensor([[[1.0], [0.0], [0.0]], [[0.0], [0.2], [0.4]], [[0.3]] * 3]).double()
-    # Medians 0 and 0.2, MaxRL's scales 1/3 and 0.2: 3 0 0, -1 0 1 and 0 0 0, whose mean is 1/3.
+    # The medians are 0 and 0.2, and MaxRL's scales 1/3 and 0.2. This gives 3 0 0, -1 0 1 and 0 0 0, with mean 1/3.
     raw = torch.tensor([[3.0, 0.0, 0.0], [-1.0, 0.0, 1.0], [0.0] * 3]).double()
     expected = (raw - raw.mean()) / raw.std(correction=0)
     found = normalize_then_sum(components, torch.ones(1), "median", "mean", ddof=0, eps=0.0)
@@ -381,7 +383,7 @@ def test_one_attempt_or_no_score_in_normalize_then_sum():
     assert normalize_then_sum(torch.full((2, 4, 3), NAN), torch.ones(3)).tolist() == [[0.0] * 4] * 2
 
 
-# -- what is refused, and what is added
+# -- refused names and shapes, and added entries
 
 
 @pytest.mark.parametrize(
@@ -400,7 +402,7 @@ def test_unknown_names_are_refused_with_the_known_ones(call):
         call(rewards, "mean", "std")
 
 
-def test_what_a_choice_needs_is_asked_for():
+def test_a_missing_input_of_a_choice_is_named():
     with pytest.raises(ValueError, match=r"length_weighted.*lengths"):
         compute(torch.rand(2, 4), baseline="length_weighted")
     with pytest.raises(ValueError, match=r"running.*running_std"):
@@ -413,8 +415,8 @@ def test_rewards_of_another_shape_are_refused(shape):
         compute(torch.zeros(shape))
 
 
-def test_one_more_is_an_entry(monkeypatch):
-    """A scale and a baseline that are added here are at once known to all three functions."""
+def test_added_entries_work_in_all_functions(monkeypatch):
+    """A scale and a baseline that are added to the dicts work in all three functions."""
     monkeypatch.setitem(SCALES, "largest", Scale(lambda rewards: rewards.values.amax(dim=1, keepdim=True), "group"))
     monkeypatch.setitem(BASELINES, "least", lambda values, scored, lengths: values - values.amin(dim=1, keepdim=True))
     rewards = torch.tensor([[1.0, 3.0, 4.0], [2.0, 2.0, 2.0]])
@@ -426,9 +428,9 @@ def test_one_more_is_an_entry(monkeypatch):
 
 # -- the KL in the reward
 
-HALVED = torch.tensor([1.0, 0.5])  # from the first token to the second
+HALVED = torch.tensor([1.0, 0.5])  # the KL to go halves from the first token to the second
 KL_OF = torch.tensor([[1.0, 3.0, 0.0, 0.0], [2.0, 0.0, 2.0, 0.0]]).unsqueeze(-1) * HALVED  # (2, 4, 2)
-ALONE = torch.tensor([0.0, -0.2, 0.1, 0.1])  # of the first group, beta 0.1
+ALONE = torch.tensor([0.0, -0.2, 0.1, 0.1])  # advantages of the first group from its KL alone, with beta 0.1
 
 
 def test_a_tied_group_bears_its_kl_with_scale_1():
@@ -442,7 +444,7 @@ def test_a_tied_group_bears_its_kl_with_scale_1():
 
 @pytest.mark.parametrize("scale", [*PER_GROUP, "none"])
 @pytest.mark.parametrize("floor", [0.0, 0.5])
-def test_differences_within_the_tolerance_are_no_part_of_it(scale, floor):
+def test_differences_within_the_tolerance_do_not_change_the_kls_advantage(scale, floor):
     rewards = torch.tensor([[0.50, 0.53, 0.51, 0.5], [1.0, 0.0, 1.0, 0.0]])
     options = {"scale": scale, "floor": floor, "tolerance": 0.05}
     found = compute_with_kl(rewards, KL_OF, 0.1, per_token=False, **options)
@@ -452,7 +454,8 @@ def test_differences_within_the_tolerance_are_no_part_of_it(scale, floor):
 
 
 def test_a_batch_of_one_reward_has_scale_1():
-    """Its std is that of the KL alone, which would undo beta; a std over the run stays what it is."""
+    """The std of a batch of equal rewards is that of the KL alone. Dividing by it would undo beta, so the scale is 1.
+    The running std is used as it is."""
     for beta in (0.1, 1e-3):
         found = compute_with_kl(torch.ones(2, 4), KL_OF, beta, per_token=False, scale="batch")
         close(found[0], 10 * beta * ALONE)
@@ -462,7 +465,7 @@ def test_a_batch_of_one_reward_has_scale_1():
 
 @tried
 @given(groups(st.one_of(in_unit, st.just(NAN))))
-def test_without_a_kl_it_is_compute(rewards):
+def test_a_kl_of_zero_changes_nothing(rewards):
     zero = torch.zeros(*rewards.shape, 3)
     for choice in EVERY:
         close(compute_with_kl(rewards, zero, 0.1, False, *choice, **known(rewards)), advantages(rewards, *choice))

@@ -1,4 +1,4 @@
-"""From a batch's rewards to its advantages: what is handed on, filler, and the running std."""
+"""Tests of the way from a batch's rewards to its advantages: arguments, filler, and the running std."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -32,20 +32,20 @@ BELIEF = Belief(torch.tensor([0.5, 0.1]), torch.tensor([0.25, 0.001]), torch.ten
 
 
 def taught(belief: Belief) -> GroupBatch:
-    """Two groups that have an advantage, with what was believed of their prompts."""
+    """Return two groups that may have an advantage, with this belief about their prompts."""
     return replace(LENGTHS_OF_TWO, beliefs=(belief,), teaching=torch.tensor([True, True]))
 
 
 @pytest.mark.parametrize("baseline", BASELINES)
 @pytest.mark.parametrize("scale", [name for name, scale in scales.SCALES.items() if scale.over != "run"])
 def test_a_batch_has_the_chosen_advantages_and_filler_none(baseline, scale):
-    """Two live groups of two, and one of filler."""
+    """The batch has two live groups of two, and one of filler."""
     options = {"advantage_baseline": baseline, "scale_rewards": scale, "std_ddof": 0, "std_eps": 1e-6}
     known = replace(LENGTHS_OF_TWO, beliefs=(BELIEF,), teaching=torch.tensor([True, False]))
     of_batch = ((2, 2), REWARDS, WEIGHTS, known)
     values = credit(**options, std_floor=0.05).advantages(*of_batch)
     groups = REWARDS[:4, 0].view(2, 2), LENGTHS[:4].view(2, 2)
-    floor = 0.02**0.5 if baseline == "belief" else 0.05  # of rewards from 0 to 1
+    floor = 0.02**0.5 if baseline == "belief" else 0.05  # `BELIEF_FLOOR` for rewards from 0 to 1
     about = {"lengths": groups[1], "belief": BELIEF, "teaching": torch.tensor([True, False])}
     expected = advantages.compute(groups[0], baseline, scale, 0, 1e-6, floor, **about)
     torch.testing.assert_close(values, torch.cat([expected.flatten(), torch.zeros(2)]))
@@ -54,7 +54,7 @@ def test_a_batch_has_the_chosen_advantages_and_filler_none(baseline, scale):
     assert values.abs().max() > 0.1
 
 
-def test_each_reward_by_itself():
+def test_rewards_are_normalised_separately():
     weights, by_itself = torch.tensor([1.0, 0.5]), credit(multi_objective_aggregation="normalize_then_sum")
     values = by_itself.advantages((3, 2), REWARDS, weights, LENGTHS_OF_THREE)
     expected = advantages.normalize_then_sum(REWARDS.view(3, 2, 2), weights)
@@ -86,7 +86,8 @@ def test_the_running_std_is_that_of_the_batches_so_far():
 
 @pytest.mark.parametrize("scale", ["batch", "running", "prior", "none"])
 def test_a_surprise_is_bounded_where_all_rewards_are_alike(scale):
-    """All was solved, and not all of it was believed to be: a batch without a spread divides it by no 0."""
+    """All attempts succeed, which the beliefs did not expect. The spread of the batch is 0, so a floor bounds the
+    advantages."""
     belief = Belief(torch.tensor([0.5, 0.9]), torch.tensor([0.25, 0.09]), torch.tensor([2.0, 8.0]))
     shaping = {"advantage_baseline": "belief", "scale_rewards": scale}
     of_batch = ((2, 2), torch.ones(4, 2), WEIGHTS, taught(belief))
@@ -98,7 +99,7 @@ def test_a_surprise_is_bounded_where_all_rewards_are_alike(scale):
 @pytest.mark.parametrize("scale", ["batch", "prior"])
 @pytest.mark.parametrize("rewards", [REWARDS[:4], torch.ones(4, 2)], ids=["some", "all alike"])
 def test_the_unit_of_rewards_changes_no_surprise(scale, rewards):
-    """What a surprise is bounded by is of the range of rewards: from -5 to 15 are twenty times 0 to 1."""
+    """The bound of a surprise grows with the range of rewards: -5 to 15 is twenty times as wide as 0 to 1."""
     belief = Belief(torch.tensor([0.5, 0.99]), torch.tensor([0.25, 0.0099]), torch.tensor([2.0, 8.0]))
     scaled = Belief(20 * belief.mean - 5, 400 * belief.variance, belief.count)
     shaping = {"advantage_baseline": "belief", "scale_rewards": scale, "std_eps": 0.0}
@@ -111,9 +112,9 @@ def test_the_unit_of_rewards_changes_no_surprise(scale, rewards):
     assert plain.abs().max() > 0.1
 
 
-def test_batches_that_say_nothing_leave_the_running_std():
-    """No live group, none scored, and rewards that are all alike: their spread is the KL's, and beta would be divided
-    by itself."""
+def test_batches_without_a_spread_leave_the_running_std():
+    """Batches without a live group, without scores or with equal rewards do not move the running std. The spread of
+    equal rewards is that of the KL alone, and dividing by it would undo beta."""
     running = credit(scale_rewards="running", std_eps=0.0)
     to_go = torch.rand(6, 5, generator=torch.Generator().manual_seed(0))
     unscored = torch.full((6, 2), torch.nan)

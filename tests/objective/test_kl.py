@@ -1,4 +1,4 @@
-"""What each KL estimator trains, by enumerating every outcome of a small policy in float64."""
+"""Tests of the gradients of the KL estimators, by enumerating all outcomes of a small policy in float64."""
 
 import itertools
 import math
@@ -36,7 +36,7 @@ def gradient(value: Tensor, theta: Tensor) -> Tensor:
 
 
 def distance(first: Tensor, second: Tensor) -> float:
-    """Relative to the second."""
+    """Return the distance relative to the second tensor."""
     return ((first - second).norm() / second.norm()).item()
 
 
@@ -44,7 +44,7 @@ def distance(first: Tensor, second: Tensor) -> float:
 
 
 class OneToken:
-    """A softmax policy, the reference, and the policy that sampled: the same one, or an older one."""
+    """A softmax policy, its reference, and the policy that sampled, which is the same one or an older one."""
 
     def __init__(self, on_policy: bool):
         self.theta = logits(0).requires_grad_()
@@ -53,7 +53,7 @@ class OneToken:
         self.old = self.logp.detach() if on_policy else logits(2).log_softmax(-1)
 
     def expected_gradient(self, per_token: Tensor) -> Tensor:
-        """Of the loss sum_y pi_old(y) penalty(y): what a batch's mean gradient tends to."""
+        """Return the gradient of sum_y pi_old(y) penalty(y), the expectation of a batch's mean gradient."""
         return gradient((self.old.exp() * per_token).sum(), self.theta)
 
     def true_gradient(self, name: str) -> Tensor:
@@ -86,7 +86,7 @@ def test_expected_gradient_is_exact(estimator, weighted, on_policy, expected):
     [("k2", False, False), ("k3", False, False), ("abs", False, True), ("abs", False, False), ("abs", True, True)],
 )
 @pytest.mark.parametrize("true", ["reverse", "forward"])
-def test_expected_gradient_is_no_kls_where_the_table_says_so(estimator, weighted, on_policy, true):
+def test_expected_gradient_is_not_a_kls_where_the_table_says_so(estimator, weighted, on_policy, true):
     bandit = OneToken(on_policy)
     found = bandit.expected_gradient(penalty(estimator, bandit.logp, bandit.ref, bandit.old, weighted))
     assert distance(found, bandit.true_gradient(true)) > 0.1
@@ -208,7 +208,7 @@ def test_finite_at_a_hundred_nats(estimator, dtype):
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("estimator", ["k2", "k3"])
 def test_the_pull_to_the_reference_never_switches_off(estimator, weighted):
-    # A value clamped at 10, as elsewhere, has gradient 0 from 2.6 nats on.
+    # Other implementations clamp k3 at 10, so that its gradient is 0 from 2.6 nats on.
     for d in (0.5, 2.0, 5.0, 19.0, 21.0, 50.0, 100.0):
         logp = torch.tensor([-1.0 - d]).double().requires_grad_()
         assert gradient(penalty(estimator, logp, torch.tensor([-1.0]).double(), None, weighted).sum(), logp) < 0
@@ -240,7 +240,7 @@ def test_the_importance_weight_stays_at_its_limit_and_without_gradient():
     ref, far = torch.full((1,), -3.0).double(), torch.full((1,), -MAX_LOG_RATIO - 5).double()
     value = penalty("k1", logp, ref, far)
     assert value.item() == pytest.approx(3 * math.exp(MAX_LOG_RATIO))
-    # Only k1's own gradient is left of w (1 + l).
+    # Of w (1 + l) only k1's own gradient, w, is left.
     assert gradient(value.sum(), logp).item() == pytest.approx(math.exp(MAX_LOG_RATIO))
 
 
@@ -255,7 +255,7 @@ def test_k3_keeps_its_digits_for_small_differences(d):
 
 
 class TwoTokens:
-    """Two tokens, the second's distribution depending on the first: 25 completions, all enumerated as rows."""
+    """A policy over two tokens, the second of which depends on the first. Each of the 25 completions is a row."""
 
     def __init__(self):
         self.theta = logits(3, 1 + SIZE).requires_grad_()
@@ -264,10 +264,10 @@ class TwoTokens:
         self.logp, self.ref = self.log_probs(self.theta), self.log_probs(logits(4, 1 + SIZE))
         mask = torch.ones(len(rows), 2, dtype=torch.long)
         self.sequence_kl, self.kl_to_go = sequence_kl(self.logp, self.ref, mask), kl_to_go(self.logp, self.ref, mask)
-        self.solved = (self.first == self.second).double()  # 5 of 25
+        self.solved = (self.first == self.second).double()  # 5 of 25 completions
 
     def log_probs(self, theta: Tensor) -> Tensor:
-        """(25, 2)"""
+        """Return the log-probs, (25, 2)."""
         table = theta.log_softmax(-1)
         return torch.stack([table[0, self.first], table[1 + self.first, self.second]], dim=1)
 
@@ -279,7 +279,10 @@ class TwoTokens:
         return gradient((self.chance * (self.logp - self.ref).sum(dim=1)).sum(), self.theta)
 
     def policy_gradient(self, cost: Tensor) -> Tensor:
-        """Of sum_y pi(y) sum_t cost(y, t) log pi(y_t), with a cost a completion (25, 1) or a token (25, 2)."""
+        """Return the gradient of sum_y pi(y) sum_t cost(y, t) log pi(y_t).
+
+        The cost is per completion, (25, 1), or per token, (25, 2).
+        """
         assert not cost.requires_grad
         return gradient((self.chance.detach().unsqueeze(1) * cost * self.logp).sum(), self.theta)
 
@@ -296,7 +299,10 @@ BETA = 0.3
 
 
 def expected_gradient(policy: TwoTokens, rewards: Tensor, per_token: bool, **options) -> Tensor:
-    """Of the loss of a group of two attempts under reward - BETA * KL, over all 625 pairs; `rewards` (25,)."""
+    """Return the expected gradient of the loss of a group of two attempts under reward - BETA * KL.
+
+    The expectation is over all 625 pairs of completions. `rewards` is (25,).
+    """
     pairs = torch.cartesian_prod(torch.arange(25), torch.arange(25))
     weight = compute_with_kl(rewards[pairs], policy.kl_to_go[pairs], BETA, per_token, **options)
     per_token_loss = -(weight if per_token else weight.unsqueeze(-1)) * policy.logp[pairs]
@@ -309,10 +315,10 @@ def expected_gradient(policy: TwoTokens, rewards: Tensor, per_token: bool, **opt
 @pytest.mark.parametrize(
     ("scale", "baseline", "factor"),
     [
-        # In "batch" all groups are alike here.
+        # Here all groups have equal rewards, so "batch" does not divide either.
         *((scale, "leave_one_out", 1.0) for scale in ("group", "mad", "mean", "none", "batch")),
         ("running", "leave_one_out", 1 / (0.5 + 1e-4)),
-        # An attempt is a part of its own baseline: (G - 1) / G.
+        # An attempt is part of its own baseline, which adds the factor (G - 1) / G.
         *(("group", baseline, 1 / 2) for baseline in ("mean", "median")),
     ],
 )
@@ -323,8 +329,8 @@ def test_a_group_without_differing_rewards_has_the_gradient_of_the_kl(per_token,
 
 
 @pytest.mark.parametrize("per_token", [False, True])
-def test_reward_and_kl_have_the_gradient_of_their_difference_where_many_groups_are_tied(per_token):
-    """But for a scale of a group's own, which divides beta: what docs/kl.md says of scale_rewards="group"."""
+def test_the_gradient_is_that_of_reward_less_kl_if_many_groups_are_tied(per_token):
+    """The gradient is not exact with a scale per group, which divides beta (docs/kl.md, scale_rewards="group")."""
     policy = TwoTokens()
     wanted = BETA * policy.true_gradient() - gradient((policy.chance * policy.solved).sum(), policy.theta)
     found = expected_gradient(policy, policy.solved, per_token, baseline="leave_one_out", scale="none")
@@ -346,7 +352,7 @@ def test_kl_to_go_has_less_variance():
 
 
 @pytest.mark.parametrize(("estimator", "weighted"), [("k1", True), ("k2", False), ("k2", True), ("k3", True)])
-def test_token_level_losses_leave_a_part_of_that_gradient_out(estimator, weighted):
+def test_token_level_losses_miss_a_part_of_the_sequence_gradient(estimator, weighted):
     policy = TwoTokens()
     loss = penalty(estimator, policy.logp, policy.ref, policy.logp, weighted).sum(dim=1)
     found = gradient((policy.chance.detach() * loss).sum(), policy.theta)
@@ -393,14 +399,14 @@ def test_trls_expression_gives_our_penalty_and_can_be_weighted_by_trl(logp):
     torch.testing.assert_close(found, 2 * penalty("k2", logp, real, old), rtol=0, atol=0)
 
 
-# With d = ref - logp; exp(d) - d - 1 is TRL's.
+# Here d = ref - logp. TRL's expression is exp(d) - d - 1.
 REFUSED = ["exp(d) - 1 - d", "torch.expm1(d) - d", "exp(logp - ref) - (logp - ref) - 1", "exp(d) - (logp - ref) - 1"]
 REFUSED += ["exp(d) - d - 2", "exp(d) - d + 1", "exp(d) + d - 1", "d - exp(d) - 1", "exp(d) - logp"]
 REFUSED += ["exp(d) - d - logp", "exp(d) - d - torch.tensor(1)", "exp(torch.clamp(d, max=20)) - d - 1", "exp(exp(d))"]
 REFUSED += ["torch.abs(d)", "d * logp", "logp * d", "logp * (exp(d) - d)", "d ** 2 / 2", "-d", "d - 1", "d - logp"]
 REFUSED += ["logp - d", "ref[:, 1:] - logp[:, 1:]", "torch.where(logp > -1, d, logp)", "ref + logp", "ref * logp"]
 REFUSED += ["torch.stack([ref, logp])"]
-# The same form, but with a gradient that is not that of TRL's line as it is.
+# This has the form of TRL's expression, but another gradient.
 REFUSED += ["exp(d) - (ref - logp.detach()) - 1"]
 METHODS = ["d.exp() - d - 1", "ref.detach() - logp"]
 
@@ -424,8 +430,8 @@ def test_beta_moves_as_in_ziegler():
 
 @tried
 @given(st.one_of(st.floats(-10, 10), st.just(math.inf)), st.integers(1, 10**7), st.integers(1, 10**5))
-def test_beta_follows_the_kl_by_a_fifth_a_horizon_at_most(kl, completions, horizon):
-    """And stays above 0 however short the horizon is."""
+def test_beta_follows_the_kl_by_at_most_a_fifth_per_horizon(kl, completions, horizon):
+    """Beta changes by at most 20 % for any horizon, so it stays above 0."""
     after = adapt_beta(0.1, kl, 1.0, completions, horizon)
     assert (after > 0.1, after < 0.1) == (kl > 1, kl < 1) or after == pytest.approx(0.1)
     largest = 0.2 * min(completions / horizon, 1)
@@ -440,7 +446,7 @@ def test_beta_never_reaches_zero_in_a_long_run():
     assert 0 < beta < 1e-6
 
 
-def test_the_controller_adapts_to_the_mean_since_it_last_did():
+def test_the_controller_adapts_to_the_mean_since_its_last_change():
     controller = BetaController(target=1.0, horizon=1000)
     assert controller.adapt(0.1) is None
     controller.see(1.0, 100)
@@ -448,7 +454,7 @@ def test_the_controller_adapts_to_the_mean_since_it_last_did():
     expected = adapt_beta(0.1, 1.1, 1.0, 75, 1000)
     assert controller.adapt(0.1, passes=2) == pytest.approx(expected)
     assert controller.adapt(0.1) is None
-    controller.see(9.0, 0)  # of no live completions
+    controller.see(9.0, 0)  # a batch without live completions counts nothing
     assert controller.adapt(0.1) is None
     fixed = BetaController(target=None, horizon=1000)
     fixed.see(9.0, 100)

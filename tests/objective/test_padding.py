@@ -1,4 +1,4 @@
-"""What filler is weighed by: the loss of a batch that holds some is that of its live rows alone."""
+"""Tests of the weights for filler: the loss of a batch with filler equals that of its live rows alone."""
 
 import json
 from types import SimpleNamespace
@@ -17,7 +17,10 @@ ROWS, TOKENS = 4, 3
 
 
 def loss(loss_type, values, mask, tokens):
-    """TRL's, of a micro-batch (rows, T); `tokens` is `num_items_in_batch` for one micro-batch of one rank."""
+    """Compute TRL's loss of a micro-batch (rows, T).
+
+    `tokens` is `num_items_in_batch` for one micro-batch of one rank.
+    """
     sums, lengths = (values * mask).sum(dim=1), mask.sum(dim=1)
     return {
         "grpo": (sums / lengths.clamp(min=1)).mean(),
@@ -40,7 +43,7 @@ def test_the_loss_is_that_of_the_live_rows_alone(loss_type, ranks, micro, data):
     tokens = mask.sum().clamp(min=1) / (ranks * micro)
     weight = padding.loss_weight(loss_type, live.sum(dim=-1), ROWS)
     each = [[loss(loss_type, values[r, m], mask[r, m], tokens) for m in range(micro)] for r in range(ranks)]
-    found = weight * torch.tensor(each).mean()  # over accumulated micro-batches, then over ranks
+    found = weight * torch.tensor(each).mean()  # the mean over micro-batches and ranks
     if loss_type == "bnpo":  # each micro-batch has its own mean
         some = live.any(dim=-1)
         expected = torch.tensor(each)[some].mean() if some.any() else torch.tensor(0.0)
@@ -59,13 +62,13 @@ def test_the_entropy_is_a_mean_over_live_tokens(counts):
     torch.testing.assert_close(found, (tokens * means).sum() / tokens.sum().clamp(min=1))
 
 
-def test_what_a_micro_batch_says_of_itself():
-    """On rank 1 of 2, whose micro-batches have 2 live rows of 3 tokens, and none."""
+def test_each_micro_batch_gets_its_weights_and_counts():
+    """Rank 1 of 2 has a micro-batch with 2 live rows of 3 tokens, and one without live rows."""
     batch = {"completion_mask": torch.ones(4, 3), "completion_ids": torch.zeros(4, 3)}
     everyone = SimpleNamespace(device="cpu", process_index=1, gather=lambda own: own * 2)
     padding.mask_rows(batch, torch.tensor([True, True, False, False]), everyone)
     assert batch["tool_mask"].tolist() == [[1.0] * 3] * 2 + [[0.0] * 3] * 2
-    assert batch["completion_mask"].all()  # the forward pass attends by it
+    assert batch["completion_mask"].all()  # attention reads this mask, so filler stays visible
     assert batch["num_items_in_batch"] == 12
     halves = [{name: value[part] for name, value in batch.items() if value.ndim} for part in (slice(2), slice(2, 4))]
     everyone.gather = lambda own: torch.cat([torch.tensor([[[1, 2], [3, 5]]]), own.long()])
@@ -114,12 +117,12 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("operation", REFUSED.values(), ids=REFUSED)
-def test_what_would_lose_the_weight_of_a_coefficient_is_refused(operation):
+def test_operations_that_would_lose_the_weight_are_refused(operation):
     with pytest.raises(TypeError):
         operation(padding.ScaledCoefficient(0.5, 4.0))
 
 
-def test_a_scaled_coefficient_is_its_value_to_a_controller_and_a_log():
+def test_a_controller_and_a_log_see_the_unweighted_coefficient():
     coefficient = padding.ScaledCoefficient(0.5, 4.0)
     for made in (coefficient + 0.25, 1.25 - coefficient, min(coefficient + 0.25, 9.0), sum([coefficient]) + 0.25):
         assert (type(made), made) == (float, 0.75)

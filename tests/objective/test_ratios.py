@@ -1,4 +1,4 @@
-"""Importance ratios other than TRL's: their values, their gradients, and TRL's own GSPO trained beside."""
+"""Tests of importance ratios other than TRL's: values, gradients, and training compared with TRL's GSPO."""
 
 import pytest
 import tiny_models
@@ -33,7 +33,7 @@ def test_gspo_token_is_the_papers_ratio():
         assert_close(found, right)
 
 
-def test_where_the_policy_sampled_the_value_is_one_and_the_gradient_the_tokens():
+def test_on_policy_the_ratio_is_one_and_has_the_tokens_gradient():
     logp, _ = logps()
     ratio = torch.exp(logp - OldLogps(gspo_token, None, MASK))
     assert_close(ratio, torch.ones_like(ratio))
@@ -42,7 +42,7 @@ def test_where_the_policy_sampled_the_value_is_one_and_the_gradient_the_tokens()
 
 
 @pytest.mark.parametrize("use", [lambda old, logp: old - logp, lambda old, logp: logp + old, lambda old, logp: -old])
-def test_nothing_but_the_subtraction_is_answered(use):
+def test_any_other_use_of_old_logps_is_refused(use):
     logp, old = logps()
     with pytest.raises(TypeError):
         use(OldLogps(gspo_token, old, MASK), logp)
@@ -56,11 +56,11 @@ OFF_POLICY = {"num_iterations": 3, "max_steps": 6, "epsilon": 3e-3, "epsilon_hig
     [
         pytest.param({"num_iterations": 1, "max_steps": 3}, id="on policy"),
         pytest.param(OFF_POLICY, id="off policy, clipped"),
-        # With the bias correction the KL of a token is weighed by its own ratio here, by the sequence's there.
+        # With the bias correction we weigh a token's KL by its own ratio, and TRL weighs it by the sequence's.
         pytest.param({**OFF_POLICY, "beta": 0.1, "use_bias_correction_kl": False}, id="with a KL"),
     ],
 )
-def test_with_an_advantage_an_attempt_it_trains_as_trls_gspo(tmp_path, options):
+def test_with_one_advantage_per_attempt_it_trains_as_trls_gspo(tmp_path, options):
     options = {**tiny_models.EXACT, "loss_type": "grpo", **options}
     ours = tiny_models.trained(tmp_path / "ours", tiny_models.digits, importance_ratio="gspo_token", **options)
     sequence = {**options, "importance_sampling_level": "sequence"}
@@ -76,9 +76,9 @@ def test_with_an_advantage_an_attempt_it_trains_as_trls_gspo(tmp_path, options):
 
 
 def test_the_kl_keeps_the_ratio_of_each_token(tmp_path):
-    """Nothing but the KL is trained on: the ratio of the policy's loss is none of it."""
+    """Only the KL is trained on, and it does not use the ratio of the policy's loss."""
     options = {**tiny_models.EXACT, **OFF_POLICY, "loss_type": "grpo", "beta": 5.0, "reward_weights": [0.0]}
-    options |= {"weight_decay": 5.0}  # which moves the policy away from its reference
+    options |= {"weight_decay": 5.0}  # this moves the policy away from its reference
     ours = tiny_models.trained(tmp_path / "ours", tiny_models.digits, importance_ratio="gspo_token", **options)
     theirs = tiny_models.trained(tmp_path / "theirs", tiny_models.digits, cls=GRPOTrainer, **options)
     assert max(abs(loss) for loss in tiny_models.losses(ours)) > 0
@@ -87,7 +87,7 @@ def test_the_kl_keeps_the_ratio_of_each_token(tmp_path):
 
 
 def test_advantages_of_tokens_are_weighed_by_the_sequences_ratio(tmp_path):
-    """What TRL's GSPO cannot do: rewards of steps, with a ratio of whole attempts."""
+    """Step rewards train with the ratio of the whole attempt, which TRL's GSPO cannot do."""
 
     def steps(completions, **kwargs):
         return [

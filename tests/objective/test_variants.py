@@ -1,4 +1,4 @@
-"""Advantage functions: what each one's expected gradient is, by enumeration, and what they give by hand."""
+"""Tests of advantage functions: expected gradients by enumeration, and advantages by hand."""
 
 import doctest
 import itertools
@@ -17,18 +17,18 @@ from trl_grpo_plus.rollouts.groups import judge
 
 
 LOGITS = torch.tensor([0.3, -0.8, 0.5, 0.1], dtype=torch.float64)
-RIGHT = torch.tensor([0.0, 1.0, 0.0, 1.0], dtype=torch.float64)  # of each answer
+RIGHT = torch.tensor([0.0, 1.0, 0.0, 1.0], dtype=torch.float64)  # the reward of each answer
 REAL = torch.tensor([0.2, -1.0, 3.0, 0.5], dtype=torch.float64)
 
 
 def every_group(size):
-    """All groups of answers, (M ** G, G), and how likely each one is."""
+    """Return all groups of answers, (M ** G, G), and the probability of each."""
     answers = torch.tensor(list(itertools.product(range(len(LOGITS)), repeat=size)))
     return answers, LOGITS.softmax(0)[answers].prod(dim=1)
 
 
 def expected(rewards, size, function):
-    """The expected gradient by the logits of a group: sum over its attempts of advantage x grad log pi."""
+    """Return the expected gradient of the logits: for a group, the sum over attempts of advantage x grad log pi."""
     answers, chance = every_group(size)
     made = function(rewards[answers])
     scores = torch.eye(len(LOGITS), dtype=torch.float64)[answers] - LOGITS.softmax(0)
@@ -36,14 +36,14 @@ def expected(rewards, size, function):
 
 
 def gradient(objective):
-    """Of a function of the answers' chances."""
+    """Return the gradient of a function of the answers' probabilities."""
     logits = LOGITS.clone().requires_grad_()
     (found,) = torch.autograd.grad(objective(logits.softmax(0)), logits)
     return found
 
 
 def best_of(rewards, k):
-    """E[max of k rewards], a function of the chances."""
+    """Return E[max of k rewards] as a function of the answers' probabilities."""
     answers = torch.tensor(list(itertools.product(range(len(rewards)), repeat=k)))
     return lambda chances: (chances[answers].prod(dim=1) * rewards[answers].amax(dim=1)).sum()
 
@@ -56,7 +56,7 @@ K_OF_G = [(k, size) for size in range(1, 7) for k in range(1, size + 1)]
 SMALL = [(k, size) for k, size in K_OF_G if 1 < size <= 4]
 
 
-# -- what the expected gradient is
+# -- expected gradients
 
 
 @pytest.mark.parametrize(("k", "size"), SMALL)
@@ -99,7 +99,7 @@ def test_vector_climbs_the_groups_best_along_each_direction(size):
     worth = (PARTS.nan_to_num() * HALVES[:2]) @ directions.T  # (answers, directions)
     claim = sum(gradient(best_of(along, size)) for along in worth.unbind(dim=1)) / 5
     close(expected(PARTS, size, function), claim)
-    assert len({tuple(row.argsort().tolist()) for row in worth.T}) > 1  # no answer is the best along all
+    assert len({tuple(row.argsort().tolist()) for row in worth.T}) > 1  # the directions rank the answers differently
 
 
 @pytest.mark.parametrize("scores", [[0.0, 1.0, 3.0], [2.0, 2.0, 1.0], [0.3, 0.3, 0.3]])
@@ -109,8 +109,9 @@ def test_vector_of_one_reward_is_pkpo_of_the_whole_group(scores):
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
-def test_zvp_climbs_what_is_right_where_all_is_right_and_is_grpo_where_attempts_differ(size):
-    """One token of one entropy: the largest is each one's own, so that what is all wrong is left alone."""
+def test_zvp_is_grpo_plus_a_bonus_where_all_attempts_are_right(size):
+    """Each attempt has one token, and all have the same entropy. An all-wrong group is penalised by the distance to
+    the largest entropy, which is 0 here."""
     nats = -(LOGITS.softmax(0) * LOGITS.log_softmax(0)).sum()
 
     def function(rewards):
@@ -150,11 +151,11 @@ def test_vector_by_hand():
     assert vector(rewards[:, :1], torch.ones(2), told(2, 1)).count_nonzero() == 0
 
 
-# -- by hand, and by other formulas
+# -- compared with other formulas
 
 
 def by_subsets(rewards, k):
-    """Eq. 33 as it is written."""
+    """Compute the sum over subsets as equation 33 of PKPO is written."""
     subsets = list(itertools.combinations(range(len(rewards)), k))
     gains = [0.0] * len(rewards)
     for subset in subsets:
@@ -176,7 +177,8 @@ def test_pkpo_is_the_sum_over_subsets(k, size):
 
 @pytest.mark.parametrize(("k", "size"), [(k, size) for k, size in K_OF_G if k < size])
 def test_passk_is_the_mean_over_groups_of_k(k, size):
-    """The paper's first form: groups of k that are right where one of theirs is; each attempt's mean, less all's."""
+    """The advantages equal the paper's first form. A subset of k is right if one of its attempts is. An advantage is
+    the mean over the attempt's subsets, less the mean over all subsets."""
     for right in range(size + 1):
         rewards = torch.tensor([[1.0] * right + [0.0] * (size - right)], dtype=torch.float64)
         made = {subset: max(rewards[0, list(subset)].tolist()) for subset in itertools.combinations(range(size), k)}
@@ -213,7 +215,7 @@ BY_NAME = {
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_who_is_not_scored_is_no_attempt(name):
+def test_unscored_attempts_do_not_count(name):
     function = BY_NAME[name]
     rewards = torch.tensor([[1.0, 0.0, 0.0, 1.0, 0.0]])
     with_holes = torch.tensor([[1.0, NAN, 0.0, 0.0, NAN, 1.0, 0.0], [NAN, 1.0, NAN, NAN, NAN, NAN, NAN], [NAN] * 7])
@@ -226,7 +228,7 @@ def test_who_is_not_scored_is_no_attempt(name):
 
 @pytest.mark.parametrize("name", BY_NAME)
 @pytest.mark.parametrize("value", [0.0, 1.0])
-def test_a_group_that_is_alike_has_none(name, value):
+def test_a_group_of_equal_rewards_has_no_advantages(name, value):
     assert BY_NAME[name](torch.full((2, 7), value)).count_nonzero() == 0
 
 
@@ -256,15 +258,15 @@ def vector_of_one(totals, **args):
         (pairwise, [0.0, 1.0], {"temperature": 0.0}, "temperature=0.0 must be a finite number and > 0"),
     ],
 )
-def test_what_they_are_not_made_for_is_refused(function, values, args, message):
+def test_rewards_and_arguments_that_do_not_fit_are_refused(function, values, args, message):
     with pytest.raises(ValueError, match=message):
         function(torch.tensor([values]), **args)
 
 
-# -- what they are told
+# -- arguments of the functions
 
 
-def test_the_generator_is_the_same_wherever_it_is_made_and_another_in_another_batch():
+def test_the_generator_follows_from_the_batchs_seed():
     mask = torch.tensor([[[True, True, False], [True, False, False]]])
     first, again, other = (GroupBatch(mask, ("alive",), seed=seed) for seed in ("7 0", "7 0", "7 1"))
     draws = [torch.rand(4, generator=about.generator()) for about in (first, first, again, other)]
