@@ -1,4 +1,4 @@
-"""Presets: the advantages and loss of each are those of its formula, worked by hand; a user's own keys win."""
+"""Tests of presets: advantages and losses equal the formulas, worked by hand, and a user's own keys win."""
 
 import dataclasses
 import json
@@ -20,19 +20,20 @@ from trl_grpo_plus.utils.validation import ConfigError
 
 @pytest.fixture
 def preset(tmp_path):
-    """`GRPOPlusConfig.preset`, for a CPU."""
+    """Return `GRPOPlusConfig.preset` with options for a CPU."""
     where = {"output_dir": str(tmp_path), "use_cpu": True, "bf16": False, "report_to": "none"}
     return lambda name, **own: GRPOPlusConfig.preset(name, **where, **own)
 
 
-# -- what the numbers are
+# -- advantages and losses
 
 
-# Four attempts each on two prompts: one right, then two. All of the first ones' lengths are 1, but of the right one.
+# Two prompts with four attempts each: one is right on the first prompt, two on the second. On the first prompt the
+# right attempt has 5 tokens, and the others have 1.
 REWARDS = torch.tensor([1.0, 0, 0, 0, 1, 1, 0, 0])
 LENGTHS = torch.tensor([5, 1, 1, 1, 2, 2, 2, 2])
 HALF = 0.75**0.5  # (1 - 1/2) / the sample std of 1, 1, 0, 0
-BATCH = (15 / 56) ** 0.5  # the sample std of all eight
+BATCH = (15 / 56) ** 0.5  # the sample std of all eight rewards
 BY_STD = [1.5, -0.5, -0.5, -0.5, HALF, HALF, -HALF, -HALF]
 CENTRED = [0.75, -0.25, -0.25, -0.25, 0.5, 0.5, -0.5, -0.5]
 ADVANTAGES = {
@@ -53,12 +54,12 @@ def test_the_advantages_are_those_of_the_formula(preset, name):
     torch.testing.assert_close(found, torch.tensor(ADVANTAGES[name]), atol=1e-3, rtol=0)
 
 
-def test_gdpo_tells_apart_what_the_sum_of_the_rewards_does_not(preset):
-    """What it is for: (1, 1) beats (0, 0) by two rewards, (1, 1) beats (0, 1) by one. For GRPO both are the same."""
+def test_gdpo_separates_attempts_that_grpo_does_not(preset):
+    """GDPO separates what GRPO treats the same: (1, 1) beats (0, 0) by two rewards, but (0, 1) by one."""
     rewards = torch.tensor([[1.0, 1], [0, 0], [1, 1], [0, 1]])
     batch = ((2, 2), rewards, torch.ones(2), GroupBatch())
-    two, one = 2**0.5, 0.5**0.5  # each reward by itself is +-sqrt(1/2)
-    std = (5 / 3) ** 0.5  # of two, -two, one, -one
+    two, one = 2**0.5, 0.5**0.5  # each normalised reward is +-sqrt(1/2)
+    std = (5 / 3) ** 0.5  # the std of two, -two, one, -one
     expected = torch.tensor([two, -two, one, -one]) / std
     torch.testing.assert_close(Credit(preset("gdpo")).advantages(*batch), expected, atol=1e-3, rtol=0)
     alike = torch.tensor([one, -one, one, -one])
@@ -66,15 +67,17 @@ def test_gdpo_tells_apart_what_the_sum_of_the_rewards_does_not(preset):
 
 
 def test_passk_pays_for_the_first_of_four(preset):
-    """One of eight is right: pass@4 is 1 - C(7, 4) / C(8, 4) = 1/2, and C(6, 3) / C(7, 3) = 4/7."""
+    """One of eight is right, so pass@4 is 1 - C(7, 4) / C(8, 4) = 1/2. Of the subsets of 4 with a given wrong attempt,
+    C(6, 3) / C(7, 3) = 4/7 are wrong."""
     about = GroupBatch(torch.ones(1, 8, 1, dtype=torch.bool), ("alive",))
     rewards = torch.tensor([[1.0], *[[0.0]] * 7])
     found = Credit(preset("passk")).advantages((1, 8), rewards, torch.ones(1), about)
     torch.testing.assert_close(found, torch.tensor([1.0, *[-1 / 7] * 7]))
 
 
-def test_belief_subtracts_and_divides_by_what_was_believed(preset):
-    """Believed: 1/2, of 2 attempts. So 1 has (0 + 2/2) / 3 subtracted, 0 has 2/3, and both are divided by 1/2."""
+def test_belief_subtracts_the_believed_mean_and_divides_by_the_std(preset):
+    """The belief is 1/2 on 2 attempts. The baseline is (0 + 2/2) / 3 for the reward 1 and (1 + 2/2) / 3 for the reward
+    0. Both are divided by 1/2."""
     known = Belief(torch.tensor([0.5]), torch.tensor([0.25]), torch.tensor([2.0]))
     batch = (
         (1, 2),
@@ -86,7 +89,7 @@ def test_belief_subtracts_and_divides_by_what_was_believed(preset):
     torch.testing.assert_close(found, torch.tensor([4 / 3, -4 / 3]), atol=1e-3, rtol=0)
 
 
-# Four answers of these many tokens, what the policy's probability of each is to the one that sampled, and advantages.
+# Four answers: numbers of tokens, ratios of the policy's token probabilities to those when sampled, and advantages.
 TOKENS = (3, 1, 2, 2)
 RATIOS = torch.tensor([[1.25, 1.35, 0.7], [0.75, 1, 1], [1.0005, 1.0002, 1], [6.0, 0.9, 1]])
 ADVANTAGE = (1.0, -1.0, 0.5, -0.5)
@@ -99,18 +102,18 @@ def clipped(low, high):
 
 
 def with_kl(ratio, a, logp):
-    """DeepSeekMath, equation 4; the reference does not move with the policy."""
+    """Compute DeepSeekMath's loss, equation 4. The reference does not move with the policy."""
     away = (logp.detach() + REFERENCE) - logp
     return clipped(0.2, 0.2)(ratio, a, logp) + 0.04 * (away.exp() - away - 1)
 
 
 def weighed(ratio, a, logp):
-    """MiniMax-M1, equations 4 and 5, with ScaleRL's bound."""
+    """Compute MiniMax-M1's loss, equations 4 and 5, with ScaleRL's bound."""
     return -ratio.clamp(max=5.0).detach() * a * logp
 
 
 def gated(ratio, a, logp):
-    """SAPO, equations 5 to 7."""
+    """Compute SAPO's loss, equations 5 to 7."""
     temperature = 1.0 if a > 0 else 1.05
     return -torch.sigmoid(temperature * (ratio - 1)) * 4 / temperature * a
 
@@ -127,7 +130,7 @@ def by_a_constant(values):
     return torch.cat(values).sum() / (len(values) * LONGEST)
 
 
-# What a token's loss is, how tokens are put together, and whether the ratio is one of the whole answer.
+# name -> loss of a token, mean over the tokens, whether the ratio is that of the whole answer
 LOSSES = {
     "grpo": (with_kl, of_answers, False),
     "dapo": (clipped(0.2, 0.28), of_tokens, False),
@@ -137,7 +140,7 @@ LOSSES = {
     "sapo": (gated, of_answers, False),
     "lite_ppo": (clipped(0.2, 0.2), of_tokens, False),
     "bnpo": (clipped(0.2, 0.2), of_tokens, False),
-    # On-policy: the sum of an answer's log-probabilities times its advantage.
+    # On-policy these are the sum of an answer's log-probabilities times its advantage.
     **dict.fromkeys(("rloo", "opo", "maxrl"), (lambda ratio, a, logp: -a * ratio, by_a_constant, False)),
 }
 
@@ -159,7 +162,7 @@ def test_the_loss_and_its_gradient_are_those_of_the_formula(tmp_path, name, monk
     trainer = tiny_models.trainer(
         tmp_path, tiny_models.digits, **presets.with_preset(name, {"max_completion_length": LONGEST})
     )
-    trainer.model.eval()  # where the loss is not divided by gradient accumulation
+    trainer.model.eval()  # in evaluation mode TRL does not divide the loss by gradient accumulation
     theirs = trainer._get_per_token_logps_and_entropies
     monkeypatch.setattr(
         trainer, "_get_per_token_logps_and_entropies", lambda *a, **k: (logp * mask, *theirs(*a, **k)[1:])
@@ -174,7 +177,7 @@ def test_the_loss_and_its_gradient_are_those_of_the_formula(tmp_path, name, monk
     assert gradient.abs().max() > 1e-2
 
 
-def test_each_preset_has_an_example_here_and_what_it_claims():
+def test_each_preset_has_an_example_here_and_a_description():
     assert set(ADVANTAGES) | {"gdpo", "belief", "passk"} == set(PRESETS)
     assert set(LOSSES) | {"gdpo", "belief", "passk"} == set(PRESETS)
     fields = {field.name for field in dataclasses.fields(GRPOPlusConfig)}
@@ -197,7 +200,7 @@ def test_a_config_has_the_settings_and_the_name(preset, name):
     assert "your own" not in presets.describe(config)
 
 
-def test_a_users_own_settings_win_and_are_told(preset):
+def test_a_users_own_settings_win_and_are_described(preset):
     config = preset("dapo", epsilon_high=0.3, zero_variance_groups="keep", beta=0.0)
     assert (config.epsilon_high, config.zero_variance_groups, config.loss_type) == (0.3, "keep", "dapo")
     said = presets.describe(config)
@@ -209,9 +212,9 @@ def test_a_users_own_settings_win_and_are_told(preset):
     assert preset_free.preset is None
 
 
-def test_stock_trl_is_warned_of_what_it_would_not_do_and_not_of_the_name(preset, recwarn):
+def test_stock_trl_warns_of_settings_without_effect_but_not_of_the_name(preset, recwarn):
     configs = [preset("dr_grpo"), preset("dapo")]
-    recwarn.clear()  # of what transformers says of them
+    recwarn.clear()  # drop transformers' own warnings
     for config in configs:
         warn_of_no_effect(config)
     (warned,) = recwarn
@@ -246,6 +249,6 @@ def test_a_subclass_makes_its_own(tmp_path):
     ],
     ids=["unknown", "unknown to the class", "no text", "the name alone"],
 )
-def test_a_preset_that_is_none_or_was_not_applied_is_refused(make, says):
+def test_an_unknown_or_unapplied_preset_is_refused(make, says):
     with pytest.raises(ConfigError, match=says):
         make()

@@ -1,4 +1,4 @@
-"""What of config and model has attempts sampled from another distribution than the one that log-probs are of."""
+"""Tests of the settings with which attempts are sampled from another distribution than the log-probs'."""
 
 import inspect
 import re
@@ -13,7 +13,7 @@ from trl_grpo_plus.config.sampling_distribution import NEUTRAL, chosen_settings,
 
 
 CPU = {"bf16": False, "use_cpu": True, "report_to": "none"}
-# Of each setting that changes the distribution, a value with which it does.
+# A value of each setting that changes the distribution.
 BENT = {
     **{"top_p": 0.5, "top_k": 3, "min_p": 0.2, "top_h": 0.4, "typical_p": 0.5, "epsilon_cutoff": 0.05},
     **{"eta_cutoff": 0.05, "repetition_penalty": 1.5, "encoder_repetition_penalty": 1.5, "no_repeat_ngram_size": 2},
@@ -23,7 +23,7 @@ BENT = {
     **{"watermarking_config": {"bias": 2.0}, "do_sample": False},
 }
 TRL_S = {"top_p", "top_k", "repetition_penalty", "do_sample"}
-# Read there too, and no matter here: they leave the softmax alone, or act on a prompt of one token alone.
+# transformers reads these too. They leave the softmax as it is, or act only on a prompt of one token.
 NO_MATTER = {"forced_bos_token_id", "max_length", "remove_invalid_values", "renormalize_logits", "temperature"}
 NO_MATTER |= {"use_cache", "num_return_sequences"}
 ENDS = {"eos_token_id": [1, 5], "max_length": 5, "max_new_tokens": 2, "temperature": 0.3, "custom_key": 3}
@@ -39,8 +39,10 @@ def model():
 
 
 def processors(model, passed, own):
-    """The names of what transformers puts between logits and tokens, of what TRL passes and the model has, and how it
-    samples."""
+    """Return the names of transformers' logits processors and its sampling mode.
+
+    `passed` are the settings from TRL, `own` those of the model.
+    """
     model.generation_config = GenerationConfig(**{"eos_token_id": 1, **own})
     merged, _ = model._prepare_generation_config(GenerationConfig(**passed))
     model._prepare_special_tokens(merged, True, device="cpu")
@@ -56,7 +58,7 @@ def passed_by_trl(args):
 
 
 @pytest.mark.parametrize("name", [*BENT, *ENDS])
-def test_what_is_inherited_is_what_transformers_takes_from_the_model(tmp_path, model, name):
+def test_inherited_settings_are_those_that_transformers_takes_from_the_model(tmp_path, model, name):
     args, own = args_of(tmp_path), {name: {**BENT, **ENDS}[name]}
     as_it_is = processors(model, passed_by_trl(args), {})
     assert as_it_is == ([], "sample")
@@ -72,25 +74,25 @@ def test_every_setting_that_transformers_reads_is_known():
 
 
 @pytest.mark.parametrize("name", [name for name in BENT if NEUTRAL[name] and name not in TRL_S])
-def test_generation_kwargs_take_the_place_of_the_model_s(tmp_path, model, name):
+def test_generation_kwargs_replace_the_models_settings(tmp_path, model, name):
     own, neutral = {name: BENT[name]}, NEUTRAL[name][0]
     args = args_of(tmp_path, generation_kwargs={name: neutral})
     assert inherited_settings(args, own) == {}
     found, mode = processors(model, passed_by_trl(args), own)
     assert mode == "sample"
-    # These are made of any value that there is, and leave the logits alone with this one.
+    # transformers makes these for any value. With the neutral value they leave the logits as they are.
     made = {"min_p": ["MinPLogitsWarper"], "suppress_tokens": ["SuppressTokensLogitsProcessor"]}
     made["begin_suppress_tokens"] = ["SuppressTokensAtBeginLogitsProcessor"]
     assert found == made.get(name, [])
     assert f"generation_kwargs: {{{name}: {neutral}}}" in warnings(args_of(tmp_path), own)[0]
     kept = args_of(tmp_path, generation_kwargs={name: BENT[name]})
-    assert warnings(kept, own) == []  # on-policy, and on purpose
+    assert warnings(kept, own) == []  # the user set it, and no ratio of log-probs is taken
 
 
 @pytest.mark.parametrize(
     "options", [{"use_vllm": True}, {"use_transformers_continuous_batching": True}, {"min_p": 0.0}], ids=str
 )
-def test_what_nobody_takes_from_the_model(tmp_path, options):
+def test_settings_that_are_not_taken_from_the_model(tmp_path, options):
     if not hasattr(GRPOConfig, next(iter(options))):
         pytest.skip("an option of later releases")
     assert warnings(args_of(tmp_path, **options), {"min_p": 0.2}) == []
@@ -117,9 +119,9 @@ TWICE = {"num_iterations": 2}
     ],
     ids=str,
 )
-def test_what_is_chosen(tmp_path, options, settings):
+def test_settings_that_the_user_chose(tmp_path, options, settings):
     assert chosen_settings(args_of(tmp_path, **options)) == settings
-    # A value that the user has set is told of where a ratio of log-probs is taken.
+    # A user's own setting gives a warning only if a ratio of log-probs is taken.
     assert (len(warnings(args_of(tmp_path, **options, **TWICE), {})) == 1) == bool(settings)
 
 
@@ -135,7 +137,7 @@ def test_what_is_chosen(tmp_path, options, settings):
     ],
     ids=str,
 )
-def test_where_a_ratio_is_taken(tmp_path, options, says):
+def test_a_warning_comes_where_a_ratio_is_taken(tmp_path, options, says):
     said = warnings(args_of(tmp_path, top_p=0.9, **options), {"top_p": 0.5})
     assert len(said) == (says is not None)
     if says:
@@ -150,7 +152,7 @@ def told(caplog):
     ]
 
 
-def test_the_trainer_says_what_the_model_brings_along(tmp_path, caplog):
+def test_the_trainer_warns_of_the_models_settings(tmp_path, caplog):
     trained = tiny_models.trained(tmp_path, max_steps=1)
     digits = [i for i, token in enumerate(tiny_models.ALPHABET, 3) if token.isdigit()]
     assert any(token in digits for token in sampled(trained))
@@ -168,7 +170,7 @@ def sampled(trained):
     return buffered["completion_ids"].flatten().tolist()
 
 
-def test_a_rollout_func_samples_as_it_likes(tmp_path, caplog):
+def test_a_rollout_func_gives_no_warning(tmp_path, caplog):
     tiny_models.trainer(tmp_path, extra={"rollout_func": tiny_models.scripted}, top_p=0.9, num_iterations=2)
     assert told(caplog) == []
     tiny_models.trainer(tmp_path, top_p=0.9, num_iterations=2)

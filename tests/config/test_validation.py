@@ -1,4 +1,4 @@
-"""The options: what is refused and how, what passes, and how they arrive from a command line or from YAML."""
+"""Tests of the options: refused and accepted values, messages, and parsing of a command line and of YAML."""
 
 import dataclasses
 import inspect
@@ -22,7 +22,7 @@ from trl_grpo_plus.objective.scales import SCALES, TRL_SCALES
 CPU = {"bf16": False, "use_cpu": True, "report_to": "none"}
 KL = {"beta": 0.1}
 NEW = [f for f in dataclasses.fields(GRPOPlusConfig) if f.name not in {g.name for g in dataclasses.fields(GRPOConfig)}]
-DOCSTRING = inspect.getdoc(GRPOPlusConfig)  # Python 3.13 strips what is indented, others do not
+DOCSTRING = inspect.getdoc(GRPOPlusConfig)  # without indentation, which only Python 3.13 strips by itself
 HINTS = typing.get_type_hints(GRPOPlusConfig)
 OURS = [*NEW, GRPOPlusConfig.__dataclass_fields__["scale_rewards"]]
 
@@ -39,7 +39,7 @@ def cli(tmp_path):
 
 @pytest.fixture
 def from_yaml(tmp_path):
-    """A config from the text of a YAML file, the way `trl grpo --config` reads it."""
+    """Return a function that reads a config from the text of a YAML file, as `trl grpo --config` does."""
 
     def read(text, *arguments):
         path = tmp_path / "run.yaml"
@@ -65,7 +65,7 @@ def test_an_unknown_option_is_refused_with_the_closest_one(make, option, match):
         make(**{option: "drop"})
 
 
-def test_what_takes_the_place_of_a_gone_option_is_an_option():
+def test_the_replacement_of_a_removed_option_is_an_option():
     fields = GRPOPlusConfig.__dataclass_fields__
     assert not GONE_OPTIONS.keys() & fields.keys()
     assert {word for advice in GONE_OPTIONS.values() for word in re.findall(r"Use (\w+)", advice)} <= fields.keys()
@@ -73,7 +73,7 @@ def test_what_takes_the_place_of_a_gone_option_is_an_option():
 
 # -- single values
 
-# In a YAML file values do not pass argparse, so that these are checked again.
+# Values in a YAML file bypass argparse's check of choices, so the config checks them itself.
 CHOICES = {f.name: tuple(f.metadata["choices"]) for f in OURS if "choices" in f.metadata}
 CHOICES |= {"scale_rewards": tuple(SCALES), "advantage_baseline": tuple(BASELINES)}
 NEEDS_BETA = ("kl_estimator", "kl_placement", "kl_reward_form")
@@ -109,7 +109,7 @@ def test_each_choice_passes(make, name, value):
     assert getattr(make(**{name: value}, **with_it), name) == value
 
 
-# Those that are refused, what is allowed, and some that pass.
+# Refused values, the words of the message for what is allowed, and values that pass.
 NUMBERS = [
     ("zero_variance_tolerance", [-1e-9, -1], ">= 0", [0, 0.0, 1e-6, 0.5]),
     ("solved_reward", [], "finite", [0.5, 1, 100.0]),
@@ -153,13 +153,13 @@ def test_a_number_out_of_range_is_refused_with_the_range(make, name, value, allo
 
 
 @pytest.mark.parametrize("name", [name for name, *_, passing in NUMBERS if None not in passing])
-def test_none_is_a_number_only_where_it_means_something(make, name):
+def test_none_is_refused_where_it_has_no_meaning(make, name):
     with pytest.raises(ValueError, match=f"{name}=None"):
         make(**{name: None})
 
 
 def test_a_string_is_refused_with_a_word_about_yaml(make):
-    """Whether it was in a script or in somebody's YAML cannot be told."""
+    """The message mentions YAML, because the config cannot know whether a script or a YAML file gave the string."""
     with pytest.raises(ValueError, match=r"std_eps='1e-4' must be .*leave the quotes out\. .*YAML.*1\.0e-4"):
         make(std_eps="1e-4")
 
@@ -308,7 +308,7 @@ def test_combinations_that_cannot_work_are_refused_with_the_way_out(make, option
         {"advantage_estimator": "zvp"},
         {"advantage_estimator": "zvp", "zero_variance_groups": "drop"},
         {"advantage_estimator": "zvp", "zero_variance_groups": "drop", "filtered_verdicts": ["tied", "unscored"]},
-        {"advantage_estimator": "nowhere.at_all.yet"},  # looked at when the trainer is made
+        {"advantage_estimator": "nowhere.at_all.yet"},  # checked when the trainer is made
         {**GSPO_TOKEN, "step_reward_credit": "own", "loss_type": "grpo"},
         {**KL, "step_reward_credit": "to_go", "scale_rewards": "none", "advantage_baseline": "median"},
         {"step_reward_credit": "own", "importance_sampling_level": "sequence", "loss_type": "vespo"},
@@ -330,7 +330,7 @@ LIGER = [
 
 
 @pytest.mark.parametrize("options", LIGER)
-def test_ligers_loss_of_old_trl_is_refused_where_it_would_not_see_an_option(make, monkeypatch, options):
+def test_ligers_loss_of_old_trl_is_refused_if_it_would_ignore_an_option(make, monkeypatch, options):
     monkeypatch.setattr(trl, "__version__", "1.13.2")
     refusal = r"use_liger_kernel=True with TRL 1\.13\.2.*trl>=1\.14.*use_liger_kernel=False"
     with pytest.raises(ValueError, match=refusal):
@@ -340,10 +340,10 @@ def test_ligers_loss_of_old_trl_is_refused_where_it_would_not_see_an_option(make
     assert make(use_liger_kernel=True, **options).use_liger_kernel
 
 
-# -- what the defaults and the options mean
+# -- defaults and effects of the options
 
 
-def test_the_options_that_are_not_at_their_defaults(make, tmp_path):
+def test_changed_options_are_those_with_another_value(make, tmp_path):
     assert make().changed_options == {}
     assert make(learning_rate=1e-3, scale_rewards="batch").changed_options == {}
     changed = {"zero_variance_groups": "drop", "scale_rewards": "mad"}
@@ -430,7 +430,7 @@ def test_the_docstring_names_every_choice(field):
 
 # -- the command line and YAML
 
-# As read, and what is written in another way.
+# The parsed values. STRINGS has their texts, some of them written in another way.
 PARSED = {
     **{"zero_variance_groups": "resample", "resample_fallback": "keep", "filter_metric": "accuracy"},
     **{"zero_variance_tolerance": 1e-5, "solved_reward": 2.0, "failed_reward": -0.5, "max_resample_rounds": 5},
@@ -451,7 +451,7 @@ PARSED = {
     **{"alarms": False, "alarm_thresholds": {"dead_groups": 0.5}, "vllm_check_every": 0, "nonfinite_step": "ignore"},
     "trace_thumbnails": 64,
 }
-APART = {"step_reward_credit": "own", "halt_on_alarm": ["dead_groups"]}  # refused beside some of these
+APART = {"step_reward_credit": "own", "halt_on_alarm": ["dead_groups"]}  # refused together with some of PARSED
 STRINGS = {name: str(value) for name, value in PARSED.items()}
 STRINGS |= {"solved_reward": "2", "advantage_clip": "5", "beta": "1e-2", "kl_target": "2e-1"}
 STRINGS["advantage_estimator"] = '{"name": "grpo"}'
@@ -499,7 +499,7 @@ def test_every_option_comes_from_yaml(from_yaml):
 BY_COLUMN = {"name": "by_column", "args": {"column": "level", "order": "easy_first"}}
 
 
-def test_a_stream_with_arguments_comes_from_either(from_yaml, cli):
+def test_a_sampler_with_arguments_comes_from_command_line_and_yaml(from_yaml, cli):
     from_line = HfArgumentParser(GRPOPlusConfig).parse_args_into_dataclasses(
         [*cli, "--prompt_selection", json.dumps(BY_COLUMN)]
     )[0]
@@ -507,7 +507,7 @@ def test_a_stream_with_arguments_comes_from_either(from_yaml, cli):
     assert from_line.prompt_selection == from_file.prompt_selection == BY_COLUMN
 
 
-def test_an_advantage_function_with_arguments_comes_from_either(from_yaml, cli):
+def test_an_advantage_function_with_arguments_comes_from_command_line_and_yaml(from_yaml, cli):
     pkpo = {"name": "pkpo", "args": {"k": 3}}
     words = [*cli, "--advantage_estimator", json.dumps(pkpo)]
     (from_line,) = HfArgumentParser(GRPOPlusConfig).parse_args_into_dataclasses(words)
