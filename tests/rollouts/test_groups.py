@@ -1,4 +1,4 @@
-"""The verdict on a group, and which groups make up a batch."""
+"""Tests of the verdict on a group, and of the plan that chooses the groups of a batch."""
 
 import math
 from types import SimpleNamespace
@@ -51,7 +51,7 @@ def test_identical_rewards_are_dead_whatever_their_std(dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_equal_sums_of_parts_are_dead(dtype):
-    # Each is 0.3 or 0.6 by another route; in binary they differ in the last place.
+    # Each value is 0.3 or 0.6 in decimals. In binary they differ in the last place.
     assert verdict([0.1 + 0.2, 0.3, 0.4 - 0.1, 0.3], dtype) == "tied"
     assert verdict([3 * 0.2, 0.6, 0.7 - 0.1, 2 * 0.3], dtype) == "tied"
 
@@ -72,7 +72,7 @@ def test_equal_sums_of_parts_are_dead(dtype):
     }.items(),
 )  # fmt: skip
 def test_verdicts(expected, cases):
-    """Unscored attempts are left out."""
+    """Unscored attempts do not count for the verdict."""
     for rewards in cases:
         assert verdict(rewards, torch.float64) == expected, rewards
         assert verdict(rewards) == expected, rewards
@@ -104,7 +104,7 @@ def test_the_verdict_does_not_depend_on_the_order_or_on_the_other_groups(rewards
 @tried
 @given(groups(SCORES), st.data())
 def test_a_group_with_nothing_to_train_on_is_truncated_whatever_its_rewards(rewards, data):
-    """One of which some attempts are trained on is not: the rewards of the others are in the mean, too."""
+    """A group is truncated only if no attempt of it is trained on. Otherwise all its rewards count for the verdict."""
     trainable = torch.tensor([[data.draw(st.booleans()) for _ in group] for group in rewards])
     alone = judge(rewards)
     expected = [kind if some else "truncated" for kind, some in zip(alone, trainable.any(dim=1), strict=True)]
@@ -113,7 +113,7 @@ def test_a_group_with_nothing_to_train_on_is_truncated_whatever_its_rewards(rewa
 
 
 @pytest.mark.parametrize("shape", [(3, 2), (2, 3), (6,)])
-def test_what_is_trainable_has_the_rewards_shape(shape):
+def test_a_trainable_mask_of_another_shape_is_refused(shape):
     with pytest.raises(ValueError, match=r"trainable must be \(2, 2\)"):
         judge(torch.zeros(2, 2), trainable=torch.ones(shape, dtype=torch.bool))
 
@@ -139,7 +139,7 @@ def test_extremes_ignore_unscored_attempts_and_are_float64():
     assert high.tolist() == [0.5, -math.inf]
 
 
-# -- as a configuration says
+# -- verdicts by a configuration
 
 
 COLUMNS = {"rising": [0.0, 0.1], "falling": [0.1, 0.0], "tied": [0.3, 0.3], "elsewhere": [NAN, NAN]}
@@ -159,8 +159,8 @@ COLUMNS = {"rising": [0.0, 0.1], "falling": [0.1, 0.0], "tied": [0.3, 0.3], "els
         ("elsewhere", False, [1, 1, 1, 1], "tied"),
     ],
 )
-def test_what_the_verdict_looks_at(metric, by_itself, weights, expected):
-    """A metric that applies to none of a group's attempts leaves it to the total."""
+def test_the_verdict_uses_the_configured_metric(metric, by_itself, weights, expected):
+    """If the metric applies to no attempt of a group, the total decides."""
     limits = {"zero_variance_tolerance": 1e-6, "solved_reward": 1.0, "failed_reward": 0.0}
     aggregation = "normalize_then_sum" if by_itself else "sum_then_normalize"
     config = SimpleNamespace(filter_metric=metric, multi_objective_aggregation=aggregation, **limits)
@@ -170,14 +170,14 @@ def test_what_the_verdict_looks_at(metric, by_itself, weights, expected):
     assert judge_batch(*arguments, torch.tensor([False, False])) == ["truncated"]
 
 
-def test_totals_are_of_the_rewards_with_a_weight():
+def test_totals_leave_out_rewards_of_weight_0():
     rewards = torch.tensor([[1.0, 2.0, 9.0], [NAN, 2.0, 9.0], [NAN, NAN, 9.0]])
     weights = torch.tensor([1.0, -0.5, 0.0])
     torch.testing.assert_close(totals(rewards, weights), torch.tensor([0.0, -1.0, NAN]), equal_nan=True)
     by_group = totals(rewards.view(1, 3, 3).repeat(2, 1, 1), weights)
     torch.testing.assert_close(by_group, torch.tensor([[0.0, -1.0, NAN]] * 2), equal_nan=True)
     assert monitors(weights) == [2]
-    assert monitors(torch.zeros(3)) == []  # trained on the KL alone
+    assert monitors(torch.zeros(3)) == []  # no monitors: the run trains on the KL alone
 
 
 # -- judge_any
@@ -200,7 +200,7 @@ def test_judge_any_keeps_a_group_for_whichever_component_varies():
         components = torch.full((3, 4, 3), 0.3)
         components[1, 2, varying] = 0.9
         assert judge_any(components, torch.full((3, 4), 0.9)) == ["tied", "alive", "tied"]
-    for_one = torch.tensor([[[0.3, NAN], [0.3, 0.9], [0.3, NAN]]])  # applies to one attempt: varies in none
+    for_one = torch.tensor([[[0.3, NAN], [0.3, 0.9], [0.3, NAN]]])  # the second reward scores one attempt only
     assert judge_any(for_one, torch.full((1, 3), 0.3)) == ["tied"]
 
 
@@ -216,7 +216,7 @@ def test_judge_any_passes_the_limits_on():
 
 @st.composite
 def rounds(draw):
-    """A unit, a target that it divides, and rounds of which the first has as many groups."""
+    """Draw a unit, a target that it divides, and rounds, the first of which has `target` groups."""
     unit, parts = draw(st.integers(1, 4)), draw(st.integers(1, 5))
     verdicts = st.one_of(st.just("alive"), st.sampled_from(VERDICTS))
     first = draw(st.lists(verdicts, min_size=unit * parts, max_size=unit * parts))
@@ -236,13 +236,14 @@ def test_plan_properties(drawn, keep_dead):
     trained = [key for key, live in zip(plan.order, plan.live, strict=True) if live]
     filler = plan.order[len(trained) :]
     assert list(plan.live) == sorted(plan.live, reverse=True)  # filler comes last
-    # Every live group of the first round is trained on, in order; later ones in the order they were found.
+    # Live groups of the first round are all trained on, in order. Later ones follow in the order of finding.
     first = [key for key in trained if key in alive and key[0] == 0]
     later = [key for key in trained if key in alive and key[0] > 0]
     assert first == [(0, g) for g in rounds[0].where(alive=True)]
     assert later == sorted(alive - set(first))[: len(later)]
     assert len(first) + len(later) == min(target, len(alive))
-    # Dead groups: from the first round only, trained on only under keep_dead, else no more than are needed.
+    # Dead groups come from the first round. They are trained on only with keep_dead. Otherwise they are filler, and
+    # no more than needed.
     assert all(key[0] == 0 and key not in alive for key in filler)
     dead = [key for key in trained if key not in alive]
     if keep_dead:
@@ -253,12 +254,12 @@ def test_plan_properties(drawn, keep_dead):
         assert len(filler) == (unit if not trained else -len(trained) % unit)
 
 
-def test_live_groups_keep_their_place_and_found_ones_take_the_dead_ones_places():
+def test_live_groups_keep_their_places_and_found_ones_replace_dead_ones():
     rounds = [sampled("all_bad", "alive", "tied", "alive"), sampled("tied", "alive"), sampled("alive", "alive")]
     assert plan_batch(rounds, 4, 1, False) == Plan(order=((1, 1), (0, 1), (2, 0), (0, 3)), live=(True,) * 4)
 
 
-def test_the_deficit_leaves_or_is_filled_with_dead_groups():
+def test_missing_groups_are_left_out_or_filled_with_dead_ones():
     rounds = [sampled("tied", "alive", "all_bad", "all_good"), sampled("alive")]
     assert plan_batch(rounds, 4, 1, False) == Plan(((1, 0), (0, 1)), (True, True))
     assert plan_batch(rounds, 4, 1, True) == Plan(((1, 0), (0, 1), (0, 2), (0, 3)), (True,) * 4)
@@ -277,7 +278,7 @@ def test_a_dead_batch_is_one_unit_of_filler(unit):
     assert plan.order == tuple((0, g) for g in range(unit))
 
 
-# -- the rest
+# -- rounds and attempts
 
 
 def test_shares_are_of_all_groups_sampled():

@@ -1,4 +1,4 @@
-"""Groups lie where their rows are, as far as that goes; and the rows that must move get where they belong."""
+"""Tests of the placement of groups: rows stay on their rank if possible, and rows that must move arrive."""
 
 import math
 from collections import Counter
@@ -18,7 +18,7 @@ from trl_grpo_plus.rollouts.verdicts import VERDICTS
 
 
 def moved(order, held, size, ranks):
-    """Rows that change rank, one by one."""
+    """Count the rows that change rank."""
     share = len(order) * size // ranks
     rows = [(r, group * size + k) for r, group in order for k in range(size)]
     return sum(row // held[r] != place // share for place, (r, row) in enumerate(rows))
@@ -26,9 +26,9 @@ def moved(order, held, size, ranks):
 
 @st.composite
 def batches(draw, most_size=6):
-    """Size of a group, ranks, the number that a batch's groups are a multiple of, and verdicts of some rounds."""
+    """Draw a group's size, the number of ranks, a divisor of the batch's number of groups, and verdicts by round."""
     size, ranks = draw(st.integers(1, most_size)), draw(st.integers(1, 8))
-    least = ranks // math.gcd(size, ranks)  # of groups, which all ranks share alike
+    least = ranks // math.gcd(size, ranks)  # the fewest groups whose rows divide evenly over the ranks
     unit = least * draw(st.integers(1, 2))
     verdicts = st.one_of(st.just("alive"), st.sampled_from(VERDICTS))
 
@@ -41,7 +41,7 @@ def batches(draw, most_size=6):
 
 
 def plans(drawn, keep_dead):
-    """As planned, as it is placed, and the rows that each rank has of each round."""
+    """Return the plan, the placed plan, and the number of rows per rank in each round."""
     size, ranks, unit, verdicts = drawn
     rounds = [Round((), torch.zeros(0), of_one) for of_one in verdicts]
     held = [len(of_one) * size // ranks for of_one in verdicts]
@@ -56,7 +56,7 @@ def test_the_same_groups_are_trained_on_and_no_more_rows_move(drawn, keep_dead):
     plan, placed, held = plans(drawn, keep_dead)
     assert placed.live == plan.live
     live = sum(plan.live)
-    for part in (slice(live), slice(live, None)):  # filler stays behind
+    for part in (slice(live), slice(live, None)):  # live groups, then filler
         assert Counter(placed.order[part]) == Counter(plan.order[part])
     before, now = (moved(one.order, held, size, ranks) for one in (plan, placed))
     assert now <= before
@@ -66,8 +66,8 @@ def test_the_same_groups_are_trained_on_and_no_more_rows_move(drawn, keep_dead):
 
 @settings(tried, max_examples=200)
 @given(batches(), st.booleans())
-def test_where_groups_are_whole_on_their_ranks_as_few_move_as_can(drawn, keep_dead):
-    """A rank trains on as many of its own as it has room for."""
+def test_as_few_rows_as_possible_move_if_groups_are_whole_on_ranks(drawn, keep_dead):
+    """If each group is whole on one rank, a rank trains on as many of its own groups as it has room for."""
     size, ranks, *_ = drawn
     plan, placed, held = plans(drawn, keep_dead)
     share = len(plan.order) * size // ranks
@@ -82,7 +82,8 @@ def test_where_groups_are_whole_on_their_ranks_as_few_move_as_can(drawn, keep_de
 
 
 def test_live_groups_keep_their_places_and_found_ones_go_where_they_were_sampled():
-    """Four groups on two ranks, one dead on each, one found on each: planned in order they would change places."""
+    """Each of two ranks has a dead group and finds a live one. Found groups that were planned in the other order swap
+    their places, so that they stay on their ranks."""
     first = Round((), torch.zeros(0), ("alive", "tied", "tied", "alive"))
     found = Round((), torch.zeros(0), ("tied", "alive", "alive", "alive"))
     plan = plan_batch([first, found], 4, 2, False)
@@ -93,7 +94,8 @@ def test_live_groups_keep_their_places_and_found_ones_go_where_they_were_sampled
 
 
 def test_groups_that_lie_on_two_ranks_go_where_most_of_their_rows_are():
-    """Of four groups of four, one a rank, two are left: each has half its rows at home in one of the two places."""
+    """Four ranks hold one group of four each, and two groups are left. In the right place a group keeps half of its
+    rows on their rank."""
     plan = Plan(((0, 2), (0, 0)), (True, True))
     assert at_home(plan, [4], 4, 4) == Plan(((0, 0), (0, 2)), (True, True))
     assert moved(plan.order, [4], 4, 4) == 8
@@ -101,15 +103,15 @@ def test_groups_that_lie_on_two_ranks_go_where_most_of_their_rows_are():
 
 
 def test_a_place_goes_to_the_group_that_has_most_rows_there():
-    """The group of four in the midst of two ranks of six fits each place by half."""
+    """Of three groups of four on two ranks, the middle one has two rows on each rank and fits each place by half."""
     assert at_home(Plan(((0, 1), (0, 2), (0, 0)), (True,) * 3), [6], 4, 2).order == ((0, 0), (0, 1), (0, 2))
 
 
 @pytest.mark.parametrize(
     ("held", "ranks", "order", "placed"),
     [
-        # Groups of two, of a round of six groups. Each place has a group half of whose rows are there: of some the
-        # first row, of some the second one.
+        # For each place there is a group of two with one row on the place's rank. In some groups it is the first row,
+        # in others the second.
         (3, 4, [4, 3, 1, 0], [0, 1, 3, 4]),
         (3, 4, [4, 5, 1, 2], [1, 2, 4, 5]),
         (2, 4, [3, 1], [1, 3]),
@@ -122,7 +124,7 @@ def test_each_row_of_a_group_that_lies_on_two_ranks_counts(held, ranks, order, p
     assert moved(found.order, [held], 2, ranks) == 2 < moved(plan.order, [held], 2, ranks)
 
 
-def test_filler_stays_behind_the_live_even_where_a_rank_would_have_it_first():
+def test_filler_stays_behind_live_groups_even_if_a_rank_holds_it_first():
     plan = Plan(((0, 3), (0, 0), (0, 1), (0, 2)), (True, False, False, False))
     placed = at_home(plan, [1], 1, 4)
     assert placed == Plan(((0, 3), (0, 1), (0, 2), (0, 0)), plan.live)
@@ -132,7 +134,7 @@ def test_filler_stays_behind_the_live_even_where_a_rank_would_have_it_first():
 
 
 def everyone(monkeypatch, call, ranks):
-    """What `call(rank)` gives on each rank, each seeing what all send; and what they sent."""
+    """Return the results of `call(rank)` on all ranks, each of which gets what all sent, and what each sent."""
     sent: list = []
 
     class Sent(Exception):
@@ -183,7 +185,7 @@ def test_each_rank_trains_on_its_rows_of_the_plan(monkeypatch, size, ranks):
     assert {len(of_rank) for of_rank in rows} == {len(plan.order) * size // ranks}
     expected = [(f"{r} {group}", f"{r} {group * size + k}") for r, group in plan.order for k in range(size)]
     assert [(attempt.prompt, attempt.completion) for of_rank in rows for attempt in of_rank] == expected
-    # A row that stays is not sent, and what is sent says to whom.
+    # Rows that stay are not sent, and no rank sends a parcel to itself.
     written = [len(hand_over.pickle.loads(parcel)) for of_rank in sent for _, parcel in of_rank]
     assert sum(written) == moved(plan.order, held, size, ranks)
     for rank, of_rank in enumerate(sent):
@@ -191,7 +193,7 @@ def test_each_rank_trains_on_its_rows_of_the_plan(monkeypatch, size, ranks):
 
 
 def test_a_rank_reads_nothing_that_is_for_another(monkeypatch):
-    """Else what a rank reads would grow with all ranks' rows, not with its own."""
+    """A rank unpickles only its own parcels. Otherwise its work would grow with the rows of all ranks."""
     reads = []
     loads = hand_over.pickle.loads
     monkeypatch.setattr(

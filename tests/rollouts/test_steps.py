@@ -1,4 +1,4 @@
-"""Rewards of steps: from characters to tokens, from steps to advantages, and how a run trains on them."""
+"""Tests of step rewards: from characters to tokens, from steps to advantages, and in training."""
 
 import itertools
 import json
@@ -33,7 +33,7 @@ from trl_grpo_plus.trainer.batch import Batch
 
 
 def naive(steps, lengths, process, ddof, eps, scale="group"):
-    """As the formulas read, token by token."""
+    """Compute advantages token by token, as the formulas read."""
     rewards = [reward for of_one in steps for _, reward in of_one]
     mean = statistics.fmean(rewards)
     spread = math.sqrt(sum((r - mean) ** 2 for r in rewards) / (len(rewards) - ddof)) + eps if scale == "group" else 1
@@ -56,14 +56,14 @@ def listed(advantages):
 
 
 def test_the_worked_example():
-    """DeepSeekMath's rewards (1, 1, 1, 0) by the population std, each the one step of an attempt."""
+    """Each attempt has one step. DeepSeekMath's rewards (1, 1, 1, 0) are normalised by the population std."""
     values = of_steps([[(0, 1.0)], [(1, 1.0)], [(0, 1.0)], [(2, 0.0)]], [1, 2, 1, 3], ddof=0, eps=0.0)
     expected = [[0.577], [0.577, 0.577], [0.577], [-1.732] * 3]
     assert listed(values) == [pytest.approx(of_one, abs=1e-3) for of_one in expected]
 
 
-def test_steps_of_all_attempts_are_normalised_together_and_earned_from_each_token_on():
-    """R = (1, 0, 1, 1, 1, 0): mean 2/3, population std sqrt(2)/3, so that a step earns +0.707 or -1.414."""
+def test_steps_of_all_attempts_are_normalised_together():
+    """The rewards are 1, 0, 1, 1, 1, 0: mean 2/3, population std sqrt(2)/3. So a step earns +0.707 or -1.414."""
     steps, lengths = [[(1, 1.0), (2, 0.0)], [(0, 1.0), (2, 1.0)], [(0, 1.0), (1, 0.0)]], [4, 3, 2]
     to_go = [[-0.707, -0.707, -1.414, 0.0], [1.414, 0.707, 0.707], [-0.707, -1.414]]
     assert listed(of_steps(steps, lengths, ddof=0, eps=0.0)) == [pytest.approx(one, abs=1e-3) for one in to_go]
@@ -73,7 +73,7 @@ def test_steps_of_all_attempts_are_normalised_together_and_earned_from_each_toke
 
 
 @pytest.mark.parametrize("process", ["to_go", "own"])
-def test_they_are_what_the_formulas_say(process):
+def test_step_advantages_equal_the_formulas(process):
     rng = random.Random(3)
     for _ in range(300):
         lengths = [rng.randrange(0, 7) for _ in range(rng.randrange(1, 5))]
@@ -93,7 +93,7 @@ def test_they_are_what_the_formulas_say(process):
             assert values == [pytest.approx(of_one, abs=1e-9) for of_one in expected]
 
 
-def test_one_step_an_attempt_is_the_reward_of_the_whole():
+def test_one_step_per_attempt_equals_a_reward_of_the_whole():
     rewards = torch.tensor([[0.1, 0.9, 0.4, 0.4]])
     values = of_steps([[(2, reward)] for reward in rewards[0].tolist()], [3] * 4)
     torch.testing.assert_close(torch.stack(values), compute(rewards.double()).view(4, 1).expand(4, 3))
@@ -105,7 +105,7 @@ def test_steps_that_are_not_in_order_are_refused(steps):
         of_steps([steps], [3])
 
 
-def test_what_is_scored_as_a_whole_beside_steps_is_one_and_what_is_not_scored_none():
+def test_beside_steps_a_whole_score_is_one_step_and_no_score_is_none():
     marks = [
         StepMarks(3, (((1, 1.0),), None)),
         StepMarks(2, (None, None)),
@@ -117,7 +117,7 @@ def test_what_is_scored_as_a_whole_beside_steps_is_one_and_what_is_not_scored_no
 
 
 def test_advantages_are_as_wide_as_the_completions_of_their_rank():
-    """Those of another may be longer, and TRL may pad them."""
+    """Advantages are cut or padded. Completions of other ranks may be longer, and TRL may pad."""
     ids = torch.ones(2, 3, dtype=torch.long)
     assert padding.fitting(torch.ones(2, 2), ids).tolist() == [[1.0, 1.0, 0.0]] * 2
     assert padding.fitting(torch.ones(2, 4), ids).tolist() == [[1.0, 1.0, 1.0]] * 2
@@ -131,7 +131,7 @@ TEXTS = ["3 * 4 = 12\n12 + 5 = 17\n", "naïve 👍🏽👩‍👩‍👧 日本"
 
 
 def byte_level():
-    """As GPT-2's: bytes are merged whatever characters they are of."""
+    """Make a tokenizer like GPT-2's, which merges bytes across characters."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -140,7 +140,7 @@ def byte_level():
 
 
 def byte_fallback():
-    """As Llama 2's: a character that is not known is so many bytes, each a token."""
+    """Make a tokenizer like Llama 2's, which has a token for each byte of an unknown character."""
     made = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
     made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     pieces = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
@@ -148,7 +148,7 @@ def byte_fallback():
     special = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
     made.train_from_iterator(["abc 12 = "], trainers.BpeTrainer(vocab_size=280, special_tokens=special))
     vocabulary = json.loads(made.to_str())
-    vocabulary["added_tokens"] = []  # bytes that are decoded are no special tokens
+    vocabulary["added_tokens"] = []  # special tokens would not be decoded
     return Tokenizer.from_str(json.dumps(vocabulary))
 
 
@@ -172,7 +172,7 @@ def decoder(tokenizer):
 
 
 def in_turn(ids, text, end, decode):
-    """The definition: the first token up to which what is decoded agrees with the text as far as `end`."""
+    """Return the first token such that the text decoded up to it agrees with `text` up to `end`."""
     return next(i for i in range(len(ids)) if decode(ids[: i + 1])[:end] == text[:end])
 
 
@@ -180,18 +180,18 @@ def test_a_step_ends_in_the_first_token_that_holds_all_of_it(fast):
     rng, decode, multiple = random.Random(0), decoder(fast), 0
     for text in [*TEXTS, *(" ".join(rng.choices(TEXTS, k=3)) for _ in range(20))]:
         ids = fast(text).input_ids
-        cut = ids[: rng.randrange(len(ids) + 1)]  # in the midst of a character, too
+        cut = ids[: rng.randrange(len(ids) + 1)]  # sometimes within a character
         for tokens in (ids, [*ids, fast.eos_token_id], [*cut, fast.eos_token_id, fast.pad_token_id], cut):
             whole = decode(tokens)
             ends = list(range(1, len(whole) + 1))
             expected = [in_turn(tokens, whole, end, decode) for end in ends]
             assert last_tokens(tokens, whole, ends, decode) == expected, (text, tokens)
             multiple += any(before + 1 < after for before, after in itertools.pairwise(expected))
-    assert multiple or fast.decode(fast("é").input_ids) != "é"  # characters of several tokens were among them
+    assert multiple or fast.decode(fast("é").input_ids) != "é"  # some characters had several tokens
 
 
 def stretches(tokens, whole, decode):
-    """By the definition: each character has the number of the first token up to which it is decoded."""
+    """Return stretches as (end, token): each character belongs to the token of `in_turn`."""
     of_each = [in_turn(tokens, whole, end, decode) for end in range(1, len(whole) + 1)]
     return [
         (end + 1, float(token))
@@ -209,14 +209,14 @@ def test_advantages_of_tokens_lie_on_the_characters_that_they_end(fast):
         found = runs(ids, whole, numbers, decode)
         assert found == expected or ("\ufffd" in text and found[-1] == expected[-1]), (text, ids)
         multiple += any(before + 1 < after for (_, before), (_, after) in itertools.pairwise(expected))
-        cut = ids[: len(ids) // 2]  # in the midst of a character, too
+        cut = ids[: len(ids) // 2]  # sometimes within a character
         found = runs(cut, decode(cut), numbers[: len(cut)], decode)
         assert found is None or [end for end, _ in found][-1:] == [len(decode(cut))] * bool(found)
     assert multiple or fast.decode(fast("é").input_ids) != "é"
 
 
 def test_a_run_of_emoji_that_is_not_complete_is_not_skipped():
-    """There decoders of bytes have less of 2 characters and 2 bytes of a third than of 2 characters."""
+    """With 2 bytes of a third character, a byte decoder gives less of the text than for 2 whole characters."""
     fast = PreTrainedTokenizerFast(tokenizer_object=byte_fallback())
     decode, ids = decoder(fast), fast("👍👍👍👍👍").input_ids
     assert len(ids) >= 20
@@ -225,7 +225,7 @@ def test_a_run_of_emoji_that_is_not_complete_is_not_skipped():
     assert last_tokens(ids, "👍👍👍👍👍", [1, 2, 3, 4, 5], decode) == [first + 4 * n - 1 for n in range(1, 6)]
 
 
-def test_the_text_may_be_what_stands_last_and_must_be_there():
+def test_the_text_must_be_the_end_of_what_the_tokens_decode_to():
     fast = tiny_models.tokenizer()
     ids = fast("12=a12").input_ids
     assert last_tokens(ids, "12", [1, 2], decoder(fast)) == [4, 5]
@@ -233,7 +233,7 @@ def test_the_text_may_be_what_stands_last_and_must_be_there():
         last_tokens(ids, "13", [1], decoder(fast))
 
 
-def test_stretches_are_of_equal_advantage_and_lie_in_what_stands_last():
+def test_stretches_have_equal_advantages_and_cover_the_text():
     fast = tiny_models.tokenizer()
     ids = [*fast("12=a12").input_ids, fast.eos_token_id]
     values = [9.0, 9.0, 9.0, 0.5, 0.50001, -0.00001, 7.0]
@@ -244,7 +244,7 @@ def test_stretches_are_of_equal_advantage_and_lie_in_what_stands_last():
 
 
 def test_only_tokens_near_a_character_of_several_are_decoded_with_their_neighbours():
-    """Each token of an attempt otherwise: 50 s of a batch of 64 attempts of 32,768 tokens."""
+    """With neighbours for every token, a batch of 64 attempts of 32,768 tokens took 50 s."""
     fast, decoded = PreTrainedTokenizerFast(tokenizer_object=byte_level()), []
 
     def counting(ids):
@@ -253,11 +253,11 @@ def test_only_tokens_near_a_character_of_several_are_decoded_with_their_neighbou
 
     ids = fast("👍🏽 é " + "3 * 4 = 12 " * 300).input_ids
     assert len(runs(ids, fast.decode(ids), list(range(len(ids))), counting)) > 600
-    assert sum(decoded) < 2 * len(ids)  # all at once, and few by themselves
+    assert sum(decoded) < 2 * len(ids)  # one decode of all tokens, and few short ones
 
 
-def test_what_later_tokens_change_of_a_text_is_theirs():
-    """As where a decoder mends the spaces about an apostrophe."""
+def test_text_that_a_later_token_changes_belongs_to_it():
+    """A later token may change earlier text, as when a decoder removes the spaces around an apostrophe."""
     words = ["don", "'", "t", "go"]
     found = runs([0, 1, 2, 3], "don't go", [1.0, 2.0, 3.0, 4.0], lambda ids: mended(words[i] for i in ids))
     assert found == [(3, 1.0), (5, 3.0), (8, 4.0)]
@@ -269,7 +269,8 @@ def mended(words):
 
 @pytest.mark.parametrize("count", [100, 400])
 def test_few_prefixes_are_decoded(count):
-    """As many a token, however long the completion: 700 steps of 32,768 tokens took 14 s with whole prefixes."""
+    """The decoding work per token does not grow with the completion. With whole prefixes, 700 steps of 32,768 tokens
+    took 14 s."""
     fast, decoded = tiny_models.tokenizer(), []
 
     def counting(ids):
@@ -286,7 +287,7 @@ def test_few_prefixes_are_decoded(count):
 
 
 def judged(steps, rewards=None, weights=(1.0,), metric="total", **changes):
-    """Of one group, of which each attempt is 9 tokens; `steps` are of the first reward."""
+    """Return the verdict on one group, whose attempts have 9 tokens each. `steps` are those of the first reward."""
     marks = [StepMarks(9, (of_one, *[None] * (len(weights) - 1))) for of_one in steps]
     sums = [[sum(r for _, r in of_one) if of_one is not None else 0.0] for of_one in steps]
     rewards = torch.tensor(sums if rewards is None else rewards)
@@ -303,11 +304,11 @@ RIGHT_WRONG, WRONG_RIGHT = [(3, 1.0), (7, 0.0)], [(3, 0.0), (7, 1.0)]
 
 
 def test_a_group_is_alive_where_its_steps_differ():
-    assert judged([RIGHT_WRONG, WRONG_RIGHT]) == "alive"  # of equal sums
+    assert judged([RIGHT_WRONG, WRONG_RIGHT]) == "alive"  # though their sums are equal
     assert judged([[(3, 0.5)], [(4, 0.5)]]) == "tied"
     assert judged([[(3, 0.0)], [(4, 0.0)]]) == "all_bad"
-    assert judged([[(3, 1.0)], [(3, 1.0), (7, 1.0)]]) == "tied"  # no baseline tells the second step from the first
-    assert judged([[(3, 1.0)], None]) == "alive"  # 0 for the whole
+    assert judged([[(3, 1.0)], [(3, 1.0), (7, 1.0)]]) == "tied"  # all steps earn the same
+    assert judged([[(3, 1.0)], None]) == "alive"  # the second attempt has 0 as a whole
     assert judged([RIGHT_WRONG, WRONG_RIGHT], trainable=torch.tensor([False, False])) == "truncated"
 
 
@@ -329,7 +330,7 @@ def test_marks_are_of_the_policys_last_message_and_of_each_reward():
 
 
 def test_a_text_with_its_special_tokens_has_steps_too():
-    """A response template parses the text with them."""
+    """A response template parses a text with its special tokens."""
     fast = tiny_models.tokenizer()
     ids = [*fast("12=3").input_ids, fast.eos_token_id]
     text = fast.decode(ids)
@@ -346,7 +347,10 @@ def test_a_text_with_its_special_tokens_has_steps_too():
 
 
 def by_characters(completions, number, **kwargs):
-    """One step a character, right where it is a digit; what is empty is wrong as a whole. 0.3 for most prompts."""
+    """Reward each character as a step: 1 for a digit, else 0. An empty text gets 0 as a whole.
+
+    For two of three prompts each step earns 0.3.
+    """
     return [
         [Step(i + 1, 0.3 if n % 3 else float(c.isdigit())) for i, c in enumerate(text)] or 0.0
         for text, n in zip(completions, number, strict=True)
@@ -354,7 +358,7 @@ def by_characters(completions, number, **kwargs):
 
 
 def halved(completions, number, **kwargs):
-    """As above, every other pair of prompts dead."""
+    """Reward as `by_characters` does, with every second pair of prompts dead."""
     return by_characters(completions, [0 if n % 4 < 2 else 1 for n in number])
 
 
@@ -362,7 +366,7 @@ def live_ones(completions, **kwargs):
     return by_characters(completions, [0] * len(completions))
 
 
-def test_tokens_are_trained_with_what_their_steps_and_the_other_rewards_earn(tmp_path):
+def test_tokens_get_the_advantages_of_steps_and_of_other_rewards(tmp_path):
     options = {
         **tiny_models.EXACT,
         "max_steps": 1,
@@ -374,7 +378,7 @@ def test_tokens_are_trained_with_what_their_steps_and_the_other_rewards_earn(tmp
     (batch,) = made._buffered_inputs
     texts = made.processing_class.batch_decode(batch["completion_ids"], skip_special_tokens=True)
     rows = {}
-    for i, text in enumerate(texts):  # TRL has shuffled them
+    for i, text in enumerate(texts):  # TRL shuffles the rows
         prompt = made.processing_class.decode(batch["prompt_ids"][i], skip_special_tokens=True)
         rows.setdefault(prompt, []).append((i, text))
     assert len(rows) == 2
@@ -383,7 +387,7 @@ def test_tokens_are_trained_with_what_their_steps_and_the_other_rewards_earn(tmp
         steps = [[(at, float(c.isdigit())) for at, c in enumerate(text)] for _, text in group]
         lengths = [len(text) + 1 for _, text in group]
         wholes = tiny_models.digits([text for _, text in group])
-        spread = 0.5 * statistics.pstdev(wholes) + 1e-4  # of the weighted total of the others
+        spread = 0.5 * statistics.pstdev(wholes) + 1e-4  # the std of the weighted total without the steps
         own = naive(steps, lengths, "own", 0, 1e-4)
         for (i, text), of_tokens, whole in zip(group, own, wholes, strict=True):
             shared = 0.5 * (whole - statistics.fmean(wholes)) / spread
@@ -414,12 +418,12 @@ def test_dropping_is_training_on_the_live_groups_alone(tmp_path, process, loss_t
     for name, value in tiny_models.weights(alone).items():
         torch.testing.assert_close(tiny_models.weights(ours)[name], value, rtol=1e-5, atol=2e-6)
     assert tiny_models.losses(ours) == pytest.approx(tiny_models.losses(alone), rel=1e-5, abs=2e-6)
-    kept = tiny_models.trained(tmp_path, halved, per_device_train_batch_size=16, **options)  # it can fail
+    kept = tiny_models.trained(tmp_path, halved, per_device_train_batch_size=16, **options)  # the comparison can fail
     assert not tiny_models.same_weights(tiny_models.weights(kept), tiny_models.weights(ours))
 
 
 def test_filler_rows_change_nothing(tmp_path):
-    """3 of 8 groups of 2 live, 4 micro-batches: two filler rows make the rows divide."""
+    """3 of 8 groups of 2 are live, on 4 micro-batches: two filler rows make the batch divide evenly."""
 
     def three_live(completions, number, **kwargs):
         return by_characters(completions, [0 if n % 8 < 3 else 1 for n in number])
@@ -480,7 +484,7 @@ def test_a_run_resumes_in_the_midst_of_a_batch_and_traces_its_steps(tmp_path):
             assert by_character(row) == pytest.approx(expected[: len(row["completion"])], abs=1e-4)
 
 
-def test_without_process_the_sum_is_trained_on_as_ever(tmp_path, caplog):
+def test_without_step_reward_credit_the_sum_is_trained_on(tmp_path, caplog):
     def summed(completions, number, **kwargs):
         scored = by_characters(completions, number)
         return [sum(step.reward for step in steps) if steps else 0.0 for steps in scored]
