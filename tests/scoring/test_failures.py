@@ -1,4 +1,4 @@
-"""What is said of a reward that fails: by whom it was written, where, and once."""
+"""Tests of the messages about a reward that fails: they show its own lines, and come once."""
 
 import math
 import re
@@ -32,7 +32,7 @@ def warned(caplog):
 
 
 @pytest.mark.parametrize(("policy", "scored"), [("zero", "scores 0"), ("abstain", "has no score")])
-def test_the_first_failure_that_a_run_goes_on_with_is_warned_of_once(tmp_path, caplog, policy, scored):
+def test_the_first_tolerated_failure_gives_one_warning(tmp_path, caplog, policy, scored):
     rewards = [tiny_models.digits, {"name": adds, "label": "mine", "on_error": policy}]
     tiny_models.trained(tmp_path, rewards)
     (said,) = warned(caplog)
@@ -41,7 +41,7 @@ def test_the_first_failure_that_a_run_goes_on_with_is_warned_of_once(tmp_path, c
     assert "rewards/mine/error logs their share. To stop at the first with the whole message, set on_error" in said
 
 
-def test_each_kind_of_failure_of_a_reward_in_workers_is_warned_of(tmp_path, caplog):
+def test_each_kind_of_failure_in_workers_gives_a_warning(tmp_path, caplog):
     entry = {"name": f"{FILE}:hangs_or_dies", "timeout": 1.0, "on_error": "abstain", "on_timeout": "zero"}
     tiny_models.trained(
         tmp_path, [tiny_models.digits, entry], max_steps=1, data=tiny_models.prompts(30).select([0, 1])
@@ -51,26 +51,26 @@ def test_each_kind_of_failure_of_a_reward_in_workers_is_warned_of(tmp_path, capl
 
 
 @pytest.mark.parametrize(("fails", "told", "by_trl"), [((0, 29), 1, 0), ((29,), 1, 3), ((), 0, 3)])
-def test_trls_warning_of_no_score_comes_only_where_no_failure_explains_it(tmp_path, caplog, fails, told, by_trl):
-    """The warning of the first failure says that such a sample has no score. TRL's comes with each batch."""
+def test_trls_warning_of_no_score_comes_only_if_no_failure_explains_it(tmp_path, caplog, fails, told, by_trl):
+    """The first failure's warning says that a failed sample has no score. TRL's warning comes with each batch."""
     failed = AnnotatedScore(math.nan, "error", "KeyError: 'mine'")
 
     def mine(completions, number, **columns):
         return [failed if n in fails else None for n in number]
 
-    data = tiny_models.prompts(30).select([0, 29])  # both are in each batch
+    data = tiny_models.prompts(30).select([0, 29])  # each batch holds both prompts
     tiny_models.trained(tmp_path, {"name": mine, "on_error": "abstain"}, data=data)
     assert len(warned(caplog)) == told
     assert caplog.text.count("All reward functions returned None") == by_trl
 
 
-def test_a_reward_that_works_is_not_warned_of(tmp_path, caplog):
+def test_a_reward_that_works_gives_no_warning(tmp_path, caplog):
     tiny_models.trained(tmp_path, [tiny_models.digits, {"name": tiny_models.digits, "label": "mine"}])
     assert warned(caplog) == []
 
 
 def raised(folder, reward, does="train", **options):
-    """The error of a run, and what Python prints of it, without the lines of this file above `train`."""
+    """Return the text of a run's error, and what Python prints of it from the call of `train` on."""
     trainer = tiny_models.trainer(folder, reward, **options)
     with pytest.raises(RewardError) as caught:
         getattr(trainer, does)()
@@ -81,7 +81,7 @@ LINE = adds.__code__.co_firstlineno + 1
 
 
 @pytest.mark.parametrize("does", ["train", "evaluate"])
-def test_an_error_is_printed_with_the_users_frames_and_once_more_in_one_line(tmp_path, does):
+def test_an_error_is_printed_with_the_users_frames_and_in_one_line(tmp_path, does):
     said, printed = raised(tmp_path, adds, does, extra={"eval_dataset": tiny_models.prompts(8)})
     what = 'TypeError: can only concatenate str (not "int") to str'
     assert said == f"reward 'adds' failed (test_failures.py:{LINE}): {what}"
@@ -125,7 +125,7 @@ def test_a_wrong_return_is_one_sentence(tmp_path, entry, value, words):
 
 @pytest.mark.parametrize("entry", [False, True])
 @pytest.mark.parametrize("reward", [strips, searches])
-def test_a_reward_for_texts_that_is_given_messages_is_told_so(tmp_path, reward, entry):
+def test_the_error_of_a_text_reward_on_messages_explains_messages(tmp_path, reward, entry):
     data = Dataset.from_dict({"prompt": [[{"role": "user", "content": "1"}]] * 8})
     extra = {"processing_class": tiny_models.chat_tokenizer()}
     chosen = {"name": reward, "on_error": "raise"} if entry else reward

@@ -1,4 +1,4 @@
-"""Whatever `reward_funcs` holds, or a reward function returns, is understood or refused in words."""
+"""Tests that any entry of `reward_funcs` and any result of a reward is understood, or refused with a message."""
 
 import math
 import re
@@ -26,7 +26,7 @@ atoms = st.one_of(st.none(), st.booleans(), numbers, texts, words)
 arguments = sorted({one for name in LIGHT for one in find(name).arguments} | {"column", "columns"})
 argument_names = st.one_of(st.sampled_from(arguments), texts)
 any_args = st.dictionaries(argument_names, st.one_of(atoms, st.dictionaries(texts, atoms, max_size=2)), max_size=3)
-# No paths: what is at them would be imported.
+# No paths, because a path would be imported.
 names = st.one_of(st.sampled_from(LIGHT), texts.map(lambda text: re.sub("[:./]", "", text)))
 option = st.one_of(atoms, any_args, st.lists(atoms, max_size=2))
 specs = st.one_of(
@@ -41,7 +41,7 @@ specs = st.one_of(
 
 
 def or_refused(call, *args, **kwargs):
-    """What the call gives, or the refusal, which says something."""
+    """Return the result of the call, or its refusal, which must have a message."""
     try:
         return call(*args, **kwargs)
     except ConfigError as refusal:
@@ -61,7 +61,7 @@ def test_an_entry_is_understood_or_refused(examples):
         seen.add("understood")
         functions, of_each = given_weights
         assert len(functions) == len(entries)
-        assert of_each in (None, weights) or len(of_each) == len(entries)  # TRL counts those that are its own
+        assert of_each in (None, weights) or len(of_each) == len(entries)  # TRL counts weights that are passed on
         for entry in entries:
             spec = RewardSpec.of(entry)
             assert spec.weight is None or math.isfinite(spec.weight)
@@ -73,7 +73,7 @@ def test_an_entry_is_understood_or_refused(examples):
 
 @pytest.mark.parametrize("examples", EXAMPLES)
 def test_arguments_are_understood_or_refused(examples):
-    """A reward that took them scores its own examples, or refuses their rows."""
+    """A reward that accepts its arguments scores its own example, or names a column that it lacks."""
 
     def check(name, args):
         reward = or_refused(get_reward, name, **args)
@@ -112,7 +112,7 @@ returned = st.one_of(st.lists(scores, max_size=4), scores, st.lists(st.floats(wi
 
 
 @pytest.mark.parametrize("examples", EXAMPLES)
-def test_what_a_function_returns_is_a_finite_number_or_none_or_no_reward(examples):
+def test_a_result_is_a_finite_number_or_none_or_is_refused(examples):
     def check(values):
         try:
             outcomes = outcomes_of(values, ["abc", "", "abcdefgh"])

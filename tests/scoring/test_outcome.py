@@ -1,4 +1,4 @@
-"""What a reward function's value stands for, and what is no list of rewards."""
+"""Tests of the outcome that a reward's value stands for, and of values that are no list of rewards."""
 
 import copy
 import itertools
@@ -21,7 +21,7 @@ from trl_grpo_plus.scoring import AnnotatedScore, Outcome, Step, outcome_of, out
         ([-0.5, Fraction(-1, 2)], Outcome(-0.5, "ok")),
         ([np.float32(0.5), np.array([0.5]), torch.tensor(0.5, dtype=torch.bfloat16)], Outcome(0.5, "ok")),
         ([torch.tensor([0.5], requires_grad=True)], Outcome(0.5, "ok")),
-        ([3.4028234663852886e38], Outcome(3.4028234663852886e38, "ok")),  # the largest in float32
+        ([3.4028234663852886e38], Outcome(3.4028234663852886e38, "ok")),  # the largest float32
         ([None, float("nan")], Outcome(None, "abstain")),
         ([AnnotatedScore(0.25, "too_long")], Outcome(0.25, "too_long")),
         ([AnnotatedScore(float("nan"), "starved", "why")], Outcome(None, "starved", "why")),
@@ -29,7 +29,7 @@ from trl_grpo_plus.scoring import AnnotatedScore, Outcome, Step, outcome_of, out
         ([AnnotatedScore(float("nan"), "timeout")], Outcome(None, "timeout", decided=True)),
     ],
 )
-def test_what_a_value_means(values, outcome):
+def test_the_outcome_of_each_kind_of_value(values, outcome):
     assert [outcome_of(value) for value in values] == [outcome] * len(values)
 
 
@@ -40,26 +40,26 @@ def test_an_outcome_travels_as_json(outcome):
     assert Outcome.of_json(json.loads(json.dumps(outcome.as_json()))) == outcome
 
 
-def test_a_score_is_noted_only_if_there_is_something_to_note():
+def test_a_score_is_annotated_only_if_there_is_something_to_add():
     assert [Outcome(0.5, "ok").as_score(), Outcome(None, "abstain").as_score()] == [0.5, None]
     assert type(Outcome(0.5, "ok").as_score()) is float
     for outcome in (Outcome(0.0, "timeout", "late", decided=True), Outcome(None, "starved", "why")):
         assert outcome_of(outcome.as_score()) == outcome
 
 
-def test_a_noted_score_can_be_copied_and_pickled():
+def test_an_annotated_score_can_be_copied_and_pickled():
     late = AnnotatedScore(0.5, "timeout", "late")
     for copied in (copy.deepcopy(late), pickle.loads(pickle.dumps(late))):
         assert (copied, copied.status, copied.message) == (0.5, "timeout", "late")
 
 
-def test_a_score_has_the_worst_status_of_those_that_it_was_made_of():
+def test_a_score_has_the_worst_status_of_its_parts():
     late, failed = AnnotatedScore(0.0, "timeout", "late"), AnnotatedScore(1.0, "error", "failed")
     for parts in ([late, failed, None], [failed, 1.0, late]):
         assert outcome_of(with_worst_status(0.5, parts)) == Outcome(0.5, "error", "failed", decided=True)
     assert outcome_of(with_worst_status(None, [1.0, late])) == Outcome(None, "timeout", "late", decided=True)
     assert [with_worst_status(value, [1.0, None]) for value in (0.5, None)] == [0.5, None]
-    assert outcome_of(with_worst_status(float("inf"), [late])).decided is False  # a bug of the reward itself
+    assert outcome_of(with_worst_status(float("inf"), [late])).decided is False  # the combined score itself is wrong
 
 
 STEPS = [Step(2, 1), Step(np.int64(5), torch.tensor(-0.25))]
@@ -85,7 +85,7 @@ def test_steps_score_their_sum():
         ([Step(1, 1.0), 0.5], "must be a finite number or None, got [Step(end=1, reward=1.0), 0.5]"),
     ],
 )
-def test_steps_that_are_none(steps, words):
+def test_wrong_steps_are_errors(steps, words):
     outcome = outcome_of(steps)
     assert (outcome.score, outcome.status, outcome.steps) == (None, "error", None)
     assert words in outcome.message
@@ -102,7 +102,7 @@ def test_steps_lie_within_the_text_that_was_rewarded():
     assert error == "Step 1 of 2, Step(end=5, reward=-0.25), ends beyond the text, which has 4 characters."
 
 
-def test_a_number_that_says_more_is_a_number():
+def test_an_annotated_score_equals_its_number():
     assert AnnotatedScore(0.25, "too_long") == 0.25
 
 
@@ -123,7 +123,7 @@ class Unprintable:
     ],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
-def test_what_is_no_reward(value):
+def test_a_value_that_is_no_reward_is_an_error(value):
     outcome = outcome_of(value)
     assert (outcome.score, outcome.status) == (None, "error")
     assert "must be a finite number or None" in outcome.message
@@ -137,7 +137,7 @@ def test_what_is_no_reward(value):
     ],
     ids=lambda scores: type(scores).__name__,
 )  # fmt: skip
-def test_what_holds_one_reward_a_completion(scores):
+def test_containers_with_one_reward_per_completion(scores):
     assert outcomes_of(scores, ["", ""]) == [Outcome(1.0, "ok"), Outcome(0.5, "ok")]
 
 
@@ -156,11 +156,11 @@ def test_what_holds_one_reward_a_completion(scores):
         (torch.ones(1, 2), "it returned 1 rewards for 2 completions"),
     ],
 )
-def test_what_does_not(scores, words):
+def test_values_that_are_no_list_of_rewards_are_refused(scores, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         outcomes_of(scores, ["", ""])
 
 
 @pytest.mark.parametrize("scores", [[[1.0], [0.5]], torch.ones(2, 2)], ids=["lists", "a matrix"])
-def test_rewards_in_lists_of_their_own_are_none(scores):
+def test_nested_lists_of_rewards_are_errors(scores):
     assert [outcome.status for outcome in outcomes_of(scores, ["", ""])] == ["error", "error"]

@@ -1,4 +1,4 @@
-"""What a sample does to its worker: nothing of it reaches the next sample, and nothing goes on."""
+"""Tests of a sample's effects on its worker: none reaches the next sample, and nothing keeps running."""
 
 import subprocess
 import sys
@@ -34,7 +34,7 @@ def pids(pool, *texts):
     return [outcome.score for outcome in outcomes]
 
 
-def test_the_next_sample_finds_the_worker_as_it_was(pool):
+def test_the_next_sample_finds_the_worker_unchanged(pool):
     texts = [text for name in LEAVE for text in (name, "nothing")]
     outcomes = pool.map(STATE, {}, rows(*texts), timeout=30)
     after = dict(zip(LEAVE, outcomes[1::2], strict=True))
@@ -46,8 +46,8 @@ def test_the_next_sample_finds_the_worker_as_it_was(pool):
 @pytest.mark.parametrize(
     "how", ["def judge(completions):\n    {}\n    return [1.0]", "{}\ndef judge(completions): return [1.0]"]
 )
-def test_the_next_reward_is_loaded_as_the_first_one_was(pool, tmp_path, how):
-    """Which may have cleared `sys.path`, as it ran or as it was loaded."""
+def test_the_next_reward_is_loaded_with_the_original_path(pool, tmp_path, how):
+    """The first reward clears `sys.path` when it runs or on import. The next one still finds its modules."""
     (tmp_path / "clears.py").write_text("import sys\n" + how.format("sys.path.clear()"))
     (tmp_path / "next_one.py").write_text(
         "import wave, sys\ndef judge(completions): return [float(len(sys.path) > 1)]"
@@ -58,10 +58,10 @@ def test_the_next_reward_is_loaded_as_the_first_one_was(pool, tmp_path, how):
             assert [outcome.score for outcome in outcomes] == [1.0, 1.0], outcomes
 
 
-def test_what_is_left_running_ends_with_its_worker(pool, caplog):
+def test_threads_and_processes_left_running_end_with_their_worker(pool, caplog):
     first, *others = pids(pool, "nothing", "a thread", "nothing", "a process", "nothing", "an orphan", "nothing")
     assert others[0] == first
-    assert len({others[1], others[3], others[5]} | {first}) == 4  # another worker after each
+    assert len({others[1], others[3], others[5]} | {first}) == 4  # a new worker after each of the three
     commands = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     assert f"{sys.executable} -S -c while True: pass busy" not in commands
     assert caplog.text.count("left a thread (spinner) running") == 1
@@ -69,18 +69,18 @@ def test_what_is_left_running_ends_with_its_worker(pool, caplog):
     assert caplog.text.count("is ended") == 1  # once for each reward
 
 
-def test_what_comes_to_an_end_by_itself_ends_no_worker(pool, caplog, monkeypatch):
+def test_threads_that_end_by_themselves_keep_the_worker(pool, caplog, monkeypatch):
     assert len(set(pids(pool, "nothing", *["what ends"] * 3, "nothing"))) == 1
     assert "is ended" not in caplog.text
 
 
-def test_what_samples_share_stays(pool, caplog):
+def test_state_that_samples_share_stays(pool, caplog):
     outcomes = pool.map(SHARES, {}, rows(*"abc"), timeout=30)
     assert [outcome.score for outcome in outcomes] == [0.0, 1.0, 2.0], outcomes
     assert "is ended" not in caplog.text
 
 
-def test_what_cannot_be_put_back_ends_the_worker(pool):
-    """Root may put a hard limit back."""
+def test_state_that_cannot_be_restored_ends_the_worker(pool):
+    """A sample lowers a hard limit, which only root may raise again. The next sample finds the old limit."""
     outcomes = pool.map(LOWERS, {}, rows(*"abc"), timeout=30)
     assert len({outcome.score for outcome in outcomes}) == 1

@@ -1,4 +1,4 @@
-"""Rewards by name, by path and with options: what is found, what is refused, and with which words."""
+"""Tests of rewards by name, by path and with options: found rewards, refusals, and their messages."""
 
 import asyncio
 import contextlib
@@ -50,7 +50,7 @@ def refused(*words):
 
 @pytest.fixture
 def scratch(monkeypatch):
-    """A registry that a test may write to."""
+    """Let a test register rewards, which are forgotten after it."""
     monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
 
 
@@ -110,7 +110,7 @@ def test_an_unknown_name(name, words):
 
 def test_one_name_for_two_functions_is_refused(scratch):
     register_reward("user_twice")(plain)
-    register_reward("user_twice")(plain)  # the module was imported again
+    register_reward("user_twice")(plain)  # allowed: the module may be imported again
     with refused("a reward named 'user_twice' exists already: user_rewards:plain"):
         register_reward("user_twice")(user_rewards.wrong_length)
     with refused("'countdown' exists already: trl_grpo_plus.rewards.countdown:countdown"):
@@ -118,7 +118,7 @@ def test_one_name_for_two_functions_is_refused(scratch):
 
 
 def install(folder, package, reward):
-    """A wheel's metadata is all that it takes."""
+    """Write the metadata of a package whose entry point names a reward; the registry reads nothing else."""
     metadata = folder / f"{package}-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
@@ -164,7 +164,7 @@ def run(code, folder):
 
 
 def test_names_and_workers_need_no_torch(tmp_path):
-    """It takes seconds to import, and each process that scores would pay for it."""
+    """An import of torch takes seconds, in each process that scores."""
     code = "import sys, trl_grpo_plus.registry as r, trl_grpo_plus.scoring.worker_main; r.list_rewards()"
     assert run(f"{code}; print('torch' in sys.modules)", tmp_path).stdout == "False\n"
 
@@ -194,7 +194,7 @@ def test_column_renames_the_one_column_and_columns_any(scratch):
 
     @register_reward("user_two")
     def two(completions, low, high):
-        """Between."""
+        """Reward lengths between low and high."""
         return [float(lo <= len(c) <= hi) for c, lo, hi in zip(completions, low, high, strict=True)]
 
     assert get_reward("user_two", columns={"low": "a"})(completions=["xx"], a=[1], high=[3]) == [1.0]
@@ -221,8 +221,8 @@ def test_a_missing_argument_and_one_that_the_reward_refuses(scratch):
         get_reward("user_strict", size=4, way="left")
 
 
-def test_what_is_dear_to_check_is_checked_once(scratch):
-    """The recipe resolves before the model is loaded, and the trainer what it is given."""
+def test_expensive_checks_of_arguments_run_once(scratch):
+    """The recipe resolves rewards before the model is loaded, and the trainer resolves the results again."""
     calls = []
     register_reward("user_dear", check_args=lambda **args: calls.append(args))(
         lambda completions: [0.0] * len(completions)
@@ -233,7 +233,7 @@ def test_what_is_dear_to_check_is_checked_once(scratch):
     assert calls == [{}]
 
 
-def test_a_library_that_is_not_installed_is_said_before_the_run(scratch):
+def test_a_missing_library_is_named_before_the_run(scratch):
     register_reward("user_needy", preload=["json", "no_such.library"])(plain)
     with refused("needs no_such.library, which is not installed: pip install no_such."):
         get_reward("user_needy")
@@ -250,7 +250,7 @@ def test_a_row_without_the_column_is_not_scored():
 def test_an_optional_column_need_not_be_there_and_may_hold_none(scratch):
     @register_reward("user_hinted")
     def hinted(completions, answer, hint=None):
-        """1.0 where there is a hint."""
+        """Reward 1.0 where there is a hint."""
         return [float(h is not None) for h in hint or [None] * len(answer)]
 
     assert hinted(completions=["a", "b"], answer=["a", "a"]) == [0.0, 0.0]
@@ -277,7 +277,7 @@ def test_a_column_of_another_length(answers):
 def test_kwargs_are_every_column(scratch):
     @register_reward("user_all")
     def everything(completions, answer, **columns):
-        """How many."""
+        """Reward the number of columns."""
         return [float(len(columns))] * len(completions)
 
     assert everything(completions=["a"], answer=["x"], other=["y"], third=[None], trainer_state=None) == [3.0]
@@ -301,18 +301,18 @@ def test_failures_raise_score_zero_or_abstain():
 
 
 @pytest.mark.parametrize("way", ["process", "workers"])
-def test_a_function_that_does_not_keep_its_word(way):
+def test_wrong_results_of_a_function_are_errors(way):
     timeout = 5.0 if way == "workers" else None
     reward = Reward(registry.find(f"{FILE}:wrong_length"), timeout=timeout)
     statuses = [outcome.status for outcome in reward.score(completions=["a", "b"])]
-    assert statuses == (["ok", "ok"] if way == "workers" else ["error", "error"])  # one sample a call is right
+    assert statuses == (["ok", "ok"] if way == "workers" else ["error", "error"])  # a call has one sample
     odd = Reward(registry.find(f"{FILE}:odd_values"), timeout=timeout)
     outcomes = odd.score(completions=["a"] * 5, value=[1, "high", float("nan"), float("inf"), True])
     assert [outcome.status for outcome in outcomes] == ["ok", "error", "abstain", "error", "ok"]
     assert "'high'" in outcomes[1].message
 
 
-def test_in_process_without_a_timeout_and_not_with_one():
+def test_without_a_timeout_a_reward_runs_in_this_process():
     import os
 
     assert get_reward("user_pid")(completions=["a"]) != [float(os.getpid())]
@@ -341,7 +341,7 @@ def test_entries_of_every_kind():
     assert weights is None
 
 
-def test_what_is_trls_stays_trls():
+def test_entries_for_trl_are_passed_on():
     import torch
 
     model = torch.nn.Linear(1, 1)
@@ -354,7 +354,7 @@ def test_what_is_trls_stays_trls():
     assert resolve({"name": "user_judge", "args": None})[0][0].args == {}
 
 
-def test_a_folder_is_a_model_but_where_a_reward_has_the_name(tmp_path, monkeypatch):
+def test_a_folder_is_a_model_unless_a_reward_has_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "judge_model").mkdir()
     (tmp_path / "countdown").mkdir()
@@ -382,7 +382,7 @@ def test_a_combination_may_be_labelled():
         resolve([{"name": scale("user_judge", 3.0), "timeout": 1}])
 
 
-def test_rows_that_are_left_out_are_rows_of_what_is_logged():
+def test_logged_columns_have_none_for_rows_that_are_left_out():
     logged = {}
     reward = get_reward("user_rewards:logs_rows")
     batch = {"completions": ["a", "bb", "ccc"], "answer": ["x", None, "x"], "log_extra": logged.__setitem__}
@@ -440,8 +440,8 @@ def test_an_entry_that_is_refused(entries, reward_weights, words):
         resolve(entries, reward_weights)
 
 
-def test_a_script_cannot_lend_its_functions_to_workers(tmp_path):
-    """Workers would have to run the script again to import it."""
+def test_a_function_of_a_script_is_refused_for_workers(tmp_path):
+    """Workers would have to run the script again to import the function."""
     code = """
     from trl_grpo_plus.registry import resolve
     def mine(completions):
@@ -454,7 +454,7 @@ def test_a_script_cannot_lend_its_functions_to_workers(tmp_path):
     assert "Move the function to the top level of a module of its own" in done.stderr
 
 
-def test_what_workers_do_not_have_is_refused(scratch):
+def test_arguments_that_workers_do_not_have_are_refused(scratch):
     def logs(completions, log_extra):
         """Nothing."""
         return [0.0] * len(completions)
@@ -490,7 +490,7 @@ def test_columns_that_are_there_pass():
         check_columns(built, ROWS, "train")
 
 
-def test_values_are_checked_before_the_run_without_rows_that_are_not_scored(scratch):
+def test_values_of_scored_rows_are_checked_before_the_run(scratch):
     seen = {}
 
     def digits_only(*, answer, points, hint=None):
@@ -509,7 +509,7 @@ def test_values_are_checked_before_the_run_without_rows_that_are_not_scored(scra
 def test_columns_of_the_rewards_that_a_reward_calls(scratch):
     @register_reward("user_half", parts=lambda of: [get_reward(of, column="solution")])
     def half(completions, *, of: str, **columns):
-        """Half of another."""
+        """Reward half of another reward."""
         return [score / 2 for score in get_reward(of, column="solution")(completions=completions, **columns)]
 
     reward = get_reward("user_half", of="user_judge")

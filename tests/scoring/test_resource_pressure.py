@@ -1,4 +1,4 @@
-"""A machine that is short of processes: nothing that a model writes ends a run, and honest programs are still paid."""
+"""Tests on a machine short of processes: no completion ends a run, and honest programs still get their reward."""
 
 import contextlib
 import json
@@ -40,11 +40,11 @@ for _ in range(2):
     print(json.dumps(outcomes), flush=True)
 """
 PATHS = [str(Path(worker_pool.__file__).parents[2]), *(path for path in sys.path if path.endswith("site-packages"))]
-SPARE_UID = 1_900_000_001  # nobody's: its processes are the test's
+SPARE_UID = 1_900_000_001  # no user has this id, so its processes are the test's
 
 
 class Scarce:
-    """Runs a command with room for few processes, by one of the limits that a machine may have."""
+    """Runs a command with room for few processes, under one of the limits that a machine may have."""
 
     def __init__(self, kind, room):
         self.kind, self.room = kind, room
@@ -52,8 +52,8 @@ class Scarce:
 
     def run(self, source, text):
         python, user = sys.executable, {}
-        if self.kind == "RLIMIT_NPROC" and os.geteuid() == 0:  # whom the limit does not bind
-            python = "/usr/bin/python3"  # ours may be in a home that is closed to others
+        if self.kind == "RLIMIT_NPROC" and os.geteuid() == 0:  # the limit does not bind root
+            python = "/usr/bin/python3"  # another user may not read our Python's folder
             user = {"user": SPARE_UID, "group": SPARE_UID, "extra_groups": []}
         with tempfile.TemporaryDirectory() as folder:
             os.chmod(folder, 0o755)
@@ -73,7 +73,7 @@ class Scarce:
 
 
 def _pids_group():
-    """A new control group whose processes can be limited; skips where there is none to be had."""
+    """Make a control group whose processes can be limited; skip the test if none can be made."""
     names = dict(line.split(":")[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
     folders = [Path("/sys/fs/cgroup/pids" + names.get("pids", "")), Path("/sys/fs/cgroup" + names.get("", ""))]
     for folder in folders:
@@ -88,7 +88,7 @@ def _pids_group():
     return pytest.skip("no control group with pids.max can be made here")
 
 
-# The one that does not need root is run often.
+# RLIMIT_NPROC needs no root, so `make test` runs it.
 @pytest.fixture(params=[pytest.param("pids.max", marks=pytest.mark.full), "RLIMIT_NPROC"])
 def scarce(request):
     made = []
@@ -126,7 +126,7 @@ def test_thread_bombs_among_honest_programs_do_not_end_the_run(scarce):
         scores = [score for score, *_ in json.loads(line)]
         assert scores[0::3] == [1.0] * 4, line
         assert scores[1::3] == [0.0] * 4, line
-        # Where one limit counts the threads of all programs, one that takes them all can fail another that needs some.
+        # If one limit counts the threads of all programs, a program that takes them all can make another one fail.
         assert set(scores[2::3]) <= ({1.0} if json.loads(counts_alone) else {1.0, 0.0}), line
 
 
@@ -178,7 +178,7 @@ pool.close()
 """
 
 
-def test_what_has_no_worker_waits_for_one_then_is_starved_and_only_then_ends_the_run(scarce):
+def test_samples_without_a_worker_wait_then_starve_and_then_end_the_run(scarce):
     ran = scarce(60).run(WAIT, "")
     assert ran.returncode == 0, ran.stderr[-3000:]
     first, waited, end, starved, freed = map(json.loads, ran.stdout.splitlines())
@@ -197,8 +197,8 @@ print(json.dumps([(outcome.score, outcome.status) for outcome in outcomes]))
 """
 
 
-def test_right_answers_are_paid_under_a_hard_limit_on_memory():
-    """`ulimit -v` below `reward_worker_memory_mb`."""
+def test_right_answers_are_rewarded_under_a_hard_limit_on_memory():
+    """The hard limit, as of `ulimit -v`, is below `reward_worker_memory_mb`."""
     limit = 2 << 30
 
     def enter():

@@ -1,4 +1,4 @@
-"""Rewards in the trainer: names and options, outcomes that are logged, monitors, and failures that stop the run."""
+"""Tests of rewards in the trainer: names and options, logged outcomes, monitors, and failures that stop the run."""
 
 import asyncio
 import functools
@@ -22,7 +22,7 @@ from trl_grpo_plus.traces import groups
 
 FILE = Path(__file__).parents[1] / "helpers" / "user_rewards.py"
 HANGS = {"name": f"{FILE}:hangs_on_one", "timeout": 1.0}
-# TRL shuffles: with all prompts in one batch, prompt 3 is in it.
+# TRL shuffles the prompts. A batch of all prompts surely holds prompt 3.
 ALL = {"per_device_train_batch_size": 24, "max_steps": 2}
 
 
@@ -43,14 +43,14 @@ def test_a_registered_reward_and_a_users_own_that_hangs_on_one_sample(tmp_path):
     rewards = [{"name": "countdown", "weight": 2}, HANGS, tiny_models.digits]
     start = time.monotonic()
     trained = train(tmp_path, rewards, data=data(numbers=[1, 2], target=3))
-    assert time.monotonic() - start < 60  # it hangs for 600 s
+    assert time.monotonic() - start < 60  # the reward hangs for 600 s
     assert trained.state.global_step == 2
     assert trained.reward_weights.tolist() == [2.0, 1.0, 1.0]
-    # 4 of 24 samples are of the prompt that hangs.
+    # 4 of 24 samples are of the prompt that makes the reward hang.
     assert tiny_models.logged(trained, "rewards/hangs_on_one/timeout") == [pytest.approx(4 / 24)] * 2
     for key in ("hangs_on_one/error", "hangs_on_one/abstain", "countdown/error"):
         assert tiny_models.logged(trained, f"rewards/{key}") == [0.0] * 2
-    assert not tiny_models.logged(trained, "rewards/digits/error")  # TRL's own kind, TRL's own metrics
+    assert not tiny_models.logged(trained, "rewards/digits/error")  # a plain function has TRL's metrics alone
 
 
 def test_one_more_set_of_options_leaves_the_callers_config_alone(tmp_path):
@@ -73,12 +73,12 @@ def test_a_monitor_is_logged_and_changes_nothing(tmp_path):
 
 
 def scores_even(completions, number, **kwargs):
-    """Digits' share for even prompts, nothing for odd ones."""
+    """Reward even prompts with the share of digits, and odd ones with None."""
     return [None if n % 2 else share for n, share in zip(number, tiny_models.digits(completions), strict=True)]
 
 
 @pytest.mark.parametrize("mode", ["drop", "resample"])
-def test_what_only_a_monitor_scores_is_not_scored(tmp_path, mode):
+def test_attempts_that_only_a_monitor_scores_are_unscored(tmp_path, mode):
     rewards = [scores_even, {"name": f"{FILE}:plain", "monitor": True}]
     options = {"zero_variance_groups": mode, "per_device_train_batch_size": 16, "max_steps": 3}
     trained = train(tmp_path, rewards, data=tiny_models.prompts(30), **options)
@@ -90,7 +90,7 @@ def test_what_only_a_monitor_scores_is_not_scored(tmp_path, mode):
 
 
 def test_outcomes_of_resampled_rounds_are_counted_together(tmp_path):
-    """Under resample a reward scores several rounds a step; the rate is over all that were sampled."""
+    """With resample a reward scores several rounds per step. The logged rate is over all sampled attempts."""
     seen: dict[int, list[bool]] = {}
 
     def dead_for_most(completions, number, answer, trainer_state, **kwargs):
@@ -129,7 +129,7 @@ A_BUG = r"failed on sample[\s\S]*KeyError: 'a bug in the reward'"
 
 
 async def fails_asynchronously(completions, **kwargs):
-    """A bug."""
+    """Fail when awaited."""
     raise KeyError("an awaited bug")
 
 
@@ -149,7 +149,7 @@ def test_an_error_stops_the_run_with_its_reason(tmp_path, entry, words, cause):
     assert isinstance(caught.value.__cause__, cause)
 
 
-def test_what_the_machine_starved_and_what_took_too_long_are_logged(tmp_path):
+def test_starved_and_too_long_outcomes_are_logged(tmp_path):
     trained = train(tmp_path, [tiny_models.digits, {"name": f"{FILE}:says_more", "timeout": 20.0}])
     assert tiny_models.logged(trained, "rewards/says_more/starved") == [pytest.approx(4 / 24)] * 2
     assert tiny_models.logged(trained, "rewards/says_more/too_long") == [pytest.approx(20 / 24)] * 2
@@ -157,7 +157,7 @@ def test_what_the_machine_starved_and_what_took_too_long_are_logged(tmp_path):
     assert tiny_models.logged(trained, "rewards/says_more/mean") == [0.25] * 2
 
 
-def test_what_happens_to_a_part_of_a_combination_is_logged_traced_and_raises_the_alarm(tmp_path):
+def test_the_outcome_of_a_combinations_part_is_logged_traced_and_raises_the_alarm(tmp_path):
     hangs = RewardSpec.of({**HANGS, "on_timeout": "zero"}).build()
     trained = train(tmp_path, [gate(tiny_models.digits, by=hangs, name="gated")], alarm_thresholds={"min_batches": 2})
     assert tiny_models.logged(trained, "rewards/gated/timeout") == [pytest.approx(4 / 24)] * 2
@@ -169,25 +169,25 @@ def test_what_happens_to_a_part_of_a_combination_is_logged_traced_and_raises_the
 
 
 @pytest.mark.parametrize(("policy", "mean"), [("zero", 0.0), ("abstain", None)])
-def test_an_error_may_be_gone_on_with(tmp_path, policy, mean):
+def test_on_error_lets_the_run_go_on(tmp_path, policy, mean):
     entry = {"name": f"{FILE}:fails_on_one", "on_error": policy}
     trained = train(tmp_path, [tiny_models.digits, entry])
     assert tiny_models.logged(trained, "rewards/fails_on_one/error") == [1.0, 1.0]
     assert tiny_models.logged(trained, "rewards/fails_on_one/mean") == [mean, mean]
 
 
-def test_functions_that_are_trls_to_run_still_are(tmp_path):
+def test_async_functions_are_still_run_by_trl(tmp_path):
     trained = train(tmp_path, [user_rewards.asynchronous])
     same = train(tmp_path, [tiny_models.digits])
     assert tiny_models.same_weights(tiny_models.weights(trained), tiny_models.weights(same))
     assert tiny_models.logged(trained, "rewards/asynchronous/mean") == tiny_models.logged(same, "rewards/digits/mean")
 
 
-# -- one gate for every score
+# -- every kind of reward is checked
 
 
 def score(entry, **columns):
-    """What TRL would be handed by a reward for completions "1", "a" and "22", and what must stop the run."""
+    """Return the scores that TRL gets for completions "1", "a" and "22", and the failures that must stop the run."""
     (reward,), _ = resolve([entry])
     scoring = Scoring([reward], ["mine"])
     batch = {"prompts": ["p"] * 3, "completions": ["1", "a", "22"], "completion_ids": [[1]] * 3, **columns}
@@ -218,7 +218,7 @@ KINDS = {
     ("bad", "words"),
     [(float("inf"), "got inf"), (1e39, "got 1e+39"), ("0.5", "got '0.5'"), ([0.5], "got [0.5]"), ({}, "got {}")],
 )
-def test_no_score_but_a_finite_number_or_none_passes(kind, bad, words):
+def test_a_score_that_is_no_finite_number_or_none_is_a_failure(kind, bad, words):
     _, failures = score(KINDS[kind], scores=[1.0, bad, 0.5])
     assert len(failures) == 1
     parts = ["reward 'mine' failed on sample 1 of 3", "a finite number or None", words, "completion is 'a'", "'zero'"]
@@ -232,7 +232,7 @@ def test_numbers_and_none_pass(kind):
     assert values == [1.0, None, None]
 
 
-def test_a_policy_holds_for_a_score_that_is_none():
+def test_on_error_applies_to_an_invalid_score():
     for policy, instead in (("zero", 0.0), ("abstain", None)):
         entry = {"name": says, "label": "mine", "on_error": policy}
         assert score(entry, scores=[1.0, float("inf"), 0.5]) == ([1.0, instead, 0.5], [])
@@ -245,7 +245,7 @@ def test_a_tensor_of_scores_is_a_list_of_them(scores):
 
 @pytest.mark.parametrize("scores", [{1: 2, 3: 4, 5: 6}, {1.0, 2.0, 3.0}, b"abc", "abc", 1.0, None], ids=repr)
 @pytest.mark.parametrize("entry", [says, {"name": says, "label": "mine"}], ids=["plain", "registered"])
-def test_what_is_no_list_of_scores_is_refused(scores, entry):
+def test_a_result_that_is_no_list_of_scores_is_refused(scores, entry):
     def mine(completions, **kwargs):
         return scores
 
@@ -255,7 +255,7 @@ def test_what_is_no_list_of_scores_is_refused(scores, entry):
 
 
 def leaves(completions, **kwargs):
-    """Ends the process, it thinks."""
+    """Try to end the process."""
     raise SystemExit(3)
 
 
@@ -264,7 +264,7 @@ async def leaves_asynchronously(completions, **kwargs):
 
 
 async def is_cancelled(completions, **kwargs):
-    """As where a client's own task was cancelled."""
+    """Fail as if a client's own task was cancelled."""
     raise asyncio.CancelledError("by the client")
 
 
@@ -317,7 +317,7 @@ def test_a_reward_model_that_overflows_is_named(tmp_path, value):
 
 
 def narrow(completions, number):
-    """Share of digits, of what it names alone."""
+    """Reward the share of digits, with only the arguments that the signature names."""
     assert len(completions) == len(number)
     return tiny_models.digits(completions)
 
@@ -364,7 +364,7 @@ NARROW = {
 
 
 def test_functions_need_no_double_star(tmp_path):
-    """Each alone is what `tiny_models.digits` is: TRL's own trainer runs that one only."""
+    """All these functions score as `tiny_models.digits` does. TRL's own trainer runs only functions that take all."""
     trained = train(tmp_path, list(NARROW.values()))
     means = [key for key in trained.state.log_history[0] if key.startswith("rewards/") and key.endswith("/mean")]
     assert trained.state.global_step == 2
@@ -384,7 +384,7 @@ def decorated(function):
 
 @decorated
 def behind_a_decorator(completions):
-    """What is called is the decorator's function, which takes all: as in TRL, it gets all."""
+    """Reward the share of digits. The decorator's function takes all arguments, so it gets all, as in TRL."""
     return tiny_models.digits(completions)
 
 
@@ -394,17 +394,17 @@ def test_a_function_that_takes_all_gets_all(tmp_path):
 
 
 def of_completion(completion, number):
-    """A slip."""
+    """Take `completion`, a mistake for `completions`."""
     return [0.0] * len(completion)
 
 
 def of_prompt(completions, prompt, **kwargs):
-    """TRL hands out `prompts`."""
+    """Take `prompt`, though TRL gives `prompts`."""
     return [0.0] * len(completions)
 
 
 def of_numbers(completions, *, numbers, **kwargs):
-    """A column's name, mistyped."""
+    """Take `numbers`, a mistake for the column `number`."""
     return [0.0] * len(completions)
 
 
@@ -420,7 +420,7 @@ def of_numbers(completions, *, numbers, **kwargs):
         ({"name": of_prompt, "on_error": "zero"}, "number", "needs the column 'prompt'.*Did you mean prompts"),
     ],
 )
-def test_an_argument_that_nobody_gives_is_said_before_the_model_is_loaded(tmp_path, reward, column, words):
+def test_an_argument_that_nobody_gives_is_named_before_the_model_is_loaded(tmp_path, reward, column, words):
     config = GRPOPlusConfig(**{**tiny_models.BASE, "output_dir": str(tmp_path)})
     rows = Dataset.from_dict({"prompt": ["01+01="] * 6, column: [1] * 6})
     with pytest.raises(ValueError, match=f"train_dataset: .*{words}"):
@@ -442,7 +442,7 @@ def test_a_decorator_may_bring_an_argument(tmp_path):
     train(tmp_path, [tiny_models.digits, brings])
 
 
-def test_a_missing_column_is_said_before_the_model_is_loaded(tmp_path):
+def test_a_missing_column_is_named_before_the_model_is_loaded(tmp_path):
     with pytest.raises(ValueError, match="train_dataset: reward 'countdown' needs the column 'numbers'"):
         tiny_models.trainer(tmp_path, ["countdown"], data=data())
     extra = {"eval_dataset": {"first": data(), "second": data().remove_columns("number")}}
@@ -475,7 +475,7 @@ async def halves_asynchronously(completions, **kwargs):
     return user_rewards.by_halves(completions)
 
 
-def test_steps_of_every_kind_of_reward_are_kept_and_their_sum_is_what_trl_gets():
+def test_steps_of_every_kind_of_reward_are_kept_and_trl_gets_their_sum():
     path = f"{FILE}:by_halves"
     plain, named, killable = resolve([path, {"name": path, "label": "b"}, {"name": path, "label": "c", "timeout": 9}])[
         0

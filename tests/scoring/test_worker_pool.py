@@ -1,4 +1,4 @@
-"""The pool: a hang or a crash costs its own sample, nothing is left behind, and any thread may use it."""
+"""Tests of the pool: a hang or a crash costs only its own sample, nothing stays behind, and any thread may use it."""
 
 import os
 import signal
@@ -57,7 +57,7 @@ def test_steps_come_back(pool):
     ]
 
 
-def test_two_hung_and_six_right_on_two_workers(pool):
+def test_two_hanging_samples_cost_two_workers_one_limit(pool):
     pool.map(JUDGE, {}, samples("1", "1"), timeout=5)
 
     def took():
@@ -67,12 +67,12 @@ def test_two_hung_and_six_right_on_two_workers(pool):
         assert "after 2 s" in outcomes[0].message
         return time.monotonic() - start
 
-    # The limit, not the sum of two, which is what it takes in each try.
+    # The batch takes one limit, not the sum of two. A busy machine has three tries.
     assert any(2 <= took() < 4 for _ in range(3))
 
 
 def test_waiting_for_a_worker_does_not_count(pool):
-    """Eight samples of 0.3 s on two workers: the last one starts after 0.9 s, with a limit of 0.8."""
+    """Eight samples of 0.3 s run on two workers with a limit of 0.8 s. The last starts after 0.9 s, and is scored."""
     pool.map(SLOW, {}, [{"completions": "a"}] * 2, timeout=5)
     outcomes = pool.map(SLOW, {}, [{"completions": "a"}] * 8, timeout=0.8)
     assert {outcome.status for outcome in outcomes} == {"ok"}
@@ -84,7 +84,7 @@ def test_importing_the_reward_does_not_count(pool, tmp_path):
     assert [outcome.score for outcome in outcomes] == [1.0] * 3
 
 
-def test_a_failure_is_its_own_samples(pool):
+def test_a_failure_affects_its_own_sample_only(pool):
     failures = {
         "die": "ended itself with exit status 3",
         "segfault": "died of SIGSEGV",
@@ -100,7 +100,7 @@ def test_a_failure_is_its_own_samples(pool):
 
 
 def test_a_worker_is_killed_with_all_that_it_started(pool):
-    seconds = 10**6 + os.getpid()  # as nobody else sleeps
+    seconds = 10**6 + os.getpid()  # no other process sleeps for this long
     outcomes = pool.map(JUDGE, {}, samples(f"spawn {seconds}", "1"), timeout=1)
     assert [outcome.status for outcome in outcomes] == ["timeout", "ok"]
     commands = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
@@ -124,7 +124,7 @@ def test_workers_are_kept(pool):
     assert os.getpid() not in first
 
 
-def test_any_thread(pool):
+def test_any_thread_may_use_the_pool(pool):
     def use(name):
         return results(pool.map(JUDGE, {}, samples(str(name), "hang", "1", answer=str(name)), timeout=0.5))
 
@@ -146,7 +146,7 @@ def test_threads_share_the_workers(pool):
         (f"{FILE}:jugde", "Did you mean judge"),
     ],
 )
-def test_what_cannot_be_loaded(pool, target, words):
+def test_a_reward_that_cannot_be_loaded_ends_the_run(pool, target, words):
     with pytest.raises(RuntimeError, match="cannot be loaded") as caught:
         pool.map(target, {}, samples("1"), timeout=5)
     assert words in str(caught.value)
@@ -154,7 +154,7 @@ def test_what_cannot_be_loaded(pool, target, words):
 
 
 def test_a_worker_that_cannot_start_ends_the_run_and_scores_nothing(pool, monkeypatch):
-    """As where a limit of the machine forbids what it sets up."""
+    """A limit of the machine may forbid what a worker sets up."""
     monkeypatch.setattr(worker_pool, "granted_mb", lambda _: 1 << 60)
     with pytest.raises(RuntimeError, match=r"a reward worker cannot start\.\n(.*\n)*OverflowError"):
         pool.map(JUDGE, {}, samples("1"), timeout=5)
@@ -168,8 +168,8 @@ def test_a_worker_that_dies_before_its_sample_ends_the_run_and_scores_nothing(po
     assert pool.map(JUDGE, {}, samples("1"), timeout=5)[0].score == 1.0
 
 
-def test_a_sample_that_met_a_dying_worker_is_given_to_another(pool, tmp_path):
-    """It may have been an earlier sample's doing."""
+def test_a_sample_that_meets_a_dying_worker_goes_to_another(pool, tmp_path):
+    """An earlier sample may be what killed the worker."""
     judge = (
         f"import os\nif not os.path.exists('{tmp_path}/mark'):\n    open('{tmp_path}/mark', 'x')\n    os._exit(3)\n"
     )
@@ -207,7 +207,7 @@ def test_a_sample_whose_worker_is_killed_again_is_starved_and_no_error(pool):
 
 def test_a_run_ends_when_nothing_at_all_could_be_scored_for_long(pool, monkeypatch):
     pool.map(JUDGE, {}, samples("killed"), timeout=10)
-    assert pool.map(JUDGE, {}, samples("killed", "1"), timeout=10)[1].status == "ok"  # from here on it counts anew
+    assert pool.map(JUDGE, {}, samples("killed", "1"), timeout=10)[1].status == "ok"  # this restarts the count
     monkeypatch.setattr(worker_pool, "GIVE_UP_S", 1e-6)
     with pytest.raises(RuntimeError, match=r"no sample could be scored\. .*SIGKILL"):
         pool.map(JUDGE, {}, samples("killed"), timeout=10)
@@ -225,27 +225,27 @@ def judge(completions):
 """
 
 
-def test_the_rest_is_starved_when_nothing_comes_to_an_end_for_long(pool, tmp_path, monkeypatch):
-    """Each would have ten times its limit, one after the other, while other ranks wait."""
+def test_the_rest_is_starved_when_no_sample_ends_for_long(pool, tmp_path, monkeypatch):
+    """Otherwise each sample could take ten times its limit, one after the other, while other ranks wait."""
     (tmp_path / "stuck.py").write_text(STUCK)
     monkeypatch.setattr(worker_pool, "GIVE_UP_S", 0.5)
     judge = f"{tmp_path}/stuck.py:judge"
     outcomes = pool.map(judge, {}, [{"completions": text} for text in ("1", *"2222")], timeout=0.5)
     assert outcomes[0] == Outcome(1.0, "ok")
     assert outcomes[1:] == [Outcome(None, "starved", "Nothing could be scored for 1 s.")] * 4
-    assert len(descendants(zygote_of(pool))) <= 1  # one worker is idle
+    assert len(descendants(zygote_of(pool))) <= 1  # at most one idle worker
     with pytest.raises(RuntimeError, match=r"no sample could be scored\. Nothing could be scored for 1 s"):
         pool.map(judge, {}, [{"completions": "2"}] * 3, timeout=0.5)
     assert pool.map(judge, {}, [{"completions": "1"}], timeout=0.5) == [Outcome(1.0, "ok")]
 
 
-def test_who_takes_its_limit_is_not_given_up_before(pool, monkeypatch):
+def test_a_sample_is_not_given_up_before_its_limit(pool, monkeypatch):
     monkeypatch.setattr(worker_pool, "GIVE_UP_S", 1.0)
     outcomes = pool.map(JUDGE, {}, samples("hang", "hang"), timeout=1.5)
     assert {outcome.status for outcome in outcomes} == {"timeout"}
 
 
-def test_who_is_not_let_load_is_told_so(pool, tmp_path, monkeypatch):
+def test_a_reward_that_gets_no_time_to_load_is_starved(pool, tmp_path, monkeypatch):
     monkeypatch.setattr(worker_pool, "LOAD_LIMIT_S", 0.05)
     (tmp_path / "slow.py").write_text(
         "import time\nfrom trl_grpo_plus.scoring import excuse\nexcuse(1e6)\ntime.sleep(9)\n"
@@ -255,8 +255,8 @@ def test_who_is_not_let_load_is_told_so(pool, tmp_path, monkeypatch):
     assert "its 0.05 s to be loaded" in outcomes[0].message
 
 
-@pytest.mark.full  # tests/utils/test_run_clock.py has the clock on a busy machine
-def test_who_is_not_let_compute_is_starved_and_who_sleeps_has_a_timeout(pool):
+@pytest.mark.full  # tests/utils/test_run_clock.py tests the clock on a busy machine
+def test_a_sample_without_a_processor_is_starved_and_a_sleeping_one_times_out(pool):
     pool.map(JUDGE, {}, samples("1"), timeout=60)
     keep_there(pool._zygote)
     while pool._idle:
@@ -267,7 +267,7 @@ def test_who_is_not_let_compute_is_starved_and_who_sleeps_has_a_timeout(pool):
     assert "10 times" in starved.message
 
 
-def test_the_wait_of_what_a_reward_waits_for_is_excused(pool):
+def test_time_that_a_reward_excuses_does_not_count(pool):
     outcomes = pool.map(f"{FILE}:excused", {}, [{"completions": "a"}], timeout=0.5)
     assert outcomes == [Outcome(1.0, "ok")]
 
@@ -292,14 +292,15 @@ def judge(completions):
 """
 
 
-def test_the_wait_for_a_program_s_process_is_excused(pool, tmp_path):
+def test_the_wait_for_a_programs_process_does_not_count(pool, tmp_path):
     (tmp_path / "refused.py").write_text(REFUSED)
     outcomes = pool.map(f"{tmp_path}/refused.py:judge", {}, [{"completions": "a"}], timeout=2.0)
     assert outcomes == [Outcome(1.0, "ok")]
 
 
-def test_what_ends_the_zygote_again_and_again_is_starved_and_told(pool, caplog, monkeypatch):
-    """Who killed it cannot be seen: the kernel or the sample. So it is no error, and not passed over in silence."""
+def test_a_sample_that_kills_the_zygote_twice_is_starved_with_a_warning(pool, caplog, monkeypatch):
+    """The pool cannot see whether the kernel or the sample killed the zygote. So the sample is starved, not an error,
+    and a warning tells of it."""
     outcomes = pool.map(JUDGE, {}, samples("orphan"), timeout=5)
     assert [outcome.status for outcome in outcomes] == ["starved"]
     assert "The process that forks workers died while it ran. Twice" in outcomes[0].message
@@ -311,7 +312,7 @@ def test_what_ends_the_zygote_again_and_again_is_starved_and_told(pool, caplog, 
 
 
 def test_closing_does_not_wait_for_a_fork_of_the_trainer(pool):
-    """As a DataLoader's worker is: it holds the other end of every socket."""
+    """A fork of the trainer, such as a DataLoader's worker, holds the other end of every socket."""
     pool.map(JUDGE, {}, samples("1"), timeout=5)
     zygote = zygote_of(pool)
     fork = os.fork()
@@ -323,7 +324,7 @@ def test_closing_does_not_wait_for_a_fork_of_the_trainer(pool):
     took = time.monotonic() - start
     os.kill(fork, signal.SIGKILL)
     os.waitpid(fork, 0)
-    assert took < 3  # five seconds is where it would be killed, without the time to end its children
+    assert took < 3  # after five seconds it is killed, without time to end its children
     assert not Path(f"/proc/{zygote}").exists()
 
 
@@ -335,7 +336,7 @@ def test_a_sample_that_workers_cannot_read_is_an_error(pool):
 
 
 class Unreadable:
-    """Can be sent, and not be read."""
+    """An object that can be pickled but not unpickled."""
 
     def __reduce__(self):
         return divmod, (1, 0)
@@ -348,7 +349,7 @@ def test_closing_leaves_nothing_and_can_be_undone(pool):
     assert pool.map(PID, {}, [{"completions": ""}], timeout=5)[0].score != first
 
 
-# A test run in the background may have inherited that Ctrl-C is ignored.
+# A test run in the background may inherit that Ctrl-C is ignored.
 SCRIPT = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -445,7 +446,7 @@ def test_ranks_share_the_cores(monkeypatch, ranks, most):
 
 
 @pytest.mark.parametrize(("size", "ranks", "warns"), [(9, "1", False), (10, "1", True), (5, "2", True)])
-def test_more_workers_than_programs_can_be_told_apart_by_are_warned_of_once(monkeypatch, caplog, size, ranks, warns):
+def test_too_many_workers_per_processor_give_one_warning(monkeypatch, caplog, size, ranks, warns):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
     monkeypatch.setattr(worker_pool, "processors", lambda: 1)
     worker_pool._warn_if_many.cache_clear()
@@ -455,7 +456,7 @@ def test_more_workers_than_programs_can_be_told_apart_by_are_warned_of_once(monk
 
 
 def test_a_worker_that_dies_before_it_has_read_its_sample_ends_the_run_with_the_reason():
-    """The sample is too long for what the socket holds."""
+    """The sample does not fit into the socket's buffer."""
     pool = Pool(size=1, memory_mb=1)
     try:
         with pytest.raises(RuntimeError, match=r"a reward worker cannot start|cannot be loaded in a worker process"):
