@@ -130,7 +130,7 @@ def by_a_constant(values):
     return torch.cat(values).sum() / (len(values) * LONGEST)
 
 
-# name -> loss of a token, mean over the tokens, whether the ratio is that of the whole answer
+# name -> loss of a token, how the tokens' losses are combined, whether the ratio is that of the whole answer
 LOSSES = {
     "grpo": (with_kl, of_answers, False),
     "dapo": (clipped(0.2, 0.28), of_tokens, False),

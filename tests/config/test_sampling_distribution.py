@@ -1,4 +1,4 @@
-"""Tests of the settings with which attempts are sampled from another distribution than the log-probs'."""
+"""Tests of the settings that make the sampling distribution differ from that of the log-probs."""
 
 import inspect
 import re

@@ -539,7 +539,7 @@ def test_the_total_is_remembered_where_the_metric_does_not_apply(tmp_path, aggre
         rewards[10:15, :, 1], rewards[15:, :, 1] = 1.0, 0.0
         memory.observe(rows, rewards)
     belief, skill = memory.candidate_beliefs([0, 5, 10, 15])
-    assert belief.count.min() > 10  # effective attempts
+    assert belief.count.min() > 10  # attempts that are not forgotten, and the prior's
     assert belief.mean.round(decimals=1).tolist() == [1, 0, 1, 0]
     assert skill > 0.5
     assert memory.believed_quantity == "first"  # the name in the traces

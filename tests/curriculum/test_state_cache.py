@@ -49,7 +49,7 @@ def test_a_state_that_is_fresh_is_used_again():
     assert torch.equal(known.of([1, 3]), before)
 
 
-def test_what_is_missing_is_read_first_and_then_the_oldest():
+def test_missing_states_are_read_first_then_the_oldest():
     known, policy = knowing(math.inf)
     known.look([5])
     steps(known, 1, math.inf)
@@ -64,7 +64,7 @@ def test_what_is_missing_is_read_first_and_then_the_oldest():
     assert known.of([8]).isnan().all()
 
 
-def test_no_more_is_read_than_what_was_sampled_pays_for():
+def test_readings_stay_within_the_budget_of_sampled_tokens():
     known, policy = knowing()
     known.look(range(100))
     assert len(policy.asked[-1]) == FIRST

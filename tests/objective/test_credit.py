@@ -123,7 +123,7 @@ def test_batches_without_a_spread_leave_the_running_std():
     tied = torch.ones(6, 2)
     values = running.advantages((3, 2), tied, WEIGHTS, LENGTHS_OF_THREE, to_go, beta=0.3)
     assert running.running_variance is None
-    torch.testing.assert_close(values[:2], 0.3 * (to_go[:2, 0].mean() - to_go[:2, 0]))  # divided by 1
+    torch.testing.assert_close(values[:2], 0.3 * (to_go[:2, 0].mean() - to_go[:2, 0]))  # the scale is 1
     running.advantages((0, 2), REWARDS, WEIGHTS, GroupBatch(lengths=LENGTHS[:0].view(0, 2)))
     assert running.running_variance is None
     running.advantages((3, 2), REWARDS, WEIGHTS, LENGTHS_OF_THREE, to_go, beta=0.3)

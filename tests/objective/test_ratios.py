@@ -20,7 +20,7 @@ def logps():
 
 
 def test_gspo_token_is_the_papers_ratio():
-    """s_t = sg(s) x pi_t / sg(pi_t), s = (pi(y) / pi_old(y)) ^ (1 / length): arXiv 2507.18071, equation 14."""
+    """The ratio is s_t = sg(s) x pi_t / sg(pi_t), s = (pi(y) / pi_old(y)) ^ (1 / length): arXiv 2507.18071, eq. 14."""
     logp, old = logps()
     advantages = torch.tensor([[1.0, -2.0, 0.5, 9.0], [3.0, 0.0, 9.0, 9.0]], dtype=torch.float64)
     ratio = torch.exp(logp - OldLogps(gspo_token, old, MASK))

@@ -318,7 +318,7 @@ def test_a_group_is_alive_where_another_reward_differs():
     assert judged(alike, [[1.0, 0.5], [1.0, 0.5]], **both) == "all_good"
     assert judged(alike, [[1.0, 0.0], [1.0, 0.5]], metric="steps", **both) == "all_good"
     assert judged([RIGHT_WRONG, WRONG_RIGHT], [[1.0, 0.5], [1.0, 0.5]], metric="whole", **both) == "tied"
-    assert judged([RIGHT_WRONG, WRONG_RIGHT], [[1.0, 0.5], [1.0, 0.5]], weights=(0.0, 1.0)) == "tied"  # a monitor
+    assert judged([RIGHT_WRONG, WRONG_RIGHT], [[1.0, 0.5], [1.0, 0.5]], weights=(0.0, 1.0)) == "tied"  # a monitor's
     assert judged([RIGHT_WRONG, WRONG_RIGHT], [[1.0, 0.5], [1.0, 0.5]], weights=(0.0, 1.0), metric="steps") == "alive"
 
 
@@ -498,7 +498,7 @@ def test_without_step_reward_credit_the_sum_is_trained_on(tmp_path, caplog):
         assert caplog.text.count("no reward returned steps") == told
     tiny_models.assert_same(
         both[0], tiny_models.trained(tmp_path, tiny_models.digits, std_floor=1e-12)
-    )  # no steps: nothing changes
+    )  # without steps the option changes nothing
     assert not tiny_models.same_weights(
         tiny_models.weights(both[1]), tiny_models.weights(tiny_models.trained(tmp_path, by_characters))
     )

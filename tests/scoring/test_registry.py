@@ -209,7 +209,7 @@ def test_a_missing_argument_and_one_that_the_reward_refuses(scratch):
 
     @register_reward("user_strict", check_args=even)
     def strict(completions, *, size: int, way: Literal["up", "down"] = "up"):
-        """Nothing."""
+        """Reward the size."""
         return [float(size)] * len(completions)
 
     assert get_reward("user_strict", size=4)(completions=["a"]) == [4.0]
@@ -456,7 +456,7 @@ def test_a_function_of_a_script_is_refused_for_workers(tmp_path):
 
 def test_arguments_that_workers_do_not_have_are_refused(scratch):
     def logs(completions, log_extra):
-        """Nothing."""
+        """Reward 0."""
         return [0.0] * len(completions)
 
     with refused("where log_extra is not to be had"):

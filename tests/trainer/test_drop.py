@@ -49,7 +49,7 @@ def test_equals_the_live_groups_alone(tmp_path, loss_type, beta):
     assert tiny_models.logged(ours, "groups/trained") == [2, 2]
 
 
-def test_keeping_them_is_another_step(tmp_path):
+def test_keeping_dead_groups_gives_other_losses(tmp_path):
     """Without "drop" the losses differ from those of the live groups alone, so `assert_close` can fail."""
     ours = train(tmp_path, per_device_train_batch_size=16, zero_variance_groups="keep")
     theirs = live_alone(tmp_path, 8)
@@ -174,7 +174,7 @@ def test_filler_rows_are_forwarded_as_they_were_sampled(tmp_path):
 
 
 @pytest.mark.parametrize("loss_type", ["bnpo", "grpo", "dapo"])  # one loss type for each way to divide
-def test_filler_leaves_the_entropy_bonus_as_it_is_where_there_is_nothing_else(tmp_path, loss_type):
+def test_filler_leaves_the_entropy_bonus_alone(tmp_path, loss_type):
     """With tiny rewards the loss is the entropy bonus, which filler does not change. This also holds for bnpo, whose
     policy loss depends on the split into micro-batches."""
 
@@ -246,11 +246,11 @@ def test_an_adapted_entropy_coefficient_has_the_bonus_of_the_live_groups_alone(t
 
 
 def test_micro_batches_of_filler_are_in_no_mean(tmp_path):
-    """Six of 8 micro-batches hold filler alone. TRL logs an entropy of 0 for each, which the mean must leave out."""
+    """Four of 8 micro-batches hold filler alone. TRL logs an entropy of 0 for each, which the mean must leave out."""
     options = {"num_generations": 2, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 8, "beta": 0.1}
     options["data"] = tiny_models.prompts(16)
     trained = train(tmp_path, tiny_models.one_live_in_four, zero_variance_groups="drop", **options)
-    # One of four prompts in a row is alive: 2 of the 8 groups, 4 of the 16 rows.
+    # One of four prompts in a row is alive, so 2 of the 8 groups are. With "drop" 8 rows stay, 4 of them live.
     whole = train(tmp_path, tiny_models.one_live_in_four, zero_variance_groups="keep", **options)
     assert tiny_models.logged(trained, "groups/trained") == [2, 2]
     assert tiny_models.logged(trained, "entropy")[0] > 0.8 * tiny_models.logged(whole, "entropy")[0]
@@ -267,7 +267,7 @@ def test_batches_without_a_live_group_do_not_move_beta(tmp_path, placement):
     assert tiny_models.logged(trained, "beta") == []
 
 
-def test_the_metrics_of_two_rewards_of_one_name_are_both_of_what_was_sampled():
+def test_metrics_of_two_rewards_of_one_name_cover_all_sampled_groups():
     """TRL logs two rewards of one name under one key. Both values are replaced by those over all sampled groups."""
     made = SimpleNamespace(model=SimpleNamespace(training=True), _metrics={"train": {"mean": [9.0, 1.0, 2.0]}})
     GRPOPlusTrainer._log(made, [("mean", 3.0), ("mean", 4.0)], again=True)

@@ -151,7 +151,7 @@ def test_evaluation_is_trls(tmp_path):
 
 
 def test_frac_reward_zero_std_is_per_group(tmp_path):
-    """The share of groups with equal rewards counts groups. With scale_rewards="batch" TRL's share is only 0 or 1."""
+    """The metric is a share of groups. With scale_rewards="batch" TRL's is only 0 or 1."""
     options = {"scale_rewards": "batch", "max_steps": 1, "shuffle_dataset": False}
     ours = tiny_models.trained(tmp_path, tiny_models.dead_for_most, **options)
     stock = tiny_models.trained(tmp_path, tiny_models.dead_for_most, cls=GRPOTrainer, **options)

@@ -52,7 +52,7 @@ def pushed(tmp_path_factory):
         extra = {"eval_dataset": tiny_models.prompts(4)}
         trained = tiny_models.trainer(tmp_path_factory.mktemp("pushed"), tiny_models.digits, **options, extra=extra)
         folder = Path(trained.args.output_dir)
-        (folder / "earlier-1" / "rollouts").mkdir(parents=True)  # where the recipes' script moves a run
+        (folder / "earlier-1" / "rollouts").mkdir(parents=True)  # an earlier run, as launch moves it
         (folder / "earlier-1" / "rollouts" / "train-00000001.jsonl").write_text("{}\n")
         trained.train()
         trained.evaluate()

@@ -103,7 +103,7 @@ def test_a_server_that_does_not_start_is_named():
 def lose():
     """Raise the error of a torch collective whose peer has ended.
 
-    The error is told by the module that raises it, so the code runs under the name of torch's module.
+    Such an error is recognised by the module that raises it, so the code runs under the name of torch's module.
     """
     exec("raise RuntimeError(LOST)", {"LOST": LOST, "__name__": "torch.distributed.distributed_c10d"})
 
