@@ -1,11 +1,11 @@
-// Both pages use these helpers: for elements, numbers and colours, for the data that a page carries, and for long lists.
-// This file draws nothing by itself and needs no other.
+// Helpers of both pages: elements, numbers, colours, the data that a page carries, long lists, and the address. The
+// code of this file draws nothing when it is loaded, and needs no other file.
 
 // -- elements of the page
 
 const $ = (id) => document.getElementById(id);
 
-// All text of the run goes through here or through paint(): it becomes text nodes, never markup.
+// Return an element. Texts of the run enter the page only through el() and paint(), as text nodes, never as markup.
 function el(name, properties = {}, ...children) {
   const node = document.createElement(name);
   for (const [key, value] of Object.entries(properties)) {
@@ -16,7 +16,8 @@ function el(name, properties = {}, ...children) {
   return node;
 }
 
-// A button; `key` does the same, and `pressed` is null where nothing stays pressed.
+// Return a button that calls act(). `key` is the keyboard key that does the same. `pressed` is null if the button is no
+// on/off switch.
 function tool(id, name, key, pressed, act) {
   const button = el("button", { type: "button", id, title: `${name} (${key})` }, name);
   if (pressed !== null) button.setAttribute("aria-pressed", pressed);
@@ -43,7 +44,7 @@ const least = (values) => (values.length ? values.reduce((a, b) => Math.min(a, b
 const spread = (values) => (values.length ? largest(values) - least(values) : null);
 const ascending = (values) => [...values].sort((a, b) => a - b);
 
-// The lowest and the highest; null counts for nothing.
+// Return [lowest, highest], ignoring nulls; [0, 1] if no value is left.
 function extremes(values) {
   let low = Infinity;
   let high = -Infinity;
@@ -55,13 +56,13 @@ function extremes(values) {
   return low <= high ? [low, high] : [0, 1];
 }
 
-// The first of the items whose place is the nearest to `wanted`.
+// Return the item whose place is nearest to `wanted`; the first one if several are equally near.
 function nearest(items, wanted, placeOf = (item) => item) {
   const distance = (item) => Math.abs(placeOf(item) - wanted);
   return items.reduce((best, item) => (distance(item) < distance(best) ? item : best), items[0]);
 }
 
-// key -> the items that have it, in their order; keys in the order in which they first come.
+// Return a Map: key -> the items with that key. Keys and items keep the order of `items`.
 function groupedBy(items, keyOfItem) {
   const groups = new Map();
   for (const item of items) {
@@ -74,18 +75,19 @@ function groupedBy(items, keyOfItem) {
 
 // -- colours of rewards
 
-// ColorBrewer's RdYlBu: its ends stay apart in every kind of colour blindness, and on light and dark ground.
+// ColorBrewer's RdYlBu. Its ends can be told apart with every kind of colour blindness, and on light and dark ground.
 const SCALE = ["#d73027", "#fc8d59", "#fee090", "#ffffbf", "#e0f3f8", "#91bfdb", "#4575b4"];
 
-// Where the colours of a scale begin: at each reward where they are few, else at every so many of those that are
-// distinct. So one far below the others, of a penalty say, leaves them apart; how far is for the legend to say.
+// Return the lowest reward of each colour, ascending. Up to SCALE.length distinct rewards have a colour each. More are
+// cut into as many bins with equally many distinct rewards each. Equal steps of the reward would not do: with one
+// outlier (a penalty), all other rewards would have the same colour.
 function scaleOf(rewards) {
   const distinct = ascending(new Set(rewards)).filter((reward) => reward !== null);
   const bins = Math.min(SCALE.length, distinct.length);
   return Array.from({ length: bins }, (_, i) => distinct[Math.ceil((i * distinct.length) / bins)]);
 }
 
-// `lows` is what scaleOf() gives.
+// Return the colour of a reward; `lows` comes from scaleOf().
 function colour(reward, lows) {
   let bin = 0;
   while (bin + 1 < lows.length && lows[bin + 1] <= reward) bin++;
@@ -132,9 +134,9 @@ function stepsOf(split) {
   return ascending(steps);
 }
 
-// The step at which a batch is logged: the number of steps done once it was trained on. Only this is shown. Traces, and
-// with them `data` and the address, hold the number of steps done when it was sampled. On the page of several runs each
-// `run` has a shift of its own.
+// Return the step at which a batch is logged: the number of optimizer steps done once it was trained on. The page shows
+// only this number. Traces, `data` and the address hold another one: the number of steps done when the batch was
+// sampled. On the page of several runs each `run` has its own shift.
 const loggedStep = (step, split, run = data.head) => step + (split === "train" ? run.step_shift : 0);
 const loggedStepOf = (g) => loggedStep(data.step[g], data.split[g]);
 
@@ -150,9 +152,9 @@ function findGroup(split, step, key) {
   return -1;
 }
 
-// -- what the page holds packed, and chunks of texts, the last few of which are kept
+// -- packed data of the page, and a cache of unpacked chunks of texts
 
-// The worker of search.js runs these four from their source text.
+// The worker of search.js gets the source text of these four functions, so they must not use other names of this file.
 
 function bytes(base64) {
   if (Uint8Array.fromBase64) return Uint8Array.fromBase64(base64);
@@ -185,9 +187,9 @@ async function unpackBlock(id) {
   return unpack(data, packed);
 }
 
-const MOST_CHUNKS = 8; // that are kept unpacked
+const MOST_CHUNKS = 8; // the number of chunks that stay unpacked
 const chunks = new Map();
-let packedChunk = async (n) => block(`chunk-${n}`); // a page that is served asks for them: live.js
+let packedChunk = async (n) => block(`chunk-${n}`); // live.js replaces it: a served page asks the server for chunks
 
 async function unpackChunk(n) {
   const { data, packed } = await packedChunk(n);
@@ -209,9 +211,10 @@ async function texts(g) {
   return group;
 }
 
-// -- long lists: of which only the rows in sight are in the page
+// -- long lists: the document holds only the rows in sight
 
-// `row(i)` makes the one at `i`, of `tall` px each, with an id that begins with `name`; `chosen` is where the chosen one is.
+// Draw the rows in sight. row(item, i) returns the node of rows[i]. Each row is `tall` px high and has the id `name`-i.
+// `chosen` is the index of the selected row. The nodes `none` are drawn if there is no row.
 function drawListbox(list, { name, rows, tall, chosen, row, none = [] }) {
   const from = Math.max(0, Math.floor(list.scrollTop / tall) - 3);
   const to = Math.min(rows.length, Math.ceil((list.scrollTop + list.clientHeight) / tall) + 3);
@@ -232,13 +235,13 @@ function drawListbox(list, { name, rows, tall, chosen, row, none = [] }) {
   else list.removeAttribute("aria-activedescendant");
 }
 
-// What stays is not touched: a press on a row that is taken out before the release is no click.
+// Keep unchanged rows in the document: the browser reports no click if a row is removed between press and release.
 function replaceRows(drawn, nodes) {
   for (const old of [...drawn.childNodes]) if (!nodes.includes(old)) old.remove();
   nodes.forEach((node, i) => node !== drawn.childNodes[i] && drawn.insertBefore(node, drawn.childNodes[i] ?? null));
 }
 
-// Scroll as little as shows the row at `i`.
+// Scroll only as far as is needed to see row `i`.
 function showInList(list, i, tall) {
   const top = i * tall;
   if (top < list.scrollTop) list.scrollTop = top;
@@ -253,6 +256,6 @@ function setAddress(place) {
   try {
     history.replaceState(null, "", `#${place}`);
   } catch {
-    // A frame without an address of its own.
+    // A frame without an address of its own refuses it.
   }
 }

@@ -1,7 +1,8 @@
 // Starts the page of several runs and holds its state. It lists the prompts that several runs sampled, and draws the
-// attempts of each run at one of them. It comes last, and needs base.js, text.js, search.js, plot.js and compare_runs.js.
+// attempts of each run at one of them. It is loaded last, and needs base.js, text.js, search.js, plot.js and
+// compare_runs.js.
 
-const state = { diff: true, unfold: false, credit: true, at: {} }; // at: of each run, which of its groups is shown
+const state = { diff: true, unfold: false, credit: true, at: {} }; // at: run -> the index of its group that is shown
 const prompts = { all: [], rows: [], chosen: null, source: "", timer: 0, drawing: 0 };
 
 // -- start
@@ -88,7 +89,9 @@ function onKey(event) {
 
 const ROW_HEIGHT = 52; // px of a row, as in compare.css
 
-// Of each prompt: of each run that sampled it, its groups in this page by step.
+// Fill prompts.all: for each prompt {i, runs, last, gap, split, title, times}. `runs` is a Map: run -> its groups of
+// the prompt in this page, by step. `last` is a Map: run -> the mean reward of its last group. `gap` is the difference
+// between the highest and the lowest of these. `times` is how often each run sampled the prompt.
 function loadPrompts({ prompts: sizes, times }) {
   let first = 0;
   prompts.all = sizes.map((size, i) => {
@@ -123,12 +126,12 @@ function refresh() {
 function matchingPrompts() {
   const [split, order] = [$("split").value, $("order").value];
   const found = prompts.all.filter((prompt) => !split || prompt.split === split);
-  if (order === "gap") return found; // as they came
+  if (order === "gap") return found; // the page's data is in this order
   const leads = new Map(found.map((prompt) => [prompt, lead(prompt, Number(order))]));
   return found.filter((prompt) => leads.get(prompt) > 0).sort((a, b) => leads.get(b) - leads.get(a));
 }
 
-// How far a run is ahead of the mean of the others.
+// Return by how much the last mean reward of run `r` is above the mean of the other runs; -Infinity if there is none.
 function lead(prompt, r) {
   const own = prompt.last.get(r);
   const others = [...prompt.last].filter(([other, mean]) => other !== r && mean !== null).map(([, mean]) => mean);
@@ -178,7 +181,7 @@ function sharedRow(prompt) {
   return row;
 }
 
-// -- the attempts of each run at the prompt, beside each other
+// -- the attempts of each run at the prompt, side by side
 
 async function drawAttempts() {
   const turn = ++prompts.drawing;
@@ -228,7 +231,7 @@ function runColumn(prompt, r, g, group, marked, marks) {
   return el("article", { className: "of-run", "aria-label": runName(r) }, head, ...attempts);
 }
 
-// Which step is shown, and the others.
+// Return the step that a run's column shows, and the controls that lead to its other steps.
 function whenNode(prompt, r, g) {
   const groups = prompt.runs.get(r);
   const times = prompt.times[r];
@@ -253,7 +256,8 @@ function whenNode(prompt, r, g) {
   return line;
 }
 
-// `base` is the attempt whose words the others' are compared with; credit(attempt) are ranges, as of paint().
+// Return the node of an attempt. Differences are marked against the attempt `base`. credit(attempt) returns ranges for
+// paint().
 function attemptNode(attempt, found, { base, credit }) {
   const head = el("div", { className: "total" }, dot(attempt.reward), el("b", {}, number(attempt.reward)), el("span", { className: "muted" }, `#${attempt.attempt}`));
   if (attempt === base) head.append(el("span", { className: "tag" }, "the others' differences are from this"));
@@ -268,7 +272,7 @@ function attemptNode(attempt, found, { base, credit }) {
   return el("div", { className: "one" }, head, body);
 }
 
-// -- the address: #axis=tokens&metric=kl&prompt=3, what of the view is not as it opens
+// -- the address: #axis=tokens&metric=kl&prompt=3, with each part of the view that is not as the page opens
 
 const option = (id) => [
   () => ($(id).selectedIndex > 0 ? $(id).value : ""),
@@ -278,7 +282,7 @@ const option = (id) => [
 const box = (id, usual) => [() => ($(id).checked === usual ? "" : String(Number(!usual))), (text) => { $(id).checked = text ? text === "1" : usual; }];
 const flag = (name, usual) => [() => (state[name] === usual ? "" : String(Number(!usual))), (text) => { state[name] = text ? text === "1" : usual; }];
 
-// key -> its value ("" where it is as it opens), and what sets it from a text, "" for as it opens.
+// key -> [() => its value, or "" for the value with which the page opens; text => sets it, "" being that value]
 const VIEW = {
   axis: option("axis"),
   mean: box("mean", true),
@@ -298,7 +302,8 @@ function hideRuns(text) {
   document.querySelectorAll("#outcomes input").forEach((box, r) => { box.checked = !curves.hidden.has(r); });
 }
 
-// `prompt` is its number in this page; `at` is which of its groups each run shows, where that is not the last.
+// Write the address. `prompt` is the number of the prompt in this page. `at` has, for each run, the index of the group
+// that is shown; it is left out if all show their last one.
 function remember() {
   const place = new URLSearchParams();
   for (const [key, [value]] of Object.entries(VIEW)) if (value()) place.set(key, value());

@@ -1,9 +1,9 @@
-// Draws the upper part of the page of several runs: a table of the runs, a table of the options in which they differ, and
-// their curves over each other. It needs base.js and plot.js, and compare.js, which writes the address.
+// Draws the upper part of the page of several runs: a table of the runs, a table of the options in which they differ,
+// and plots with a curve for each run. It needs base.js and plot.js, and compare.js, which writes the address.
 
-const AXES = ["steps", "rollouts", "tokens", "seconds"]; // what a run spent
+const AXES = ["steps", "rollouts", "tokens", "seconds"]; // what a run spends
 
-// -- tables of the runs: what came of each, and the options in which they differ
+// -- tables: the results of each run, and the options in which the runs differ
 
 const cell = (...children) => el("td", {}, ...children);
 const heading = (text, scope) => el("th", { scope }, el("bdi", {}, text));
@@ -67,15 +67,16 @@ function fillOptions() {
   $("options").append(el("thead", {}, el("tr", {}, heading("option", "col"), ...columns)), el("tbody", {}, ...rows));
 }
 
-// -- curves of the runs over each other: over steps, rollouts, tokens or seconds
+// -- curves of the runs, over steps, rollouts, tokens or seconds
 
-const AXIS_METRICS = { rollouts: "rollouts", tokens: "num_tokens", seconds: "step_time" }; // what would have to be logged
-const GRID = 200; // points of a mean where runs were logged at different places
+const AXIS_METRICS = { rollouts: "rollouts", tokens: "num_tokens", seconds: "step_time" }; // the metric of an axis
+const GRID = 200; // points of a mean over runs that were logged at different x
 
 const curves = { names: [], hidden: new Set(), drawing: 0 };
 const runName = (r) => data.head.runs[r].name;
 
-// Eight colours and four kinds of dashes: 32 looks, of which the first eight differ in colour.
+// Return the classes with the look of a run: eight colours and four kinds of dashes make 32 looks. The first eight runs
+// differ in colour.
 const styleOfRun = (r) => (r < 8 ? `s${r}` : `s${r % 8} d${(r + Math.floor(r / 8)) % 4}`);
 const runKey = (r) => lineKey({ style: styleOfRun(r) }, r);
 const settingName = (runs) => `mean of ${runs.map(runName).join(", ")}`;
@@ -114,7 +115,8 @@ async function drawCurves() {
 
 const metricOf = (name) => unpackBlock(`metric-${data.head.metrics.indexOf(name)}`);
 
-// What a plot of these values of each run shows.
+// Return the series of a plot: a curve for each run, or the mean of the runs that differ in the seed only. `values`
+// has, for each run, [[step, y], ...]. `few` says that the metric is logged at evaluations only: its points are drawn.
 function seriesOf(values, axis, few) {
   const pointsOf = (r) => (values[r] && !curves.hidden.has(r) ? onAxis(values[r], r, axis) : []);
   const one = (r) => ({ name: runName(r), label: runName(r), style: styleOfRun(r), marked: few, points: pointsOf(r) });
@@ -126,14 +128,14 @@ function seriesOf(values, axis, few) {
   });
 }
 
-// A run's [x, y] over the axis, from its [step, y]; none where it lacks the axis.
+// Return a run's [[x, y], ...] over the axis, from its [[step, y], ...]; an empty list if the run did not log the axis.
 function onAxis(points, r, axis) {
   if (axis === "steps") return points;
   const spent = data.head.axes[axis][r];
   return spent ? points.map(([step, y]) => [valueAt(spent, step), y]) : [];
 }
 
-// Between two points in proportion; beyond the ends as at the end.
+// Return y at x, interpolated between two points; before the first and after the last point their y.
 function valueAt(points, x) {
   if (x <= points[0][0]) return points[0][1];
   if (x >= points.at(-1)[0]) return points.at(-1)[1];
@@ -142,7 +144,8 @@ function valueAt(points, x) {
   return low + ((x - before) / (after - before)) * (high - low);
 }
 
-// Mean, lowest and highest of some runs' [step, y] over the axis; null where the runs have no place in common.
+// Return {points, band}: the mean of the runs over the axis, and their lowest and highest value; null if their ranges
+// of x do not overlap.
 function meanOfRuns(values, runs, axis, few) {
   if (axis === "steps" || few) return atSharedSteps(values, runs, axis);
   const all = runs.map((r) => onAxis(values[r], r, axis));
@@ -154,7 +157,8 @@ function meanOfRuns(values, runs, axis, few) {
   return meanAndRange([...new Set(grid)].map((x) => [x, all.map((points) => valueAt(points, x))]));
 }
 
-// Between evaluations, which are far apart, nothing is made up; and one that is shared is no curve.
+// Return {points, band} at the steps that all the runs logged. Values are not interpolated, because evaluations are far
+// apart. Return null if the runs share only one step: one point is no curve.
 function atSharedSteps(values, runs, axis) {
   const [first, ...others] = runs.map((r) => new Map(values[r]));
   const steps = [...first.keys()].filter((step) => others.every((other) => other.has(step)));

@@ -1,8 +1,8 @@
-// Draws the group in view: its head, its prompt, and its attempts as columns with scores and texts; it switches what is
-// shown there, and copies. It needs base.js, text.js, search.js, markdown.js and the `state` of page.js. In the place of a
-// group it lets prompts.js draw.
+// Draws the group in view: its head, its prompt, and its attempts as columns with scores and texts. It also has the
+// switches and the copy buttons of that view. It needs base.js, text.js, search.js, markdown.js and the `state` of
+// page.js. If state.view names another view, drawGroup() lets prompts.js draw in the place of the group.
 
-let drawTurn = 0; // how often something was drawn here: what took longer than the next is dropped
+let drawTurn = 0; // counts the draws: a draw that waited for texts gives up if a later one has begun
 
 async function drawGroup() {
   const g = state.group;
@@ -30,7 +30,7 @@ async function drawGroup() {
   for (const body of cols.querySelectorAll(".body")) showHit(body);
 }
 
-// Focus stays on the same button or text.
+// Draw the group again and give the focus back to the button or attempt that had it.
 async function redraw() {
   const active = document.activeElement;
   const attempt = active.closest?.(".attempt")?.dataset.attempt;
@@ -39,13 +39,13 @@ async function redraw() {
   if (id && $(id)) $(id).focus({ preventScroll: true });
 }
 
-// A server that is gone gives out no more texts; what is here may stay.
+// Say why the texts of this group are missing: the server of a live page may be gone. The rest of the page still works.
 function showMissing(error, turn) {
   if (!error.reason) throw error;
   if (turn === drawTurn) $("group").replaceChildren(el("p", { className: "empty" }, `The attempts of this group are not here: ${error.reason.replace(/\.$/, "")}.`));
 }
 
-// Whether the first attempt did better than the last.
+// Return whether the first attempt is better than the last one. If not, all are equal and none is marked as the best.
 function firstIsBest(attempts) {
   const [first, last] = [attempts[0], attempts[attempts.length - 1]];
   return first.advantage !== last.advantage || first.reward !== last.reward;
@@ -71,7 +71,7 @@ function groupHead(g, group, attempts, pinned) {
   return head;
 }
 
-// Those that are seldom needed.
+// Return the fold "More" with the tools that are seldom needed.
 function moreTools(g, group) {
   const tools = [];
   const equal = new Set(group.attempts.map(equalKey)).size < group.attempts.length;
@@ -84,7 +84,7 @@ function moreTools(g, group) {
   return node;
 }
 
-// What was believed of the prompt before it was sampled.
+// Return the belief about the prompt before its attempts were scored, and what they earned.
 function beliefNode(g) {
   const [mean, std, attempts, earned, reward] = data.belief[g];
   const on = attempts === null ? "" : ` on ${count(Math.round(10 * attempts) / 10, "attempt")}`;
@@ -92,7 +92,7 @@ function beliefNode(g) {
   return el("span", { className: "belief" }, reward ? el("bdi", {}, reward) : null, reward ? ": " : null, text);
 }
 
-// -- a column of each attempt
+// -- a column for each attempt
 
 function columnNodes(attempts, pinned, group) {
   const node = el("div", { id: "columns", className: pinned.length === 2 ? "pair" : "" });
@@ -129,7 +129,7 @@ function moreToTheRightTool() {
   return button;
 }
 
-// Says how many columns are out of sight: those of which less than half is in it.
+// Keep the button "N more" up to date: N columns have less than half of their width in sight.
 function countHidden(cols) {
   const update = () => {
     const end = cols.getBoundingClientRect().right;
@@ -145,7 +145,7 @@ function countHidden(cols) {
   new ResizeObserver(update).observe(cols);
 }
 
-// -- what is known of an attempt
+// -- scores and facts of an attempt
 
 function scores(attempt, pinned) {
   const pin = tool(`pin-${attempt.attempt}`, "Pin", "p", pinned, () => togglePin(attempt.attempt));
@@ -190,7 +190,8 @@ function extra(attempt) {
 
 // -- equal attempts as one column
 
-// Attempts as columns: each with `members`, the attempts that it stands for, itself the first.
+// Return a column for each different attempt: a copy of its first attempt with `members`, the numbers of all attempts
+// that are equal to it. With `apart` each attempt has its own column.
 function mergeEqual(attempts, apart) {
   const found = new Map();
   attempts.forEach((attempt) => {
@@ -201,20 +202,20 @@ function mergeEqual(attempts, apart) {
   return [...found.values()];
 }
 
-// Of the same text, rewards, tried ones too, and outcomes.
+// Return a key that two attempts share if their texts, rewards, outcomes and rescored rewards are the same.
 function equalKey({ text, roles, reward, advantage, parts, truncated, steps, rescored }) {
   return JSON.stringify([text, roles, number(reward), number(advantage), parts, truncated, steps, rescored]);
 }
 
-// Pins are of columns: one of an attempt that another stands for moves there.
+// Move each pin to the column that holds its attempt, and drop pins without a column. At most two pins stay.
 function movePins(columns) {
   const standsFor = (pin) => columns.find(({ members }) => members.includes(pin))?.attempt;
   state.pins = [...new Set(state.pins.map(standsFor))].filter((pin) => pin !== undefined).slice(-2);
 }
 
-// -- a reward that was tried on what a run sampled: where it disagrees with what was recorded
+// -- rescored attempts: where a reward that was tried later disagrees with what the run recorded
 
-// Of a group: how attempts disagree, and what its verdict would be.
+// Return marks for a group: how its attempts disagree, and what its verdict would be with the reward.
 function rescoredMarks(g) {
   const { rescored } = data.head;
   if (!rescored) return [];
@@ -229,7 +230,7 @@ function turnedNode(label, verdict, named) {
   return node;
 }
 
-// Of an attempt: of each reward what was recorded, and what it scores now.
+// Return a table for an attempt: for each rescored reward the recorded score and the score now.
 function rescoredTable({ rescored }) {
   if (!rescored) return null;
   const rows = rescored.map(([label, against, old, now, kind, message]) => {
@@ -243,12 +244,12 @@ function rescoredTable({ rescored }) {
   return el("table", { className: "rescored" }, el("caption", { className: "muted" }, "recorded → now"), el("tbody", {}, ...rows));
 }
 
-// -- what is switched in the group in view
+// -- the switches of the group in view
 
 const paired = () => state.pins.length === 2 || state.view === "follow";
 const diffOn = () => (paired() ? state.pairDiff : state.diff);
 
-// Differences and credit are marks in the text as it is written.
+// Differences and credit are marks in the plain text: switching them on ends the rendered view.
 function toggleDiff() {
   if (state.rendered) Object.assign(state, { rendered: false, diff: false, pairDiff: false });
   if (paired()) state.pairDiff = !state.pairDiff;
@@ -297,7 +298,7 @@ function unpin() {
   redraw();
 }
 
-// -- copying, which must also do in a file that is opened from disk, or in a frame
+// -- copying: it must also work in a file that is opened from disk, and in a frame
 
 function copyTools(g, group) {
   return [
@@ -319,7 +320,7 @@ function copyButton(id, name, title, text) {
   return button;
 }
 
-// Whether it was copied.
+// Copy a text to the clipboard and return whether that worked.
 async function copied(text) {
   try {
     await navigator.clipboard.writeText(text);
@@ -338,7 +339,7 @@ function copiedBySelection(text) {
   try {
     done = document.execCommand("copy");
   } catch {
-    // It says so below.
+    // `done` stays false.
   }
   area.remove();
   active?.focus?.({ preventScroll: true });
@@ -347,7 +348,7 @@ function copiedBySelection(text) {
 
 const plainText = (parts) => parts.map(([, text]) => text).join("\n");
 
-// A group as data, in the words of its traces.
+// Return a group as data, with the names that the traces use.
 function groupData(g, { prompt, reference, attempts }) {
   const place = Object.fromEntries(["split", "step", "batch", "round", "group", "verdict", "reason", "alarms"].map((name) => [name, data[name][g]]));
   const plain = attempts.map(({ attempt, text, reward, advantage, tokens, kl, truncated, parts, extra, roles, rescored }) => ({

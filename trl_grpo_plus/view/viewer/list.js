@@ -1,10 +1,10 @@
-// Draws the list of groups: it filters, searches and sorts them, draws their rows, and fills the choices of the controls.
-// It needs base.js, text.js and search.js, and the `state` of page.js, which it writes.
+// Draws the list of groups: filters, searches and sorts the groups, draws their rows, and fills the controls. It needs
+// base.js, text.js and search.js. It reads and writes the `state` of page.js.
 
 // -- from the controls to rows
 
-const FILTERS = ["verdict", "alarm", "differs", "kept", "measure"]; // ids of choices
-const LIMITS = ["reward-min", "reward-max"];
+const FILTERS = ["verdict", "alarm", "differs", "kept", "measure"]; // ids of <select>
+const LIMITS = ["reward-min", "reward-max"]; // ids of number fields
 
 function refresh() {
   stopSearch();
@@ -17,7 +17,8 @@ function refresh() {
   searchRows(found);
 }
 
-// A search covers all steps until a scope is chosen for it. After it the scope is again what it was.
+// Widen the scope to all steps when a search begins, and restore the earlier scope when it ends. setScope() clears
+// `scopeBefore`: after the reader chose a scope during a search, nothing is restored.
 function scopeOfSearch() {
   const searching = Boolean($("query").value);
   if (searching === state.searching) return;
@@ -35,7 +36,7 @@ function readFilters() {
   showFiltersInUse();
 }
 
-// How many of the folded filters are in use, and whether there is anything to clear.
+// Show how many of the folded filters are in use, and the clear button if there is anything to clear.
 function showFiltersInUse() {
   const { alarm, kept, low, high } = state.filters;
   $("clear").hidden = ![...FILTERS, ...LIMITS, "query"].some((id) => $(id).value);
@@ -49,7 +50,7 @@ function emptyFilters() {
 
 function clearFilters() {
   emptyFilters();
-  $("list").focus({ preventScroll: true }); // the button goes
+  $("list").focus({ preventScroll: true }); // refresh() hides the clear button, which has the focus
   refresh();
 }
 
@@ -76,7 +77,8 @@ function cancel() {
   setRows(state.rows, "Search cancelled.");
 }
 
-// Show these rows; the group in view stays until they are final, and then if it is one of them.
+// Show these rows. The group in view does not change before the rows are final. Then it stays if it is one of them; if
+// not, the group that was last in view, or the first row, is selected.
 function setRows(rows, message, final = true) {
   state.rows = sorted(rows);
   const all = data.steps[state.split].length > 1 && state.scope === "all" ? "over all steps" : "here";
@@ -107,7 +109,8 @@ function matching() {
 
 const disagrees = (g, kind) => !kind || data.differs[g].includes(Number(kind));
 
-// Whether a group's measure, or where none is named any attempt's reward, is within the bounds.
+// Return whether the group's value of `measure` is between `low` and `high`. Without a measure: whether any attempt's
+// reward is.
 function inRange(g, { measure, low, high }) {
   const values = measure ? [MEASURES[measure][1](g)] : rewardsOf(g);
   return values.some((value) => value !== null && (low === null || value >= low) && (high === null || value <= high));
@@ -115,10 +118,10 @@ function inRange(g, { measure, low, high }) {
 
 // -- what groups are sorted and filtered by
 
-// Where its prompt's groups begin in this page.
+// Return the logged step of the first group in this page with the same prompt.
 const firstSeen = (g) => loggedStepOf(promptGroups().get(keyOfPrompt(g))[0]);
 
-// name -> what it is called, its value of a group (null where there is none), and whether the largest come first
+// name -> [label, g -> the group's value or null, whether the largest values come first]
 const MEASURES = {
   mean: ["mean reward", meanReward, false],
   spread: ["spread of rewards", (g) => spread(scoredRewards(g)), true],
@@ -131,7 +134,8 @@ const MEASURES = {
 
 const measured = (name) => !["tokens", "entropy"].includes(name) || (data[name] || []).some((value) => value !== null);
 
-// `rows` by state.sort; those without a value last, equal ones as they were sampled.
+// Return `rows` sorted by state.sort. Groups without a value come last. Groups with equal values keep the order in
+// which they were sampled.
 function sorted(rows) {
   if (!state.sort) return rows;
   const value = MEASURES[state.sort][1];
@@ -147,7 +151,7 @@ function sorted(rows) {
 function setSort(name, down = name ? MEASURES[name][2] : false) {
   Object.assign(state, { sort: name, down });
   showSort();
-  if ($("cancel").hidden) setRows(ascending(state.rows), ""); // a search sorts what it finds
+  if ($("cancel").hidden) setRows(ascending(state.rows), ""); // a search in progress sorts its results itself
   $("list").scrollTop = 0;
 }
 
@@ -162,7 +166,7 @@ function showSort() {
 // -- rows
 
 const ROW_HEIGHT = 68; // px, as in style.css
-const MOST_DOTS = 36; // in a row
+const MOST_DOTS = 36; // dots in a row
 
 function drawList() {
   $("rows").style.height = `${state.rows.length * ROW_HEIGHT}px`;
@@ -197,7 +201,7 @@ function rowScores(g) {
   return el("div", { className: "row-line" }, dots, el("span", { className: "end" }, `mean ${number(meanReward(g), 3)}  ${sortedValue(g)}`));
 }
 
-// What the list is sorted by, else the best.
+// Return the name and value of what the list is sorted by; for sort orders without a short name here, the best reward.
 function sortedValue(g) {
   const names = { spread: "spread", worst: "min", tokens: "tokens", entropy: "entropy", first: "first" };
   return names[state.sort] ? `${names[state.sort]} ${number(MEASURES[state.sort][1](g), 3)}` : `max ${number(largest(scoredRewards(g)), 3)}`;
@@ -221,7 +225,8 @@ function badge(verdict) {
 
 // -- the controls' choices, and the legend of colours
 
-// What is filled here may be filled again, with what is new; what is chosen stays.
+// Fill a <select> with `choices`, [[value, name], ...]; its label is hidden if there is nothing to choose. A live page
+// calls this again when groups arrive: the chosen option stays chosen.
 function options(id, choices) {
   const { value } = $(id);
   $(id).closest("label").hidden = choices.length < 2;
@@ -263,10 +268,10 @@ function fillRescored() {
   $("differs").value = usualDiffers();
 }
 
-// The page opens on all groups that disagree, if there are any.
+// Return the value of the filter "differs" when the page opens: "0" shows all groups that disagree, if there are any.
 const usualDiffers = () => (data.differs?.some((kinds) => kinds.length) ? "0" : "");
 
-// Which rewards a colour stands for: one each where they are few, else those from its number to the next.
+// Show which reward each colour stands for; with many distinct rewards, from which reward on each colour begins.
 function drawLegend() {
   const many = data.range[1] > data.scale[data.scale.length - 1];
   const stops = data.scale.map((low, i) => {

@@ -1,12 +1,12 @@
-// Keeps the page of a run that goes on up to date: it asks the server for what is new, and adds it beside what is being
-// read. Only a page that is served has this file. It replaces the functions of base.js, overview.js and prompts.js that read
-// what a page from disk holds.
+// Keeps the page of a running training up to date: it asks the server for what is new, and adds it without a change of
+// what the reader looks at. Only a served page has this file. It replaces the functions of base.js, overview.js and
+// prompts.js that read the data in a page from disk.
 
-const POLL_EVERY = 3000; // ms
+const POLL_EVERY = 3000; // ms, at least
 const GONE = "the server is gone";
 const live = { news: null, index: null, last: null, asking: false, came: "", failed: false };
 
-// -- what the server holds
+// -- requests to the server
 
 async function request(what) {
   const answer = await fetch(what, { signal: AbortSignal.timeout(30000) }).catch(() => null);
@@ -18,7 +18,7 @@ async function request(what) {
 
 const refusal = (reason) => Object.assign(new Error(reason), { reason });
 
-// In the place of the chunks that a page from disk holds.
+// Get a chunk of texts from the server.
 packedChunk = async (n) => {
   const from = data.chunk.indexOf(n);
   try {
@@ -30,10 +30,11 @@ packedChunk = async (n) => {
   }
 };
 
-// Of every metric, once they are asked for.
+// Get all logged metrics from the server, when the reader opens the picker.
 readMetrics = async () => JSON.parse(await request("metrics"));
 
-// Of the prompts, anew once more of the run is there. What stands in a list stays until it is opened again.
+// Get the lists of prompts from the server, again after each change of the run. A list in view stays as it is until it
+// is opened again.
 readLists = async () => {
   try {
     const { listed, ...table } = JSON.parse(await request("lists"));
@@ -54,7 +55,7 @@ async function poll() {
   try {
     const { epoch, groups, version } = live.news;
     const answer = JSON.parse(await request(`data?${new URLSearchParams({ epoch, groups, version })}`));
-    // A search that is going on numbers what there was: it is asked again after it.
+    // Take no news during a search, which holds numbers of groups and chunks. A later poll gets the news again.
     if ($("cancel").hidden) await takeNews(answer);
     showState(answer.live);
     if (data.n) followLast();
@@ -86,7 +87,7 @@ async function takeNews({ live: now, head, index }) {
   listsRead = null;
   fillAgain(before);
   if (anew) {
-    live.last = null; // found again once it has moved
+    live.last = null; // followLast() sets it again
     return recall();
   }
   setSplit(state.split);
@@ -94,13 +95,14 @@ async function takeNews({ live: now, head, index }) {
   await addRows(from);
 }
 
-// Columns of groups, and of those that came after them: words and prompts are numbered on.
+// Return the index `old` with the groups of `more` appended. The server goes on with the numbers of words and prompts,
+// so that they mean the same in both.
 function joinIndex(old, more) {
   const groups = Object.fromEntries(Object.entries(more.groups).map(([name, values]) => [name, old.groups[name].concat(values)]));
   return { words: more.words, groups, rewards: old.rewards.concat(more.rewards), chunks: old.chunks.concat(more.chunks) };
 }
 
-// Only what differs from `before` is drawn again: somebody may be reading or pointing at the rest.
+// Draw again what differs from `before`, and leave the rest alone: somebody may be reading it or pointing at it.
 function fillAgain(before) {
   const differs = (name, now = data.head[name]) => JSON.stringify(before[name]) !== JSON.stringify(now);
   fillHead();
@@ -111,11 +113,11 @@ function fillAgain(before) {
   if (differs("scale", [data.scale, data.range])) drawLegend();
   if (differs("calibration")) fillCalibration();
   drawCurves(data.head.curves);
-  fillPickedAgain().catch(() => {}); // poll() tells of a server that is gone
+  fillPickedAgain().catch(() => {}); // poll() reports a server that is gone
 }
 
 async function fillPickedAgain() {
-  const needed = pickedMetrics.size || (metrics.table && $("picker").open); // the list of names grows, too
+  const needed = pickedMetrics.size || (metrics.table && $("picker").open); // new metrics may have been logged
   metrics.table = null;
   if (!needed) return;
   await loadMetrics();
@@ -125,12 +127,12 @@ async function fillPickedAgain() {
   }
 }
 
-// The new groups that pass the filters and the search, behind the rows that are there. The group in view stays as it is.
+// Append the new groups, from number `from` on, that pass the filters and the search. The group in view stays as it is.
 async function addRows(from) {
   const { rows } = state;
   const fresh = matching().filter((g) => g >= from);
   const found = state.source ? await searchNew(fresh) : fresh;
-  // Whoever changed the filters meanwhile has all of them.
+  // If the filters changed meanwhile, the list was filled anew and has the new groups already.
   if (state.rows === rows && found.length) setRows([...rows, ...found], "", state.group < 0);
 }
 
@@ -147,9 +149,10 @@ async function searchNew(groups) {
   return found;
 }
 
-// -- the last step is followed until one moves off it or to prompts, or begins to compare, to search or to read a text
+// -- following the last step, until the reader moves to another step or view, pins, searches, or focuses a text
 
-// Checked whenever the address is written, so that it names the step as soon as one has moved.
+// Return whether the page follows the newest step; uncheck the box if the reader has moved away. This runs whenever the
+// address is written, so that the address names the step as soon as the reader has moved.
 function followsNewest() {
   const box = $("follow-last");
   if (box.checked && live.last !== null && (state.view || state.step !== live.last)) box.checked = false;
@@ -177,7 +180,7 @@ function followFrom() {
   else drawGroup();
 }
 
-// -- what is told of the run
+// -- the state of the run, as text
 
 function showState({ ended, problem, there }) {
   const waits = `Waiting for the first batch of ${data.head.title}${there ? "" : ": its folder is not there yet"}.`;

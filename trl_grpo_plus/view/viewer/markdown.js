@@ -1,9 +1,10 @@
-// Renders Markdown and mathematics: the page carries two libraries, and this file makes nodes from their tokens and trees,
-// of known kinds only. It needs base.js and text.js. The page of several runs does without it.
+// Renders Markdown and mathematics. The page carries two libraries that parse them; this file makes nodes from their
+// tokens and trees, only elements and attributes that are listed here. It needs base.js and text.js. The page of
+// several runs does not have it.
 
 const MATHML = "http://www.w3.org/1998/Math/MathML";
 const MOST_RENDERED = 200000; // characters of a text
-const MOST_FORMULA = 5000;
+const MOST_FORMULA = 5000; // characters
 const TAGS = new Set("p ul ol li blockquote table thead tbody tr th td strong em s code pre hr br".split(" "));
 const MATH_TAGS = new Set("math mrow mi mn mo mtext mspace mfrac msqrt mroot msub msup msubsup munder mover munderover mtable mtr mtd mstyle mpadded menclose mmultiscripts mprescripts none".split(" "));
 const MATH_ATTRIBUTES = new Set("display displaystyle scriptlevel mathvariant stretchy fence separator form lspace rspace movablelimits accent accentunder largeop symmetric minsize maxsize linethickness width height depth voffset columnalign rowspacing columnspacing columnlines rowlines columnspan rowspan notation".split(" "));
@@ -12,7 +13,7 @@ let parser = null;
 
 const canRender = () => "markdown-it" in LIBRARIES;
 
-// The libraries run once, when they are first asked for; the policy knows their hashes.
+// Load the libraries when they are first needed. The page's Content-Security-Policy lists their hashes.
 async function loadLibraries() {
   if (parser || !canRender()) return;
   for (const packed of Object.values(LIBRARIES)) {
@@ -56,7 +57,7 @@ function openNode(token) {
     node.dataset.address = token.attrGet("href") || "";
     return node;
   }
-  // What is hidden is a paragraph of a tight list.
+  // A hidden token is a paragraph in a tight list: its text needs no block of its own.
   const node = el(token.hidden || !TAGS.has(token.tag) ? "span" : token.tag);
   const align = /^text-align:(left|center|right)$/.exec(token.attrGet("style") || "");
   if (align) node.style.textAlign = align[1];
@@ -74,7 +75,7 @@ function leafNodes(token) {
   return readable(token.content);
 }
 
-// As MathML, or as it is written where it cannot be that.
+// Return a formula as MathML, or its source if it cannot be rendered.
 function formulaNode(tex, display) {
   const written = () => el("code", { className: "formula" }, ...readable(tex));
   if (readable(tex).length > 1) return written();
@@ -103,11 +104,12 @@ function mathNode(tree) {
   return node;
 }
 
-// -- where formulas are: rules for the parser
+// -- finding formulas: rules for the parser
 
 const FORMULA_BOUNDS = [["$$", "$$", true], ["\\[", "\\]", true], ["\\(", "\\)", false], ["$", "$", false]];
 
-// [tex, end, display] of a formula that begins at `at`, or null. Of dollars that of pandoc, so that prices are none.
+// Return [tex, end, display] of the formula that begins at `at`, or null. For single dollars pandoc's rule holds, so
+// that prices are not read as formulas.
 function formulaAt(text, at, end) {
   for (const [open, close, display] of FORMULA_BOUNDS) {
     if (!text.startsWith(open, at)) continue;
@@ -127,8 +129,8 @@ function formulaAt(text, at, end) {
 
 const closings = { text: "", places: {} };
 
-// Where `close` stands from `from` on, unescaped, or -1. What was looked up of a text is kept, so that ever so many that
-// are never closed take no longer than one.
+// Return the first place of `close` in [from, end) that is not escaped, or -1. Places are cached for one text:
+// thousands of openings without a closing then take no longer than one.
 function closing(text, close, from, end) {
   if (closings.text !== text) Object.assign(closings, { text, places: {} });
   let at = closings.places[close];
@@ -150,7 +152,7 @@ function inlineFormula(state, silent) {
   return true;
 }
 
-// A formula of its own lines, which may hold empty ones.
+// Parse a display formula that has lines of its own, which may include empty lines.
 function blockFormula(state, line, last, silent) {
   const from = state.bMarks[line] + state.tShift[line];
   const found = formulaAt(state.src, from, state.eMarks[last - 1]);

@@ -1,10 +1,11 @@
-// Draws what stands above the list: what the run is and what it reached, its first prompt, its alarms, its curves, the
-// metrics that a reader picks, and the calibration of beliefs. It needs base.js, text.js and plot.js, and page.js, which
-// goes where a click leads.
+// Draws what is above the list: facts and results of the run, its first prompt, its alarms, its curves, the metrics
+// that a reader picks, and the calibration of beliefs. It needs base.js, text.js and plot.js, and page.js, which moves
+// to the steps and groups that are clicked.
 
 // -- what the run is
 
-// Of one split besides the training its steps are told, of more how many they are: all are in the details.
+// Fill the title, the line of facts and the note. The facts give the steps of one split besides the training split; of
+// more splits they give the number, and fillAbout() lists them.
 function fillHead() {
   const { title, groups, groups_total: total, attempts, attempts_total: all, note, panel } = data.head;
   document.title = `${title}: attempts side by side`;
@@ -44,7 +45,8 @@ function fillAbout() {
   $("about").hidden = !facts.length && rows.length < 2;
 }
 
-// While a run goes on this is asked again and again, and somebody may be reading what stays.
+// Replace the children of `node` that changed, and leave the others alone: a live page calls this every few seconds,
+// while somebody may be reading or selecting text there.
 function refill(node, children) {
   const filled = [...el(node.localName, {}, ...children).childNodes];
   for (const [i, child] of filled.entries()) {
@@ -72,7 +74,8 @@ function rewardsText(weights) {
 
 const attemptsText = (about) => (about.num_generations ? `${about.num_generations} attempts a prompt` : "");
 
-// What each evaluation reached: the reward at first and at last, and each reward's where there are several.
+// Return the results of one evaluation split: the total at its first and last evaluation, and each reward if there are
+// several.
 function resultNode({ split, steps, rewards }) {
   const [total, ...each] = rewards;
   const where = steps.length > 1 ? `steps ${steps.map((step) => number(step)).join(" and ")}` : `step ${number(steps[0])}`;
@@ -86,13 +89,13 @@ function endsOf([, first, last], name = "b") {
   return [number(first, 3), " → ", el(name, {}, number(last, 3))];
 }
 
-// -- the first prompt of the run as the model saw it, which alone is kept: folded, with what is odd about it in sight
+// -- the first prompt as the model saw it; the fold's summary shows what is odd about it
 
 function fillGiven() {
   const { first_prompt: prompt } = data.head;
   $("given").hidden = !prompt;
   if (!prompt || $("given-text").textContent === prompt.text) return;
-  // A run that an earlier version began has one of the step from which it went on.
+  // A run that began with a version that kept no prompt has the first prompt after it was resumed.
   const which = prompt.step ? `a prompt of step ${number(loggedStep(prompt.step, "train"))}, the first that was kept` : "the first prompt of the run";
   const flags = (list) => list.map((flag) => el("bdi", {}, ...readable(flag)));
   const short = prompt.flags.map((flag) => flag.split(": ")[0]);
@@ -125,11 +128,11 @@ const alarmText = (message) => message.replace(/^\w+ at step \d+: /, "");
 
 // -- curves over the steps
 
-const plots = []; // all that are drawn, of picked metrics, too
-const plotsByTitle = new Map(); // of curves
-const PLOTS_WITH_ALARMS = 2; // so many of the first bear marks of alarms
+const plots = []; // all plots: curves and picked metrics
+const plotsByTitle = new Map(); // the plots of curves
+const PLOTS_WITH_ALARMS = 2; // the first two plots show marks of alarms
 
-// Of plots that are there already only what has changed is drawn.
+// Draw the curves. A plot that is there already stays, and draws only other data.
 function drawCurves(curves) {
   const xs = curvesSpan();
   for (const title of plotsByTitle.keys()) if (!curves.some((curve) => curve.title === title)) dropPlot(plotsByTitle, title);
@@ -144,14 +147,14 @@ function drawCurves(curves) {
 
 function curveSpec(curve, marked = false) {
   const { title, stacked } = curve;
-  // Evaluations are few and far between: their points are drawn. A verdict that never was is not named.
+  // Evaluations are few and far apart: draw their points. Leave out verdicts that no group had.
   const series = curve.series.map((one) => ({ ...one, marked: one.evaluation ?? one.name.startsWith("eval"), style: stacked ? one.name : undefined }));
   const spec = { title, stacked, series: stacked ? series.filter(({ points }) => points.some(([, y]) => y)) : series };
   if (marked) spec.marks = alarmMarks();
   return spec;
 }
 
-// One a step; the first of those that came on then is where it leads.
+// Return a mark for each step with alarms. Its title names all of them; a click goes to the first.
 function alarmMarks() {
   const marks = new Map();
   for (const { name, times } of data.head.alarms) {
@@ -165,7 +168,7 @@ function alarmMarks() {
   return [...marks.values()];
 }
 
-// All share their time axis.
+// Return the [first, last] logged step of all curves and groups: all plots have the same x axis.
 function curvesSpan() {
   const everything = data.head.curves.flatMap((curve) => curve.series.flatMap((series) => series.points.map(([x]) => x)));
   return extremes([...everything, ...data.splits.flatMap((split) => data.steps[split].map((step) => loggedStep(step, split)))]);
@@ -188,12 +191,12 @@ function dropPlot(among, name) {
 
 const markStep = () => plots.forEach((plot) => plot.rest(loggedStep(state.step, state.split)));
 
-// -- every logged metric: a list of names to pick from, and a small plot of each that is picked
+// -- all logged metrics: a list of names to pick from, and a small plot of each picked one
 
 const pickedMetrics = new Map(); // name -> its plot
-const metrics = {}; // the table, once it is unpacked: {steps, metrics}
+const metrics = {}; // {table, steps, metrics, named}: table is the promise that fills steps and metrics
 
-// A page that is served asks for them: live.js puts another in its place.
+// live.js replaces this function: a served page asks the server for the metrics.
 let readMetrics = $("metrics") && (() => unpackBlock("metrics"));
 
 function fillPicker() {
@@ -229,7 +232,8 @@ function fillNames(names) {
   findNames();
 }
 
-// By what stands before the first "/", and of an evaluation before the second; those without one come first.
+// Return [[prefix, names], ...]: names are grouped by what is before the first "/", names of evaluations by what is
+// before the second. Names without a "/" come first.
 function metricGroups(names) {
   const groups = groupedBy(names, (name) => /^(eval[^/]*\/([^/]*\/)?|[^/]*\/)?/.exec(name)[0]);
   return [...groups].sort(([a], [b]) => (a < b ? -1 : 1));
@@ -237,7 +241,7 @@ function metricGroups(names) {
 
 const boxes = () => [...document.querySelectorAll("#metric-names input")];
 
-// Each word must be in a name; a group without any is hidden.
+// Show the names that contain every word of the field, and hide groups without such a name.
 function findNames() {
   const wanted = $("metric-query").value.toLowerCase().split(/\s+/).filter(Boolean);
   let found = 0;
@@ -250,7 +254,7 @@ function findNames() {
   $("metric-found").textContent = wanted.length ? `${number(found)} of ${count(boxes().length, "metric")}` : count(boxes().length, "metric");
 }
 
-// Show these and no others, in this order; names that there are not are passed over.
+// Show plots of these metrics and no others; unknown names are ignored.
 async function pickOnly(names) {
   if (!names.length && !pickedMetrics.size) return;
   if (!(await loadMetrics())) return;
@@ -275,7 +279,7 @@ function metricSpec(name) {
   return curveSpec({ title: name, series: [{ name, points, evaluation: name.startsWith("eval") }] });
 }
 
-// -- calibration: by tenths of what was believed, what was earned
+// -- calibration: groups in ten bins by the believed mean. tenths: [[groups, mean believed, mean earned], ...], per bin
 
 const CALIBRATION_SIZE = 210; // px, as in style.css
 const CALIBRATION_EDGE = 20;

@@ -1,30 +1,30 @@
 // Starts the page of a run and holds its state. It moves to groups, steps and alarms on clicks, keys and addresses, and
-// writes the address. It comes last, and needs all other files but compare_runs.js and compare.js.
+// writes the address. It is loaded last, and needs all other files except compare_runs.js and compare.js.
 
-// What is in view, and how.
+// What is in view, and how it is shown.
 const state = {
   split: "train",
   step: 0,
   scope: "step",
-  scopeBefore: "", // of a search, which covers all steps
+  scopeBefore: "", // the scope before a search, which covers all steps
   searching: false,
   group: -1,
-  last: -1, // in view before a filter left nothing
+  last: -1, // the group that was last in view, kept while no group matches the filters
   rows: [],
   filters: { verdict: "", alarm: "", differs: "", kept: "", measure: "", low: null, high: null },
   sort: "", // a key of MEASURES
-  down: false, // the largest first
-  source: "", // of the pattern searched for
+  down: false, // whether the largest values come first
+  source: "", // the source of the regular expression that is searched for
   diff: false,
-  pairDiff: true, // where two are pinned
+  pairDiff: true, // like `diff`, while two attempts are pinned
   unfold: false,
-  credit: true, // of tokens and steps is shown, where there is any
-  view: "", // "follow" or "prompts" in the place of the group
-  rendered: false, // as Markdown and mathematics
-  apart: false, // equal attempts
-  moreTools: false, // the rare ones are unfolded
+  credit: true, // whether the credit of tokens and steps is shown
+  view: "", // "follow" or "prompts" if that view is shown in the place of the group
+  rendered: false, // whether texts are shown as Markdown and mathematics
+  apart: false, // whether equal attempts have a column each
+  moreTools: false, // whether the fold "More" is open
   pins: [],
-  linked: null, // group and pins of an address that is being opened
+  linked: null, // {g, pins} of the address that is being opened
 };
 
 // -- start
@@ -36,7 +36,7 @@ async function start() {
   }
   load(JSON.parse(block("head").data), await unpack(index.data, index.packed));
   fillHead();
-  if (data.head.live) goLive(JSON.parse(index.data)); // in live.js: of a page that is served
+  if (data.head.live) goLive(JSON.parse(index.data)); // live.js is there only if the page is served
   if (!data.n && data.head.live) return;
   if (!data.n) throw new Error("There are no groups to show.");
   fillAlarms();
@@ -59,7 +59,7 @@ function listen() {
   $("controls").addEventListener("submit", (event) => event.preventDefault());
   $("query").addEventListener("keydown", (event) => event.key === "Enter" && $("list").focus());
   $("query").addEventListener("input", () => {
-    state.rendered = false; // hits are marked in the text as it is written
+    state.rendered = false; // hits are marked only in the plain text
     clearTimeout(timer);
     timer = setTimeout(refresh, 250);
   });
@@ -85,7 +85,7 @@ function listen() {
   addEventListener("hashchange", recall);
 }
 
-// -- moving about: to groups, steps, splits and alarms, and to the worst
+// -- moving to groups, steps, splits and alarms, and to the worst group and attempt
 
 function select(g) {
   if (g !== state.group) state.pins = g >= 0 && state.linked?.g === g ? state.linked.pins : [];
@@ -98,7 +98,7 @@ function select(g) {
   drawGroup();
 }
 
-// Filters that would hide it give way.
+// Show group `g`; if the filters hide it, they are cleared.
 function visit(g) {
   if (state.rows.includes(g)) return select(g);
   emptyFilters();
@@ -169,7 +169,7 @@ function goToAlarm({ step, message, groups }) {
 
 const isLive = (g) => (data.verdict[g] ? data.verdict[g] === "alive" : spread(scoredRewards(g)) > 0);
 
-// The live group of the lowest mean reward in the list.
+// Select the live group with the lowest mean reward in the list.
 function goToWorst() {
   let found = -1;
   let lowest = Infinity;
@@ -182,7 +182,7 @@ function goToWorst() {
   select(found);
 }
 
-// The attempt of the lowest reward, with the focus on its text.
+// Scroll to the attempt with the lowest reward, and focus its text.
 function goToWorstAttempt() {
   const columns = [...document.querySelectorAll("#columns .attempt[data-reward]")];
   const worst = columns.reduce((a, b) => (a && Number(a.dataset.reward) <= Number(b.dataset.reward) ? a : b), null);
@@ -220,14 +220,14 @@ const KEYS = {
   "?": () => $("help").showModal(),
 };
 
-// What they are about is not in view there.
+// Keys that do nothing in a view, because it does not show what they act on.
 const IDLE_KEYS = { follow: [..."pceW"], prompts: [..."pceWdtm"] };
 
 function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || $("help").open) return;
   if (event.key === "Escape") return escape();
   const typing = event.target.matches("input:not([type=checkbox], [type=radio], [type=range]), select");
-  // Arrows scroll a text that has the focus.
+  // Arrow keys scroll a text that has the focus.
   const scrolling = event.key.startsWith("Arrow") && event.target.matches("input, .body, .prompt, .reference");
   if (typing || scrolling || !Object.hasOwn(KEYS, event.key) || IDLE_KEYS[state.view]?.includes(event.key)) return;
   event.preventDefault();
@@ -246,7 +246,7 @@ function escape() {
   $("query").blur();
 }
 
-// -- the address: #split=train&step=3&group=0.0.1, and what of the view is not as it opens
+// -- the address: #split=train&step=3&group=0.0.1, and each part of the view that is not as the page opens
 
 const option = (id) => [() => $(id).value, (text) => [...$(id).options].some(({ value }) => value === text) && ($(id).value = text)];
 const bound = (id) => [() => $(id).value, (text) => (text === "" || Number.isFinite(Number(text))) && ($(id).value = text)];
@@ -256,8 +256,8 @@ const flag = (name, usual) => [
   (text) => ["0", "1"].includes(text) && (state[name] = text === "1"),
 ];
 
-// key -> its value ("" where it is as it opens), and what sets it from a text if that is one of its values. What an
-// address does not name stays.
+// key -> [() => its value, or "" for the value with which the page opens; text => sets it, if the text is a valid
+// value]. What an address does not name stays unchanged.
 const VIEW = {
   scope: [() => (state.scope === usualScope() ? "" : state.scope), (text) => ["step", "all"].includes(text) && setScope(text)],
   verdict: option("verdict"),
@@ -293,8 +293,8 @@ function recallSort(text) {
   showSort();
 }
 
-// While the newest step is followed the address names no step: opened again, it is again the newest. Only a page that is
-// served has the box, and live.js with it.
+// While the page follows the newest step, its address names no step, so that it opens at the newest step again. Only a
+// served page has the box "follow-last" and live.js.
 const remember = () => setAddress(placeOfView(!($("follow-last") && followsNewest())));
 
 function placeOfView(withStep) {
@@ -321,7 +321,8 @@ function recall() {
   goTo(split, step, place.get("group"));
 }
 
-// A link to a search names its scope only if it does not cover all steps.
+// Widen the scope for an address with a search: such an address names a scope only if the search does not cover all
+// steps.
 function recallScope(place) {
   state.searching = Boolean($("query").value);
   if (!state.searching || place.has("scope")) return;

@@ -1,19 +1,28 @@
-// Draws a plot: series over x, from plain data. Both pages use it. It needs base.js, and knows nothing of a page's state.
+// Draws a plot: series over x, from plain data. Both pages use it. It needs base.js, and uses no `state` of a page.
 //
-// newPlot(spec, {xs, pick, go}) -> {node, rest(x), fill(spec, xs)}: it draws itself, anew where its width changes
-//   spec.title, spec.xName ("step")
-//   spec.series   [{name, points: [[x, y], ...] by x; style: a class that colours it, s0 to s7 in turn; marked: its points
-//                 are drawn; band: [[x, low, high], ...] around it; label: to be told for the name}]
-//   spec.stacked  areas upon each other, of shares that add up to 1; spec.range: [low, high] of y
-//   spec.marks    [{x, title}] at the upper edge
-//   spec.dots     [{x, y, style, title}] over the lines, for which go(dot) on a click
-//   xs            [first, last] x; pick(x) on a click or Enter; go(mark) on a click on a mark
-//   fill(spec, xs) draws other data into the same node, if it is other data; the cursor stays
-//   rest(x)       where the cursor stands while nobody points; null for nowhere: then the last values are told
+// newPlot(spec, {xs, pick, go}) -> {node, rest(x), fill(spec, xs)}. The plot redraws itself when its width changes.
+//   spec.title    text above the plot
+//   spec.xName    name of the x axis, "step" by default
+//   spec.series   [{name, points, style, marked, band, label}]
+//                 points: [[x, y], ...] sorted by x
+//                 style:  the CSS class with its colour; by default s0 to s7 in turn
+//                 marked: whether its points are drawn, not only the line between them
+//                 band:   [[x, low, high], ...], drawn around the line
+//                 label:  the name that is shown; by default `name` with spaces for underscores
+//   spec.stacked  whether the series are drawn as areas upon each other: shares that add up to 1
+//   spec.range    [low, high] of y; by default the range of the data
+//   spec.marks    [{x, title}], drawn at the upper edge
+//   spec.dots     [{x, y, style, title}], drawn over the lines
+//   xs            [first, last] of the x axis; by default those of the data
+//   pick(x)       is called on a click in the plot and on Enter
+//   go(mark), go(dot)  is called on a click on a mark or a dot
+//   fill(spec, xs) draws other data into the same node; it does nothing if the data is the same. The cursor stays.
+//   rest(x)       sets where the cursor stands while nobody points at the plot. With null there is no cursor, and the
+//                 last value of each series is shown.
 
 const SVG = "http://www.w3.org/2000/svg";
 const PLOT_HEIGHT = 96; // px, as in style.css
-const KEY_ROWS = 7; // so many series stand below each other beside a plot
+const KEY_ROWS = 7; // names of series that have room beside a plot; with more of them the list scrolls
 const SHAPES = ["M-2.6 0a2.6 2.6 0 1 0 5.2 0a2.6 2.6 0 1 0-5.2 0", "M-2.4-2.4h4.8v4.8h-4.8z", "M0-3.3L3.3 0L0 3.3L-3.3 0z", "M0-3L3 2.4H-3z"];
 
 function svg(name, attributes, ...children) {
@@ -58,7 +67,8 @@ function fillPlot(plot, spec, xs) {
   drawPlot(plot);
 }
 
-// Whoever points at the plot is left alone, unless the cursor goes elsewhere.
+// Move the resting place of the cursor. The cursor itself stays where a reader points, unless the resting place
+// changes.
 function restAt(plot, x) {
   const undisturbed = plot.at !== plot.resting && x === plot.resting;
   plot.resting = x;
@@ -78,9 +88,10 @@ function courseText(points) {
   return ends.length > 1 ? `${ends.join(" to ")}, at last ${number(points.at(-1)[1])}` : `${ends[0]} throughout`;
 }
 
-const MOST_DIGITS = 7; // values that are equal to so many digits are drawn as one
+const MOST_DIGITS = 7; // two values that agree in 7 digits are shown as one
 
-// Both ends of a range, with as many digits as tell them apart; one text if they are equal.
+// Return both ends of a range as texts, with as many digits as are needed to tell them apart; one text if they are
+// equal.
 function endTexts([low, high], digits = 3) {
   for (let n = digits; n <= MOST_DIGITS; n++) {
     const texts = [low, high].map((end) => number(end, n));
@@ -89,7 +100,8 @@ function endTexts([low, high], digits = 3) {
   return [number(low, digits)];
 }
 
-// Each series' name, as it is drawn, and its value at the cursor. One that bears the plot's name is not named again.
+// Return a node for each series: its line or colour, its name, and its value at the cursor. A single series has no name
+// there if its name is the title or "train".
 function plotKey({ spec, series, values }) {
   return series.map((one, i) => {
     const named = series.length > 1 || (nameOf(one) !== words(spec.title) && one.name !== "train");
@@ -99,7 +111,8 @@ function plotKey({ spec, series, values }) {
   });
 }
 
-// Room for the longest name and values, whatever the cursor is at: beside a key that grew the plot would shrink.
+// Return the CSS width that the longest name and values need. It does not depend on the values at the cursor: otherwise
+// the plot would change its width as the cursor moves.
 function keyWidth({ spec, series }) {
   const letters = series.map((one) => nameOf(one).length + (spec.stacked ? 11 : 4 + 9 * Math.min(one.points.length, one.marked ? 3 : 1)));
   return `calc(${Math.ceil(0.82 * largest(letters))}ch + ${spec.stacked ? 14 : 28}px)`;
@@ -182,7 +195,7 @@ function plotAxes(plot) {
   return nodes;
 }
 
-// Round numbers between, about so many.
+// Return round numbers between `first` and `last`, about `most` of them, for the labels of the x axis.
 function plotTicks(first, last, most) {
   const rough = Math.max((last - first) / Math.max(most, 1), 1);
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -230,9 +243,9 @@ function plotDot({ scale, go }, dot) {
   return node;
 }
 
-// -- the values at x: of each series that of its nearest point at or before
+// -- the values at x: for each series the value of its last point at or before x
 
-// Where the last point at or before x is; -1 for none.
+// Return the index of the last point at or before x; -1 if there is none.
 function indexAtOrBefore(points, x) {
   let [low, high] = [0, points.length];
   while (low < high) {
@@ -251,7 +264,7 @@ function showAt(plot, x) {
     const found = x === null ? points.at(-1) : points[indexAtOrBefore(points, x)];
     const value = found ? (spec.stacked ? `${Math.round(100 * found[1])}%` : number(found[1])) : "–";
     const from = found && found[0] !== x ? ` at ${number(found[0])}` : "";
-    // Of evaluations, which are few, also where they came from and what they reached.
+    // Evaluations are few: show their first and their last value beside the one at the cursor.
     const [first, last] = marked && points.length > 1 ? [points[0], points.at(-1)] : [];
     values[i].replaceChildren(
       first && first !== found ? `${number(first[1], 3)} → ` : "",
@@ -270,7 +283,7 @@ function showAt(plot, x) {
   const begin = Math.max(scale.left - 3, Math.min(scale.width - wide, scale.x(x ?? 0) - wide / 2));
   where.setAttribute("transform", `translate(${begin.toFixed(1)})`);
   where.firstChild.setAttribute("width", wide);
-  // No half number beside the cursor's own label.
+  // Hide labels of the axis that the cursor's own label would cover in part.
   for (const [text, left, right] of plot.ticks) {
     text.setAttribute("visibility", x !== null && left < begin + wide && right > begin ? "hidden" : "visible");
   }

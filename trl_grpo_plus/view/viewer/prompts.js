@@ -1,10 +1,10 @@
-// Draws two views in the place of a group: the lists of prompts (which were solved in time, which were lost), and one prompt
-// through training, with its mean reward over the steps and attempts of two of its groups side by side. It needs base.js,
-// text.js, plot.js, markdown.js, group.js and the `state` of page.js.
+// Draws two views in the place of a group. "prompts" lists the prompts that were solved in time, were lost, and so on.
+// "follow" shows one prompt through training: its mean reward over the steps, and an attempt of each of two of its
+// groups side by side. It needs base.js, text.js, plot.js, markdown.js, group.js and the `state` of page.js.
 
 // -- to a view and back
 
-// "", "follow" or "prompts"
+// Show a view: "" (the group), "follow" or "prompts".
 async function setView(view) {
   state.view = view;
   state.pins = [];
@@ -22,7 +22,7 @@ function togglePrompts() {
   setView(state.view === "prompts" ? "" : "prompts");
 }
 
-// Whoever goes to a group wants to see it.
+// Leave the lists of prompts, because a group is to be shown in their place.
 function leaveLists() {
   if (state.view === "prompts") state.view = "";
 }
@@ -31,16 +31,16 @@ function leaveLists() {
 
 const keyOfPrompt = (g) => `${data.prompt[g]} ${data.split[g]}`;
 
-// Key of a prompt in its split -> its groups, by step. Built when it is first asked for, and where groups have come.
-const byPrompt = { source: null, n: 0, groups: new Map() };
+const byPrompt = { source: null, n: 0, groups: new Map() }; // the cache of promptGroups()
 
+// Return a Map: the key of a prompt in its split -> its groups, by step. It is built anew when a live page gets groups.
 function promptGroups() {
   if (byPrompt.source === data.prompt && byPrompt.n === data.n) return byPrompt.groups;
   Object.assign(byPrompt, { source: data.prompt, n: data.n, groups: groupedBy(data.prompt.keys(), keyOfPrompt) });
   return byPrompt.groups;
 }
 
-// Evenly spread, the first and the last among them.
+// Return at most `most` items, evenly spread over the list, with the first and the last.
 function thinned(list, most) {
   if (list.length <= most) return list;
   return Array.from({ length: most }, (_, i) => list[Math.round((i * (list.length - 1)) / (most - 1))]);
@@ -61,7 +61,9 @@ const BAR_SOURCES = { solved_reward: "solved_reward", all_good: "the least in an
 const browsing = { list: "", query: "", at: 0, rows: [], top: 0 };
 let listsRead = null;
 
-// What the page knows of the prompts of the whole run: {bar, by, counts, lines: key -> line}.
+// Return {bar, by, counts, lines} about the prompts of the whole run. `bar` is the reward from which on a prompt counts
+// as solved, or null; `by` says where the bar comes from, a key of BAR_SOURCES. `counts` has, for each split, the
+// number of prompts in each list. `lines` is a Map: key of a prompt -> its line in the lists.
 async function promptLists() {
   listsRead = listsRead || readLists();
   return listsRead;
@@ -69,7 +71,8 @@ async function promptLists() {
 
 let readLists = async () => listsOf(await unpackBlock("lists"), data.listed);
 
-// `listed` are the numbers of the lines' prompts: -1 where none of its groups is in the page.
+// Return the result of promptLists() from the table of a page or server. `listed` has the number of each line's prompt;
+// -1 if none of the prompt's groups is in the page.
 function listsOf(table, listed) {
   const names = Object.keys(table).filter((name) => Array.isArray(table[name]));
   const lines = new Map();
@@ -81,7 +84,8 @@ function listsOf(table, listed) {
   return { bar: table.bar, by: table.by, counts: table.counts, lines };
 }
 
-// Lines of a split in a list: those of the run, and for "all" those of prompts that only the page's groups tell of.
+// Return the lines of a list in a split. The list "all" also has lines for prompts that are in none of the run's lines:
+// they are made from the groups in the page.
 function linesOf(lists, split, list) {
   const found = [...lists.lines.values()].filter((line) => line.split === split && (list === "all" || line.list === list));
   if (list !== "all") return found;
@@ -237,9 +241,9 @@ function followHead(g) {
   return head;
 }
 
-// -- what is known of it
+// -- facts about the prompt
 
-// Where it has no line of its own, what its groups in the page say.
+// Return the facts from the prompt's line, or from its groups in the page if it has no line.
 function promptFacts(groups, line, bar) {
   const whole = line || pageFacts(groups, bar);
   const facts = [`Sampled ${count(whole.groups, "time")}, ${count(whole.attempts, "attempt")}`];
@@ -268,9 +272,10 @@ function pageFacts(groups, bar) {
 
 // -- its plot
 
-// The mean of all groups at a step, also of those that found no room in the page; a dot for each group that did.
+// Return the plot of a prompt: its mean reward at each step, which includes groups that were left out of the page for
+// size, and a dot for each group in the page.
 function promptPlot(g, groups, line) {
-  const reward = data.belief[g]?.[4]; // one reward, of which something is believed
+  const reward = data.belief[g]?.[4]; // the name of a reward, if beliefs are about one reward and not about the total
   const earned = (other) => (reward ? data.belief[other]?.[3] ?? null : meanReward(other));
   const here = groups.map((other) => [loggedStepOf(other), earned(other)]).filter(([, mean]) => mean !== null);
   const missing = !reward && line && line.groups > groups.length ? line.steps.map((step, i) => [loggedStep(step, data.split[g]), line.means[i]]) : [];
@@ -301,7 +306,7 @@ function spotOf(g, y) {
   return { x: loggedStepOf(g), y, g, title, style: `${verdict || ""} ${chosen}`.trim() };
 }
 
-// Points at the same step as one, by step.
+// Return the mean of the points at each step, sorted by step.
 function byStep(points) {
   const sums = new Map();
   for (const [step, mean] of points) {
@@ -311,7 +316,7 @@ function byStep(points) {
   return [...sums].map(([step, [sum, n]]) => [step, sum / n]).sort(([a], [b]) => a - b);
 }
 
-// To one of its groups, out of this view.
+// Leave this view and show group `g`.
 function leaveFor(g) {
   state.view = "";
   visit(g);

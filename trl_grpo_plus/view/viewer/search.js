@@ -1,6 +1,6 @@
-// Searches for a text or a pattern, for both pages: which groups hold it, and where in a text it stands. A worker unpacks
-// the chunks and tries the pattern, so that even one that takes for ever can be stopped. It needs base.js, and the fields
-// `query` and `regex` of the page.
+// Searches for a text or a regular expression, on both pages: finds the groups that hold it, and its places in a text.
+// A worker unpacks the chunks and runs the pattern, because a pattern that never ends can be stopped only there. It
+// needs base.js, and the fields `query` and `regex` of the page.
 
 // -- the pattern
 
@@ -9,7 +9,8 @@ function pattern(query, regex) {
   return new RegExp(source, "gim");
 }
 
-// The pattern that the field asks for, as its source; "" where there is none, or none that can be read.
+// Return {source, problem}. `source` is the source of the pattern in the field `query`, "" if the field is empty or
+// holds no valid regular expression; `problem` then says what is wrong with it.
 function searchedFor() {
   const query = $("query").value;
   $("query").removeAttribute("aria-invalid");
@@ -23,10 +24,11 @@ function searchedFor() {
 
 // -- the groups that hold it
 
-const PATIENCE = 20000; // ms for one chunk
+const PATIENCE = 20000; // ms that the worker may take for one chunk
 const search = { worker: null, run: 0 };
 
-// Which of `groups` hold the pattern: report(matches so far, groups searched, problem or "") after each chunk.
+// Find the groups whose texts hold the pattern. After each chunk it calls report(matches so far, number of groups
+// searched, problem or "").
 async function startSearch(groups, source, report) {
   stopSearch();
   const run = search.run;
@@ -57,7 +59,7 @@ function stopSearch() {
 
 const byChunk = (groups) => groupedBy(groups, (g) => data.chunk[g]);
 
-// Which of a chunk's `groups` hold the pattern.
+// Return those of `groups`, all of chunk `n`, that hold the pattern.
 async function searchChunk(worker, source, n, groups) {
   const places = groups.map((g) => data.place[g]);
   const found = new Set(await ask(worker, { source, places, ...(await packedChunk(n)) }, PATIENCE));
@@ -66,9 +68,10 @@ async function searchChunk(worker, source, n, groups) {
 
 // -- its hits in texts
 
-const MOST_HITS = 500; // marked in a text
+const MOST_HITS = 500; // hits that are marked in one text
 
-// Of each text its hits, as ranges of paint(); none where finding them takes long.
+// Return, for each text, its hits as ranges of paint(): [from, to, "hit"]. All lists are empty if the search takes
+// longer than a second.
 async function hits(source, texts) {
   const nothing = texts.map(() => []);
   if (!source) return nothing;

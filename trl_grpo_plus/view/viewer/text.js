@@ -1,11 +1,11 @@
-// Draws the text of an attempt: its turns, folds of thinking, calls of tools and pictures, with marks on characters that
-// are not seen, words that differ, hits, the answer and credit. Both pages use it. It needs base.js and the `state` of the
-// page, which says what is unfolded; markdown.js, where it is loaded, renders text that is not verbatim.
+// Draws the text of an attempt: its turns, folds of thinking, tool calls and pictures. It marks invisible characters,
+// words that differ, search hits, the answer and credit. Both pages use it. It needs base.js and the `state` of the
+// page. Where markdown.js is loaded, that file renders text as Markdown, except verbatim text.
 
 // -- an attempt: its turns, and who wrote what
 
-// Fill `body` with an attempt's text, in which `ranges` are marked, as of paint(), and the words that differ from those of
-// the attempt `base`, if it is one; `baseName` is what a reader knows it by.
+// Fill `body` with the text of an attempt. `ranges` are marked; see paint(). If `base` is an attempt, the words that
+// differ from its text are marked too; `baseName` is the name that the reader sees for it.
 function fillBody(body, attempt, ranges, base, baseName) {
   const diff = base ? difference(base.text, attempt.text) : null;
   const marked = [...ranges, ...(diff ? diff.ranges : [])];
@@ -19,7 +19,8 @@ function fillBody(body, attempt, ranges, base, baseName) {
 
 const ROLES = ["assistant", "tool", "user", "system"];
 
-// [role or null, from, to, name of a tool] of each message of a completion.
+// Return [role, from, to, name of a tool] for each message of a completion. The role is null if the completion is one
+// text.
 function turns(attempt) {
   if (!attempt.roles.length) return [[null, 0, attempt.text.length]];
   let at = 0;
@@ -30,7 +31,8 @@ function turns(attempt) {
   });
 }
 
-// Nodes of one turn; of a completion in one piece those of its text.
+// Return the nodes of one turn: a section with a label. A turn without a role has no section, only its text and
+// pictures.
 function turnNodes([role, from, to, name], attempt, ranges) {
   const nodes = [...stretchNodes(attempt, from, to, ranges, role === "tool"), ...thumbnails(attempt.text.slice(from, to), attempt.thumbnails)];
   if (!role) return nodes;
@@ -47,7 +49,7 @@ function stretchNodes(attempt, from, to, ranges, verbatim) {
   };
   for (const [start, end, closed, call] of foldsAndCalls(attempt, from, to)) {
     plain(start);
-    // The empty lines after it go away with it.
+    // The fold takes the empty lines after it along.
     at = end + /^\s*/.exec(text.slice(end, to))[0].length;
     nodes.push(call ? callNode(call, text, at, ranges) : thinkingNode(text, start, at, closed, ranges));
   }
@@ -55,7 +57,8 @@ function stretchNodes(attempt, from, to, ranges, verbatim) {
   return nodes;
 }
 
-// Thoughts and calls in order; a call within a thought is part of it.
+// Return [from, to, closed, call or undefined] of each stretch of thinking and each tool call, in order. A call within
+// a stretch of thinking is left out: it is shown as text there.
 function foldsAndCalls({ text, calls = [] }, from, to) {
   const found = thoughts(text, from, to);
   const inside = ([start]) => start >= from && start < to && !found.some(([a, b]) => start >= a && start < b);
@@ -63,12 +66,13 @@ function foldsAndCalls({ text, calls = [] }, from, to) {
   return [...found, ...own].sort((a, b) => a[0] - b[0]);
 }
 
-// -- folds of thinking, calls of tools
+// -- folds of thinking, and tool calls
 
 const THINK_OPEN = "<think>";
 const THINK_CLOSE = "</think>";
 
-// [from, to, closed] of each stretch of thinking. Some templates open the first one in the prompt.
+// Return [from, to, closed] of each stretch of thinking. Some chat templates open the first one in the prompt: then the
+// text has its closing tag only.
 function thoughts(text, from, to) {
   const found = [];
   let open = text.indexOf(THINK_OPEN, from);
@@ -106,7 +110,8 @@ function thinkingNode(text, from, to, closed, ranges) {
   return el("details", { className: "think", open }, summary, textNode(text, from, to, ranges));
 }
 
-// Its name and arguments; and folded, if nothing is marked there, the text that stands for it.
+// Return a tool call, [from, to, name, arguments]: its name and arguments, and a fold with its text, open if something
+// is marked there.
 function callNode([from, , name, args], text, to, ranges) {
   const head = el("div", {}, el("span", { className: "muted" }, "calls "), el("b", {}, ...readable(name)));
   const pairs = args.flatMap(([key, value]) => [el("dt", {}, el("bdi", {}, ...readable(key))), el("dd", { className: "text" }, ...readable(value))]);
@@ -117,15 +122,15 @@ function callNode([from, , name, args], text, to, ranges) {
   return el("div", { className: "call" }, head, pairs.length ? el("dl", {}, ...pairs) : null, raw);
 }
 
-// -- the prompt and the reference, and pictures that a text names
+// -- the prompt, the reference, and pictures that a text names
 
-// The prompt and the reference, once for all attempts.
+// Return the prompt and the reference, which all attempts share. `marked` has the ranges of each of their texts.
 function taskNode(group, marked) {
   const parts = group.prompt.flatMap(([role, text], i) => [labelledText(role || "prompt", text, marked[i]), ...thumbnails(text, group.thumbnails)]);
   const references = group.reference.map(([name, text], i) => labelledText(name, text, marked[group.prompt.length + i], true));
   const node = el("div", { id: "task" }, el("div", { className: "prompt", tabIndex: 0 }, ...parts));
   if (references.length) node.append(el("div", { className: "reference", tabIndex: 0 }, ...references));
-  // Room for some lines of the reference, of about so many characters: with more it scrolls beside a short prompt.
+  // Give the reference the height of its lines, of about 26 characters each, but of 4.4 lines at most: then it scrolls.
   const lines = group.reference.flatMap(([, text]) => text.split("\n")).map((line) => Math.ceil(line.length / 26) || 1);
   node.style.setProperty("--lines", Math.min(4.4, lines.reduce((a, b) => a + b, 0)));
   return node;
@@ -135,9 +140,9 @@ function labelledText(name, text, ranges, verbatim = false) {
   return el("div", { className: "part" }, el("bdi", { className: "label" }, ...readable(name)), textNode(text, 0, text.length, ranges, verbatim));
 }
 
-// Of the pictures that a text names, those that the run kept small.
-const PICTURE = /<image ([\w;]+ \d+x\d+ [0-9a-f]{16})>/g;
+const PICTURE = /<image ([\w;]+ \d+x\d+ [0-9a-f]{16})>/g; // how a text names a picture
 
+// Return images for those pictures in a text that the run kept as thumbnails: `pictures`, name -> address.
 function thumbnails(text, pictures) {
   if (!pictures) return [];
   const names = [...text.matchAll(PICTURE)].map(([, name]) => name).filter((name) => name in pictures);
@@ -146,8 +151,9 @@ function thumbnails(text, pictures) {
 
 // -- marks in a text
 
-// Fill `node` with text[from, to), in which `ranges` [from, to, class] are marked; they may overlap. Of "heat", which
-// does not, the fourth is what marks it; of "step" [end, end, "step", node] the node that stands behind the text.
+// Fill `node` with text[from, to). `ranges`, [from, to, class], are marked. They may overlap. Two classes have a 4th item:
+//   [from, to, "heat", f]       f(mark) colours the mark; these ranges do not overlap each other
+//   [end, end, "step", node]    `node` is put into the text at `end`
 function paint(node, text, from, to, ranges) {
   const events = [];
   for (const [start, end, kind, value] of ranges) {
@@ -183,16 +189,17 @@ function countWithin(ranges, from, to, kind) {
   return ranges.filter(([start, end, other]) => other === kind && start < to && end > from).length;
 }
 
-// The nearest place that is not within a character of two units.
+// Return `at`, or at + by if `at` is between the two halves of a surrogate pair.
 function characterEdge(text, at, by) {
   const code = text.charCodeAt(at);
   const before = text.charCodeAt(at - 1);
   return code >= 0xdc00 && code < 0xe000 && before >= 0xd800 && before < 0xdc00 ? at + by : at;
 }
 
-// -- characters that are not seen, or that change the direction of those that are: a reader reads what a verifier read
+// -- invisible characters, and those that change the direction of text: they are shown, so that a reader sees what the
+// reward function read
 
-// What keeps an emoji whole is left alone.
+// Characters that join the parts of an emoji: they are not marked.
 const JOINT = String.raw`(?<joint>(?<=\p{Extended_Pictographic})\uFE0F|(?<=[\p{Extended_Pictographic}\p{Emoji_Modifier}\uFE0F])\u200D(?=\p{Extended_Pictographic}))`;
 const HIDDEN = String.raw`[\p{Default_Ignorable_Code_Point}\p{Cs}\p{Zl}\p{Zp}\u2800\uFFF9-\uFFFB]|(?![\t\n])\p{Cc}|(?! )\p{Zs}`;
 const UNSEEN = new RegExp(`${JOINT}|(${HIDDEN})\\2*`, "gu");
@@ -209,7 +216,8 @@ const CODE_NAMES = {
   0xfeff: ["BOM", "zero width no-break space"],
 };
 
-// `text` as strings and marks. The characters stay in the page's text, where they are not drawn.
+// Return a text as a list of strings and of marks for its invisible characters. A mark also contains the characters,
+// which the style sheet does not display: the textContent of the page is exactly the text of the run.
 function readable(value) {
   const text = String(value);
   const parts = [];
@@ -223,7 +231,7 @@ function readable(value) {
   return parts.filter((part) => part !== "");
 }
 
-// Equal ones that follow each other are one mark.
+// Return one mark for a run of equal invisible characters.
 function unseenNode(run) {
   const code = run.codePointAt(0);
   const times = run.length / String.fromCodePoint(code).length;
@@ -237,7 +245,7 @@ function unseenNode(run) {
 
 const codePoint = (code) => `U+${code.toString(16).toUpperCase().padStart(4, "0")}`;
 
-// [short, long] name of a code point.
+// Return the [short, long] name of a code point.
 function codeName(code) {
   if (CODE_NAMES[code]) return CODE_NAMES[code];
   if (code < 32) return [CONTROLS[code], "control character"];
@@ -247,10 +255,10 @@ function codeName(code) {
   return [codePoint(code), "is not seen"];
 }
 
-// For titles under the pointer, which hold no marks.
+// Return a text for a `title` attribute, which cannot hold marks: invisible characters as [name].
 const readableString = (text) => readable(text).map((part) => (typeof part === "string" ? part : `[${part.dataset.label}]`)).join("");
 
-// Of a prompt.
+// Return the title of a prompt.
 const titleNode = (title, properties = {}) => el("bdi", properties, ...readable(title || "(empty prompt)"));
 
 // -- words that differ
@@ -261,7 +269,8 @@ function tokens(text) {
   return [...text.matchAll(/[\p{L}\p{N}_]+|[^\s]/gu)].map((match) => [match[0], match.index]);
 }
 
-// Where `text` differs from `base`, as [from, to, "differs"], and whether the two could be aligned.
+// Return {ranges, aligned}: the words of `text` that differ from `base`, as [from, to, "differs"]. `aligned` is false
+// if the texts were too different to align: then the ranges are the words that `base` does not use.
 function difference(base, text) {
   const theirs = tokens(base);
   const ours = tokens(text);
@@ -282,7 +291,8 @@ function difference(base, text) {
   return { ranges, aligned: Boolean(shared) };
 }
 
-// Which elements of b are on a longest common subsequence with a (Myers 1986); null after too many edits.
+// Return a Uint8Array, 1 for each element of b that is in a longest common subsequence with a (Myers 1986); null if
+// more than MOST_EDITS edits are needed.
 function sharedWords(a, b) {
   const shared = new Uint8Array(b.length);
   let start = 0;
@@ -297,7 +307,7 @@ function sharedWords(a, b) {
   return trace && walkBack(trace, endA - start, endB - start, start, shared);
 }
 
-// After each number of edits, how far each diagonal got: trace[d][k + d].
+// Return trace[d][k + d]: the furthest x that d edits reach on diagonal k; null after MOST_EDITS edits.
 function furthest(a, b) {
   const most = Math.min(a.length + b.length, MOST_EDITS);
   const trace = [];
@@ -315,7 +325,7 @@ function furthest(a, b) {
   return null;
 }
 
-// The diagonal from which k is reached with the d-th edit, and the x at which it is entered.
+// Return [diagonal, x]: the diagonal from which the d-th edit leads to diagonal k, and the x at which it enters k.
 function editBefore(last, d, k) {
   const at = (diagonal) => (Math.abs(diagonal) < d ? last[diagonal + d - 1] : -1);
   const down = k === -d || (k !== d && at(k - 1) < at(k + 1));
@@ -334,9 +344,9 @@ function walkBack(trace, endX, endY, start, shared) {
   return shared;
 }
 
-// -- credit within an attempt: advantages of tokens as a heat behind the text, rewards where steps end
+// -- credit within an attempt: advantages of tokens as colours behind the text, rewards of steps where the steps end
 
-// The largest |advantage| of any token of the group; 0 where tokens have none of their own.
+// Return the largest |advantage| of any token of the attempts; 0 if their tokens have no advantages of their own.
 function largestAdvantage(attempts) {
   return largest([0, ...attempts.flatMap((attempt) => (attempt.heat || []).map(([, , value]) => Math.abs(value)))]);
 }
@@ -344,7 +354,8 @@ function largestAdvantage(attempts) {
 const stepNames = (attempts) => [...new Set(attempts.flatMap((attempt) => (attempt.steps || []).map(([, , name]) => name)))].sort();
 const hasCredit = (attempts) => attempts.some((attempt) => attempt.heat || attempt.steps);
 
-// Ranges for paint().
+// Return the advantages of tokens and the rewards of steps as ranges of paint(). `most` comes from largestAdvantage(),
+// `names` from stepNames().
 function creditRanges(attempt, most, names) {
   const heat = (attempt.heat || []).map(([from, to, value]) => [from, to, "heat", (mark) => setHeat(mark, value, most)]);
   const steps = (attempt.steps || []).map(([end, reward, name]) => {
@@ -359,13 +370,15 @@ function setHeat(mark, value, most) {
   if (value) mark.style.setProperty("--heat", tint(value / most));
 }
 
-// The ends of the rewards' scale, no stronger than that text is read on them, on light and dark ground.
+// Return the colour of an advantage; `share`, from -1 to 1, is its share of the largest. The colours are the two ends
+// of the rewards' scale. They stay half transparent, so that text on them can be read on light and dark ground.
 function tint(share) {
   const strength = Math.round((0.08 + 0.42 * Math.abs(share)) * 255);
   return (share < 0 ? SCALE[0] : SCALE[SCALE.length - 1]) + strength.toString(16).padStart(2, "0");
 }
 
-// Its label is drawn by the style sheet: it is no part of the text that is searched, compared and copied.
+// Return the mark at the end of a step. The style sheet draws its label, so that the label is not part of the text that
+// is searched, compared and copied.
 function stepNode(reward, name, names) {
   const title = `${name}: step ends, reward ${signed(reward)}`;
   const node = el("span", { className: `step ${reward > 0 ? "up" : reward < 0 ? "down" : ""}`, title, role: "img" });
