@@ -213,8 +213,10 @@ def _add_node_options(command: argparse.ArgumentParser) -> None:
     for launcher, of_launcher in OPTIONS.items():
         group = command.add_argument_group(f"several nodes, with --launcher {launcher}")
         for name, text in of_launcher.items():
-            # torchrun's own spelling has dashes too
-            group.add_argument(f"--{name}", f"--{name.replace('_', '-')}", metavar="VALUE", help=text)
+            group.add_argument(f"--{name}", metavar="VALUE", help=text)
+            if "_" in name:  # torchrun's own spelling has dashes, which the help need not repeat
+                hidden = argparse.SUPPRESS
+                group.add_argument(f"--{name.replace('_', '-')}", dest=name, default=hidden, help=hidden)
 
 
 def _nodes(options: argparse.Namespace) -> Nodes:
