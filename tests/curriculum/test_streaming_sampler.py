@@ -245,7 +245,7 @@ def test_a_head_reads_a_stream_s_prompts(tmp_path, options):
     assert trained._prompts.state_dict()["memory"]["heads"]["total"]["count"] > 8
 
 
-@pytest.mark.parametrize("stop", [5, 6])
+@pytest.mark.parametrize("stop", [5, pytest.param(6, marks=pytest.mark.full)])
 @pytest.mark.parametrize(
     "options",
     [

@@ -403,8 +403,8 @@ def test_tokens_get_the_advantages_of_steps_and_of_other_rewards(tmp_path):
     [
         ("to_go", "dapo", {}),
         ("own", "grpo", {"num_iterations": 2, "steps_per_generation": 2}),
-        ("own", "bnpo", {}),
-        ("to_go", "cispo", {"importance_sampling_level": "sequence"}),
+        pytest.param("own", "bnpo", {}, marks=pytest.mark.full),
+        pytest.param("to_go", "cispo", {"importance_sampling_level": "sequence"}, marks=pytest.mark.full),
     ],
 )
 def test_dropping_is_training_on_the_live_groups_alone(tmp_path, process, loss_type, batching):

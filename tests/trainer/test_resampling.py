@@ -345,7 +345,7 @@ class Columns(Recorder):
 
 
 @pytest.mark.parametrize("data", DATA.values(), ids=DATA.keys())
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.full)])
 def test_no_row_comes_twice_and_no_index_is_added_for_any_columns(tmp_path, data, workers):
     reward = Columns(never)
     options = {"max_resample_rounds": 4, "dataloader_num_workers": workers, "steps_per_generation": 2, "max_steps": 4}

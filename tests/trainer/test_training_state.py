@@ -8,6 +8,7 @@ import pytest
 import tiny_models
 import torch
 import user_advantages
+from slow_cases import one_in
 from transformers import TrainerCallback
 from transformers.trainer_jit_checkpoint import JITCheckpointCallback
 
@@ -43,7 +44,13 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module", params=CASES.values(), ids=CASES.keys())
+RUN_EACH_TIME = ["in the midst of iterations", "an advantage function that draws", "beliefs, a head"]
+RUN_EACH_TIME += ["beliefs, resampled", "all defaults, in the midst of a batch in a later epoch"]
+
+
+@pytest.fixture(
+    scope="module", params=one_in(5, CASES.values(), [CASES[name] for name in RUN_EACH_TIME]), ids=CASES.keys()
+)
 def whole(request, tmp_path_factory):
     """Return a trainer whose run never stopped, and its options."""
     options = {"max_steps": 9, "save_strategy": "steps", "save_steps": 5, **request.param}
