@@ -26,7 +26,7 @@ pytestmark = pytest.mark.long
 
 def test_every_recipe_and_reward_has_a_line(capsys, monkeypatch):
     for name in list_rewards():
-        registry.find(name)  # one that is first imported below would be forgotten after this test
+        registry.find(name)  # a reward first imported below would be forgotten after this test
     monkeypatch.setattr(registry, "_REGISTERED", {})  # hide rewards that other tests registered
     assert main(["ls"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -273,7 +273,7 @@ def test_the_error_of_a_part_of_a_combination_is_shown_and_its_score_counts(run,
 
 
 def test_the_share_of_passed_tests_is_rescored_from_traces_of_python_tests(tmp_path, capsys, monkeypatch):
-    """The arguments are those of the recipe for code. So training need not run each program again for this reward."""
+    """The recipe for code names this command, in place of a second reward that would run each program again."""
     tests = [{"stdin": "1", "stdout": "1"}, {"stdin": "2", "stdout": "2"}]
     programs = {"```python\nprint(input())\n```": 1.0, "```python\nprint(1)\n```": 0.5, "None.": 0.0}
     changes = {"rewards": {"python_tests": 0.0}, "outcomes": {"python_tests": "ok"}, "reference": {"tests": tests}}

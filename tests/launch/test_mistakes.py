@@ -61,7 +61,7 @@ def here(place, monkeypatch):
     """Work in the folder `place`, and yield the list that collects commands instead of launching them."""
     monkeypatch.chdir(place)
     launched = []
-    monkeypatch.setenv(RUN_AS, "")  # restores it after the test: the command sets it
+    monkeypatch.setenv(RUN_AS, "")  # the command sets it; pytest restores it
     monkeypatch.setattr(os, "execv", lambda path, command: launched.append(command))
     yield launched
     assert not (place / "out").exists(), "a check, or a refused run, left something"

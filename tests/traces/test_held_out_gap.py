@@ -49,7 +49,7 @@ def evaluation(step, reward, split="eval"):
 def alarms(train, held_out, watched=None, *, steps=STEPS, every=EVERY, noise=0.02, scatter=0.01, seed=0, **changes):
     """Return the new alarms of a run whose mean rewards are `train(step)` and `held_out(step)`.
 
-    `noise` is the std that is added to a batch's mean, `scatter` the std that is added to an evaluation's.
+    `noise` is the std of the noise on a batch's mean, `scatter` that on an evaluation's mean.
     """
     rng, watched, seen = random.Random(seed), watched or watch(), []
     for step in range(steps):

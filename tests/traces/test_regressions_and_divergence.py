@@ -241,7 +241,7 @@ def test_the_calls_of_a_large_batch_are_not_iterated_once_for_each_group(one):
 
 @SEEDS
 def test_groups_that_are_solved_less_often_while_the_mean_rises(seed):
-    """At first each prompt is solved at a rate of 0.3. At the end half are solved nearly always, the others never."""
+    """At first each prompt is solved at a rate of 0.3. Later half are solved nearly always, the others hardly ever."""
     rng = random.Random(seed)
 
     def make(step):
@@ -425,7 +425,7 @@ def test_samplers_that_do_not_drift(series):
 
 
 def planted(seed=0):
-    """Return functions for the batch and the log entry of a step. They show all five problems from step 5 on."""
+    """Return functions for the batch and the log entry of a step. Each of the five problems shows by step 5."""
     rng = random.Random(seed)
 
     def make(step):

@@ -23,7 +23,7 @@ def opened(browser):
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """Compare two seeds of one setting with a run of another setting that logged neither seconds nor alive groups."""
+    """Write the page of two seeds of one setting and of a third run that logged neither seconds nor alive groups."""
     folder = tmp_path_factory.mktemp("runs")
     runs = [
         a_run(folder / "seed1", [1.0, 0.0], {"seed": 1, "beta": 0.1}, reward=0.2),

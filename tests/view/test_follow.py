@@ -151,7 +151,7 @@ def lists_of(path):
 
 
 def a_run(folder, steps=12, **more):
-    """Write a run that samples the same four prompts at each step, and one more prompt that comes only once.
+    """Write a run that samples the same four prompts at each step, and one more prompt that comes only at that step.
 
     "learns" is solved from the middle of the run on, "forgets" before it, "hard" never, "easy" always. An evaluation
     samples "learns" at the first and at the last step.

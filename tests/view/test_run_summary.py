@@ -132,7 +132,7 @@ class Alike:
         return 1
 
 
-def test_prompts_that_differ_most_find_room_first_and_first_and_last_groups_before_others():
+def test_prompts_that_differ_most_find_room_first_with_their_first_and_last_groups():
     means = {0: (0.0, 0.25), 1: (1.0, 0.0), 2: (0.5, None), 3: (0.5, 0.0)}
     groups = [a_group(run, 0, mean, prompt=p) for p, both in means.items() for run, mean in enumerate(both)]
     groups += [a_group(0, step, 0.5, prompt=1) for step in (-2, -1)]
