@@ -12,37 +12,37 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-# Before torch is imported: the models are tiny, and threads that spin cost more than they bring.
+# Set before torch is imported: the models are so tiny that more threads cost more than they gain.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")  # else four threads for each model of 27 tensors
+os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")  # without it four threads load each model of 27 tensors
 
-# Many processes import the same modules: they are compiled once.
+# Write bytecode, so that modules that many processes import are compiled only once.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# A shell starts what runs in the background deaf to Ctrl-C, and what tests start would be deaf too.
+# A shell starts background jobs with SIGINT ignored, and processes that the tests start would inherit that.
 if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Files with `pytestmark = pytest.mark.timed` judge how long something takes. They share one worker, since they wait
-# for each other (cpu_load.py). So do the files of tests/process: to have warm processes takes as long as several of
-# these tests (warm_processes.py).
+# Files with `pytestmark = pytest.mark.timed` measure how long something takes. They share one worker, because they
+# would wait for each other anyway (cpu_load.py). The files of tests/process share one worker too, because starting the
+# fork server of warm_processes.py takes as long as several of these tests.
 PROCESS = "process"
 
 
 @functools.cache
 def _marked(file):
-    """The names of the markers that a file gives to all of its tests."""
+    """Return the names of the markers that a file gives to all of its tests."""
     line = re.search(r"^pytestmark = (.*)$", (ROOT / file).read_text(), re.MULTILINE)
     return re.findall(r"pytest\.mark\.(\w+)", line[1]) if line else []
 
 
 def _scope(nodeid):
-    """Which tests stay together on one worker: those of a file, which share what is trained, built or launched."""
+    """Return the group of tests, usually one file, that runs on one worker and shares its module fixtures."""
     file = nodeid.partition("::")[0]
     if "timed" in _marked(file):
         return "timed"
@@ -50,23 +50,23 @@ def _scope(nodeid):
 
 
 def pytest_collection_modifyitems(config, items):
-    if "TEST_BROWSER" in os.environ:  # the tests of another browser, not all of them once more
+    if "TEST_BROWSER" in os.environ:  # run only the tests that use a browser
         items[:] = [item for item in items if "browser" in item.fixturenames]
     if hasattr(config, "workerinput"):
-        # Longest first: with several workers (`make test`) none is left alone with one of these at the end.
+        # Longest first. Otherwise one worker would run a long file at the end, when the others have finished.
         order = ["timed", PROCESS, "long"]
         markers = {item.nodeid: {_scope(item.nodeid), *_marked(item.nodeid.partition("::")[0])} for item in items}
         items.sort(key=lambda item: next((n for n, name in enumerate(order) if name in markers[item.nodeid]), 3))
 
 
-@pytest.hookimpl(optionalhook=True)  # where vLLM is there is no xdist
+@pytest.hookimpl(optionalhook=True)  # the environment with vLLM has no xdist
 def pytest_xdist_make_scheduler(config, log):
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
-        """A file's tests stay together, since they share what is trained, built or launched for them, and some files.
+        """A scheduler that keeps the tests of a scope (see `_scope`) on one worker, where they share module fixtures.
 
-        Not by `xdist_group`: with pytest 9.2 xdist 3.8 silently tells no group from another.
+        It does not use `xdist_group`: with pytest 9.2, xdist 3.8 does not distinguish the groups, and gives no error.
         """
 
         def _split_scope(self, nodeid):
@@ -76,7 +76,8 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def pytest_collection_finish():
-    # Every training run begins with a `gc.collect()`, which takes as long as the run if it goes through all imports.
+    # Each training run begins with `gc.collect()`. It would take as long as the run itself if it had to traverse all
+    # imported objects.
     gc.freeze()
 
 

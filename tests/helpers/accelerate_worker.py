@@ -1,12 +1,12 @@
-"""Run by tests/process/test_accelerate_configs.py on two processes: `accelerate_worker.py OUT ENVIRONMENTS`.
+"""The script that test_accelerate_configs.py runs on two processes: `accelerate_worker.py OUT ENVIRONMENTS`.
 
 ENVIRONMENTS is a JSON file: configuration -> the environment that `accelerate launch` would give its processes. Each
-trains the same on a CPU, with gloo. What is in a CPU's way there is taken out of it, and nothing else:
+configuration runs the same scenarios on a CPU, with gloo. The script patches only what does not work on a CPU:
 
-- accelerate takes FSDP up only where the processes have GPUs (`AcceleratorState.__init__`): they say that they have.
-- FSDP1 of torch: its device must not be "cpu:0", as accelerate calls it (`_get_compute_device`); weights that are
-  "offloaded" to the CPU for a state dict are freed before they are read (`FlatParamHandle.to_cpu`).
-- DeepSpeed compiles an all-reduce in shared memory for CPUs, for minutes: without it gloo's is used.
+- accelerate enables FSDP only if the processes have GPUs (`AcceleratorState.__init__`). The processes claim GPUs.
+- torch's FSDP1 does not accept accelerate's device name "cpu:0" (`_get_compute_device`). When it "offloads" weights to
+  the CPU for a state dict, it frees them before they are read (`FlatParamHandle.to_cpu`).
+- DeepSpeed would compile an all-reduce in shared memory, which takes minutes. Without it DeepSpeed uses gloo's.
 """
 
 import gc
@@ -30,28 +30,29 @@ from trl import GRPOTrainer
 EXACT = {"optim": "sgd", "learning_rate": 0.05, "shuffle_dataset": False, "beta": 0.1}
 EXACT |= {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
 SCRIPTED = {"extra": {"rollout_func": tiny_models.scripted}}
-# One live group of three in four: a dead one stays on as filler, so that each rank has as many rows.
+# Four groups of 3 attempts, one of them live. A dead group stays as filler, so that both ranks have equally many rows.
 DROP = {**EXACT, **SCRIPTED, "zero_variance_groups": "drop", "num_generations": 3, "per_device_train_batch_size": 6}
 DROP |= {"num_iterations": 2, "loss_type": "grpo"}
-# The first rank samples dead groups only. KL in the reward takes a forward pass of our own.
+# The first rank samples only dead groups. KL in the reward needs a forward pass of this package.
 RESAMPLE = {**EXACT, **SCRIPTED, "zero_variance_groups": "resample", "max_resample_rounds": 2, "max_steps": 2}
 RESAMPLE |= {"kl_estimator": "k1", "kl_placement": "reward"}
-# The first rank's texts end before the second's, round after round; a checkpoint in the midst of a generation batch.
-# One moment an optimizer: FSDP1 of torch saves the last of several in place of each, where gathering copies nothing.
+# In each round the first rank's texts are shorter than the second's. A checkpoint is saved within a generation batch.
+# RMSprop keeps one state tensor per parameter. With several, torch's FSDP1 would save the last one in place of each,
+# because gathering on a CPU makes no copies.
 SAMPLED = {**EXACT, "zero_variance_groups": "resample", "max_resample_rounds": 2, "num_iterations": 2}
 SAMPLED |= {"optim": "rmsprop", "learning_rate": 1e-3, "save_strategy": "steps", "save_steps": 1}
 SAMPLED |= {"eval_strategy": "steps", "eval_steps": 2, "num_generations_eval": 2}
 SAMPLED |= {"extra": {"eval_dataset": tiny_models.prompts(6)}}
 FOLLOWED = {**EXACT, **SCRIPTED, "optim": "rmsprop", "learning_rate": 1e-3, "save_strategy": "steps", "save_steps": 1}
 FOLLOWED |= {"sync_ref_model": True, "ref_model_sync_steps": 1}
-# The head reads the policy's states, with a forward of our own that all ranks make together.
+# The head reads the policy's hidden states in a forward pass of this package, which all ranks make together.
 BELIEVED = {**EXACT, "advantage_baseline": "belief", "scale_rewards": "prior", "prompt_selection": "belief"}
 BELIEVED |= {"belief_head": "prompt", "failed_reward": 0.3, "zero_variance_groups": "resample", "extra": {}}
 BELIEVED |= {"max_resample_rounds": 2, "max_steps": 4}
 
 
 def train(folder, reward, options, checkpoint=None):
-    """What came of it on this rank."""
+    """Train with these options and return what this rank found: losses, groups, forward passes and states."""
     trainer = tiny_models.trainer(folder, reward, **options)
     if "rollout_func" not in options["extra"]:
         trainer.generation_config.max_new_tokens = 2 + 4 * trainer.accelerator.process_index
@@ -101,12 +102,12 @@ def resumed(folder):
 
 
 def followed(folder):
-    """By the reference model."""
+    """Train with a reference model that is synced to the policy at each step."""
     return train(folder, tiny_models.half_dead, FOLLOWED)
 
 
 def followed_resumed(folder):
-    """The second process's machine has not the checkpoint's reference model."""
+    """Resume `followed` when the second process's copy of the checkpoint lacks the reference model."""
     checkpoint = folder.with_name("followed") / "run" / "checkpoint-2"
     if PartialState().process_index == 1:
         there = folder / "checkpoint-2"
@@ -116,7 +117,7 @@ def followed_resumed(folder):
 
 
 def resumed_apart(folder):
-    """The second process's machine has the weights, but no state of ours."""
+    """Resume `sampled` when the second process's copy of the checkpoint lacks the files of this package."""
     checkpoint = folder.with_name("sampled") / "run" / "checkpoint-1"
     if PartialState().process_index == 1:
         there = folder / "checkpoint-1"
@@ -126,7 +127,7 @@ def resumed_apart(folder):
 
 
 def not_finite(folder):
-    """TRL's loss is not, on the second process at the second step; the first step's checkpoint is there."""
+    """Train until TRL's loss is NaN: on the second process at step 2, after the checkpoint of step 1."""
     options = {
         **EXACT,
         **SCRIPTED,
@@ -155,7 +156,7 @@ def not_finite(folder):
 
 
 def precise(folder):
-    """The recipe's bf16, whatever the configuration says."""
+    """Return the precision of a trainer with `bf16: true`, which must win over the configuration's precision."""
     return {"precision": tiny_models.trainer(folder, **{**EXACT, "bf16": True}).accelerator.mixed_precision}
 
 
@@ -182,14 +183,14 @@ def on_a_cpu(configuration):
 
 
 def main():
-    gc.freeze()  # as in conftest.py
+    gc.freeze()  # see `pytest_collection_finish` in conftest.py
     out, environments = Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text())
     state = PartialState(cpu=True)
     rank = state.process_index
     for configuration, environment in environments.items():
         scenarios = [drop, resample, believed, sampled, resumed, precise, not_finite]
         scenarios += [resumed_apart] if configuration == "ddp" else []
-        # TRL does not move all of a reference that FSDP1 shards.
+        # With FSDP1, TRL syncs only a part of the sharded reference model.
         scenarios += [followed, followed_resumed] if configuration != "fsdp1" else []
         with patch_environment(**environment), on_a_cpu(configuration):
             for scenario in scenarios:

@@ -1,4 +1,4 @@
-"""The three advantage functions, with the fields of their two records as keywords."""
+"""The three advantage functions, which take the fields of `Normalization` and `GroupBatch` as keywords."""
 
 import dataclasses
 
@@ -11,7 +11,7 @@ LIMITS = {field.name for field in dataclasses.fields(Normalization)}
 
 
 def records(names, options):
-    """Return the normalization and the batch that (baseline, scale, ddof, ...) and keywords describe."""
+    """Return the normalization and the batch that the positional `names` and the keywords describe."""
     options = {**dict(zip(("baseline", "scale", "ddof", "eps", "floor", "tolerance"), names, strict=False)), **options}
     if "belief" in options:
         options["beliefs"] = (options.pop("belief"),)

@@ -1,4 +1,4 @@
-"""Texts such as no writer of a test thinks of: scraps of what rewards look for, among anything else."""
+"""Random texts for fuzzing rewards: pieces of the markup that rewards look for, mixed with any other characters."""
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -21,7 +21,7 @@ texts = st.tuples(st.sampled_from(PLACES), loose).map(lambda pair: pair[0].forma
 
 
 def tried(examples):
-    """As `properties.tried`, for what also starts processes or writes files."""
+    """Return the settings of `hypothesis_strategies.tried`, for tests that also start processes or write files."""
     return settings(
         max_examples=examples,
         deadline=None,

@@ -1,4 +1,4 @@
-"""The scripts of benchmarks/ as modules, for tests that use a part of one."""
+"""The scripts of benchmarks/ as modules, for tests that use parts of them."""
 
 import importlib.util
 from pathlib import Path
@@ -6,7 +6,7 @@ from types import ModuleType
 
 
 def imported(name: str) -> ModuleType:
-    """Return benchmarks/`name`.py, imported anew under a name of its own."""
+    """Import benchmarks/`name`.py again, under the module name `name`_benchmark."""
     path = Path(__file__).parents[2] / "benchmarks" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"{name}_benchmark", path)
     module = importlib.util.module_from_spec(spec)

@@ -1,7 +1,7 @@
-"""A real browser for tests that look at pages: Chromium, or Firefox where the environment says `TEST_BROWSER=firefox`
-(`make test-firefox`). Where it is not installed, they are skipped.
+"""A real browser for the tests of pages: Chromium, or Firefox if the environment has `TEST_BROWSER=firefox`
+(`make test-firefox`). If the browser is not installed, these tests are skipped.
 
-`browser`, `opened` and `opened_panel` are fixtures: a test module that wants them names them.
+`browser`, `opened` and `opened_panel` are fixtures: a test module that uses them must import them.
 """
 
 import http.client
@@ -21,17 +21,17 @@ from trl_grpo_plus.view.server import open_server
 PROGRAMS = {"chromium": ("chromium", "chromium-browser", "google-chrome"), "firefox": ("firefox", "firefox-esr")}
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync"]
-# Firefox as it is shipped is driven by WebDriver BiDi, which has no word for the scheme of colours: a preference is.
+# Playwright drives the system's Firefox by WebDriver BiDi, which cannot set the colour scheme. DARK sets it instead.
 OPTIONS = {"chromium": {"args": FLAGS}, "firefox": {"channel": "moz-firefox"}}
 SIZE = {"width": 1280, "height": 800}
 DARK = {"layout.css.prefers-color-scheme.content-override": 0}
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'><!-- <b>bold</b>"
-FIRST = "#split=train&step=0"  # a page opens on a live group of the last steps
+FIRST = "#split=train&step=0"  # without it a page opens on a live group of the last steps
 
 
 @pytest.fixture(scope="module")
 def browser():
-    """A browser of playwright's."""
+    """Start the browser, or skip the tests if it is missing or too old for playwright."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     name = os.environ.get("TEST_BROWSER", "chromium")
     path = next(filter(None, map(shutil.which, PROGRAMS[name])), None)
@@ -52,7 +52,7 @@ def browser():
 
 @contextmanager
 def in_scheme(browser, scheme, **options):
-    """A page in light or dark colours."""
+    """Open a page in the colour scheme "light" or "dark"."""
     dark = scheme == "dark" and browser.browser_type.name == "firefox"
     if dark:
         browser = browser.browser_type.launch(firefox_user_prefs=DARK, **browser.options)
@@ -64,15 +64,18 @@ def in_scheme(browser, scheme, **options):
 
 @contextmanager
 def quiet(browser, drawn=".attempt, .prompt-row, .empty, #note:not([hidden])", harmless=None, **options):
-    """Opens pages that may neither load nor say anything, and gives each back once `drawn` is there. One of a server
-    may ask that server, and say what begins with `harmless`."""
+    """Give a function that opens a page and waits until the selector `drawn` matches.
+
+    At the end, fail if a page has requested another address or has put anything on the console. A served page may
+    request its own server. Console messages that begin with `harmless` are allowed.
+    """
     faults, pages = [], []
 
     def told(message):
         if harmless is None or not message.text.startswith(harmless):
             faults.append(f"console: {message.text}")
 
-    # Firefox looks for an icon by itself, which the page's policy forbids.
+    # Firefox requests an icon by itself, and the page's policy forbids that request.
     icon = "/favicon.ico because it violates"
     heard = {
         "console": told,
@@ -104,14 +107,17 @@ def quiet(browser, drawn=".attempt, .prompt-row, .empty, #note:not([hidden])", h
 
 
 def _blank(browser, options):
-    """An empty page of a context with those options, and what takes it back when it is empty again. Contexts and pages
-    are used again: they take longer to make than most tests take. The viewer keeps nothing but in its address."""
+    """Return an empty page of a context with those options, and the function that takes the page back.
+
+    Contexts and pages are reused, because making one takes longer than most tests. The viewer keeps its state only in
+    the address.
+    """
     key = str(sorted(options.items()))
     if key not in browser.kept:
         browser.kept[key] = (browser.new_context(viewport=SIZE, **options), [])
     context, free = browser.kept[key]
     page = free.pop() if free else context.new_page()
-    page.bring_to_front()  # others draw seldom
+    page.bring_to_front()  # browsers seldom draw pages in the background
     if page.viewport_size != SIZE:
         page.set_viewport_size(SIZE)
     return page, free.append
@@ -119,14 +125,14 @@ def _blank(browser, options):
 
 @pytest.fixture
 def opened(browser):
-    """Opens a page from disk."""
+    """Give a function that opens a page from disk."""
     with quiet(browser, offline=True) as open_page:
         yield open_page
 
 
 @pytest.fixture
 def opened_panel(opened, tmp_path):
-    """Opens the panel of some groups."""
+    """Give a function that opens the panel of some groups."""
 
     def open_panel(groups, *title):
         (tmp_path / "panel.html").write_text(panel(groups, *title))
@@ -137,7 +143,7 @@ def opened_panel(opened, tmp_path):
 
 @contextmanager
 def serving(folder, port=0):
-    """A server in a thread, which ends as Ctrl-C ends it."""
+    """Run a server in a thread, and stop it at the end as Ctrl-C would."""
     server = open_server(folder, port)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -153,7 +159,10 @@ def serving(folder, port=0):
 
 
 def until(page, condition, *args):
-    """`condition` is JavaScript; the page's policy forbids playwright's own waiting, which evaluates a text."""
+    """Wait until `condition`, a JavaScript expression or function, is true.
+
+    Playwright's `wait_for_function` evaluates text in the page, which the page's policy forbids.
+    """
     end = time.monotonic() + 60
     while not page.evaluate(condition, *args):
         assert time.monotonic() < end, f"{condition}: {page.inner_text('body')[:2000]}"
@@ -161,15 +170,17 @@ def until(page, condition, *args):
 
 
 def soon(condition, told=""):
-    """Assert `condition`, a function that reads pages, once it holds: they draw when they have time. Playwright's own
-    assertions wait, too, but they read texts without their spaces, and not what a script of a page tells."""
+    """Wait until `condition`, a function that reads pages, returns true: pages draw with a delay.
+
+    Playwright's own assertions wait too, but they normalise white space, and cannot check the result of a script.
+    """
     end = time.monotonic() + 60
     while True:
         fault = None
         try:
             if condition():
                 return
-        except Exception as error:  # what it asks about is not drawn yet
+        except Exception as error:  # the condition reads a node that is not drawn yet
             fault = error
         if time.monotonic() > end:
             raise AssertionError(f"{told or 'it never came'}: {inspect.getsource(condition).strip()}") from fault
@@ -177,11 +188,11 @@ def soon(condition, told=""):
 
 
 def sideways(page):
-    """Pixels by which the whole page scrolls."""
+    """Return by how many pixels the whole page can scroll sideways."""
     return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
 
 
-# What is drawn before or after a node. Firefox tells `attr(name)` as it is written.
+# JavaScript that returns the generated content before or after a node. Firefox returns `attr(name)` unresolved.
 DRAWN = """(node, where) => {
   const { content } = getComputedStyle(node, where);
   const [, name] = /^attr\\((.*)\\)$/.exec(content) ?? [];
@@ -190,28 +201,28 @@ DRAWN = """(node, where) => {
 
 
 def shows(page, step, group=0, round=0, split="train"):
-    """Wait for that group; `step` is that of its trace, which is logged one later."""
+    """Wait until the page shows that group. `step` is the trace's; the page shows a training step as `step` + 1."""
     title = f"{split}, step {step + (split == 'train')}, batch 0, round {round}, group {group}"
     until(page, "title => document.querySelector('#group-head h2')?.textContent === title", title)
 
 
 def settled(page, status):
-    """Wait for that to be told of the list."""
+    """Wait until the status line of the list is `status`."""
     until(page, "text => document.querySelector('#status').textContent === text", status)
 
 
 def titles(page):
-    """Of the groups in the list."""
+    """Return the titles of the groups in the list."""
     return page.locator(".row-title bdi").all_inner_texts()
 
 
 def attempts(page):
-    """Numbers of those in view, as they stand."""
+    """Return the numbers of the shown attempts, in the order of the page."""
     return [node.get_attribute("data-attempt") for node in page.locator(".attempt").all()]
 
 
 def body(page, attempt):
-    """Where its text is."""
+    """Return the element that holds the text of an attempt."""
     return page.locator(f".attempt[data-attempt='{attempt}'] .body")
 
 

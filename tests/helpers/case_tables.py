@@ -1,7 +1,7 @@
-"""Tables of labelled cases, `cases/NAME.tsv`: tab-separated raw text, under headings that begin with `§`.
+"""Readers of the tables of labelled cases, `cases/NAME.tsv`: tab-separated text, with headings that begin with `§`.
 
-What an editor does not show or would strip stands there as its code, `⟦a⟧` for a line's end; a field that begins with
-`json:` is that value and no text.
+A character that editors hide or strip is written as its code point: `⟦a⟧` is a line break. A field that begins with
+`json:` is a JSON value.
 """
 
 import json
@@ -15,19 +15,22 @@ REWARDS = {"+": 1.0, "-": 0.0}
 
 
 def table(name: str) -> Iterator[list[Any]]:
-    """The fields of each line."""
+    """Yield the fields of each line, without the headings."""
     for line in (Path(__file__).parents[1] / "rewards" / "cases" / f"{name}.tsv").read_text("utf-8").splitlines():
         if not line.startswith("§"):
             yield [_value(field) for field in line.split("\t")]
 
 
 def texts(name: str, kind: str) -> list[Any]:
-    """All fields of the lines whose first one is this kind."""
+    """Return the other fields of all lines whose first field is `kind`."""
     return [text for first, *rest in table(name) if first == kind for text in rest]
 
 
 def misjudged(name: str, score: Callable[..., Any]) -> list[Any]:
-    """Of a table of verdicts (`+`, `-` or the reward), why, and what `score` takes: who gets another reward."""
+    """Return the cases to which `score` gives another reward than the table's verdict.
+
+    A line of the table holds the verdict (`+`, `-` or the reward), the reason, and the arguments of `score`.
+    """
     judged = [(why, *case, score(*case), REWARDS.get(verdict, verdict)) for verdict, why, *case in table(name)]
     return [line for line in judged if line[-2] != float(line[-1])]
 

@@ -1,7 +1,7 @@
-"""The ledger of communication: which collectives a generation batch takes, how many bytes, and whose they are.
+"""A count of a generation batch's collectives: their kinds, their bytes, and whether TRL or this package calls them.
 
-`counted` wraps the functions of `torch.distributed` that Python code calls. What DistributedDataParallel does by
-itself (the sum of the gradients, the copy of buffers) runs in C++, and is not seen.
+`counted` wraps the functions of `torch.distributed` that Python code calls. DistributedDataParallel sums gradients and
+copies buffers in C++, so those collectives are not counted.
 """
 
 import functools
@@ -40,7 +40,7 @@ OURS, THEIRS = "ours", "theirs"
 
 @dataclass(frozen=True)
 class Call:
-    """One collective on one rank: bytes that this rank hands in, and bytes that it gets from others."""
+    """One collective on one rank: the bytes that this rank sends, and the bytes that it gets from other ranks."""
 
     kind: str
     owner: str
@@ -71,7 +71,11 @@ def _counting(original: Callable[..., Any], name: str, kind: str, calls: list[Ca
 
 
 def _caller() -> tuple[str, str]:
-    """Whose call this is, by the nearest frame of this package, of TRL or of transformers; and where it is made."""
+    """Return who makes the call, `OURS` or `THEIRS`, and the function that makes it.
+
+    The nearest frame of this package, of TRL or of transformers decides. Frames of this package's `utils` are passed
+    over, so that the function that called them is named.
+    """
     owner = ""
     frame = sys._getframe(2)
     while frame is not None:
@@ -87,7 +91,7 @@ def _caller() -> tuple[str, str]:
 
 
 def _bytes(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
-    """Bytes sent and got, as the operation moves them, without what a ring or a tree repeats."""
+    """Return the bytes that the operation sends and gets, without what a ring or tree algorithm would repeat."""
     rank, others = torch.distributed.get_rank(), torch.distributed.get_world_size() - 1
     first = args[0] if args else None
     if name == "all_gather":
@@ -104,7 +108,7 @@ def _bytes(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[in
         return (size, 0) if kwargs.get("src", args[1] if len(args) > 1 else 0) == rank else (0, size)
     if name == "all_reduce":
         return _size(first), _size(first)
-    return 0, 0  # barriers; nothing here calls the others
+    return 0, 0  # barriers; no code under test calls the other functions
 
 
 def _size(tensor: torch.Tensor) -> int:
@@ -119,8 +123,10 @@ def _pickled(value: Any) -> int:
 
 
 class Rewards:
-    """In a step's first round dead on the second half of the ranks, or `alone` in all groups but the first; in later
-    rounds dead nowhere."""
+    """A reward: in a step's first round the groups of the second half of the ranks are dead; in later rounds none are.
+
+    With `alone`, only the first group of rank 0 is live.
+    """
 
     __name__ = "digits"
 
@@ -137,7 +143,7 @@ class Rewards:
 
 
 class StepRewards(Rewards):
-    """The same, as the reward of each attempt's first step."""
+    """The same rewards as a reward of steps: one step per attempt, which earns the value. An empty text earns 0.0."""
 
     def __call__(self, completions: list[str], *args: Any, **columns: Any) -> list[Any]:
         values = super().__call__(completions, *args, **columns)
@@ -145,12 +151,12 @@ class StepRewards(Rewards):
 
 
 def rollout(prompts: list[str], trainer: Any) -> dict[str, Any]:
-    """Completions without chance, with an engine's log-probs."""
+    """Return scripted completions, with log-probs as an inference engine returns them."""
     output = tiny_models.scripted(prompts, trainer)
     return {**output, "logprobs": [[-1.0] * len(row) for row in output["completion_ids"]]}
 
 
-SMALL_GROUP = 3  # attempts; one such group does not divide among 2 ranks, nor among 4 or 8
+SMALL_GROUP = 3  # attempts; one group of 3 does not divide among 2, 4 or 8 ranks
 OFF: dict[str, Any] = {"trace_every": 0, "alarms": False}
 BELIEF: dict[str, Any] = {**OFF, "advantage_baseline": "belief", "scale_rewards": "prior"}
 DROP: dict[str, Any] = {"zero_variance_groups": "drop"}
@@ -159,7 +165,7 @@ CHOICE: dict[str, Any] = {"prompt_selection": "belief"}
 HEAD: dict[str, Any] = {"belief_head": "prompt", "belief_head_share": None}
 OWN = f"{Path(__file__).with_name('user_advantages.py')}"
 
-# Name of a mode -> its options. Only the modes that say so have traces and alarms.
+# Name of a mode -> its options. Traces and alarms are on by default, so all other modes turn them off (OFF).
 MODES: dict[str, dict[str, Any]] = {
     "TRL": {},
     "everything off": OFF,
@@ -190,7 +196,7 @@ MODES: dict[str, dict[str, Any]] = {
     "KL in the reward": {**OFF, "beta": 0.1, "kl_placement": "reward", "kl_estimator": "k1"},
     "vLLM checked": {**OFF, "vllm_check": True, "rollout": True},
 }
-# Modes that hold, between them, each collective of the others: what is true of these for more rows is true of all.
+# Together these modes make every collective that any mode makes, so only these are run with more rows.
 TOGETHER = (
     *("keep, traces, alarms, halt_on_alarm", "drop, rollout_func", "drop, one group live (filler)"),
     *("belief baseline and head", "prompt choice, belief baseline and head", "steps", "advantage function"),
@@ -199,7 +205,7 @@ TOGETHER = (
 
 
 class SecondStep(TrainerCallback):
-    """Counts the collectives of the second step, from its beginning to its log."""
+    """A callback that counts the collectives of the second step, from its begin to its log."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
@@ -220,7 +226,7 @@ def _prompts() -> Dataset:
 
 
 def trainer(folder: Path, mode: str, rows: int, **more: Any) -> Any:
-    """A trainer in this mode, with so many rows a rank."""
+    """Return a trainer in this mode, with `rows` rows a rank."""
     options = {**MODES[mode], "per_device_train_batch_size": rows, **more}
     alone = options.get("num_generations") == SMALL_GROUP
     if alone:
@@ -230,14 +236,14 @@ def trainer(folder: Path, mode: str, rows: int, **more: Any) -> Any:
     reward = StepRewards() if "step_reward_credit" in options else Rewards(alone)
     cls = GRPOTrainer if mode == "TRL" else GRPOPlusTrainer
     made = tiny_models.trainer(folder, reward, cls, data=_prompts(), extra=extra, **options)
-    if checks:  # what TRL does with the log-probs of an engine, without one
+    if checks:  # TRL takes the log-probs of `rollout` for those of vLLM; no engine runs
         made.use_vllm, made._last_loaded_step, made._vllm_check._every = True, -1, 1
         made.vllm_generation = SimpleNamespace(sync_weights=lambda: None)
     return made
 
 
 def of_one_batch(folder: Path, mode: str, rows: int) -> list[Call]:
-    """The collectives of one generation batch, which is used for one optimizer step."""
+    """Return the collectives of one generation batch, which is used for one optimizer step."""
     second = SecondStep()
     made = trainer(folder, mode, rows, max_steps=2)
     made.add_callback(second)
@@ -246,7 +252,7 @@ def of_one_batch(folder: Path, mode: str, rows: int) -> list[Call]:
 
 
 def summary(calls: list[Call]) -> dict[str, Any]:
-    """Plain data: for each owner the number of collectives by kind, by the function that asks, and the bytes."""
+    """Return plain data: for each owner the number of collectives by kind and by calling function, and the bytes."""
     return {
         owner: {
             "kinds": dict(Counter(call.kind for call in calls if call.owner == owner)),

@@ -1,8 +1,9 @@
-"""What TRL's documentation of GRPO names, in each of this package's modes: one table, from which come the tests of
-tests/trainer/test_compatibility_matrix.py and docs/what_works.md (`make what-works` writes it anew).
+"""The table of the features that TRL's documentation of GRPO names, against the modes of this package.
 
-To add a row: a `Feature` in `FEATURES`. Where a mode refuses it, a line in `REFUSED`; where it has nothing to act on,
-in `IDLE`. What takes more than two steps in process is in `ELSEWHERE`, by the tests that prove it in each mode.
+tests/trainer/test_compatibility_matrix.py tests each cell, and `make what-works` writes docs/what_works.md from the
+table. To add a row, add a `Feature` to `FEATURES`. If a mode refuses the feature, add a line to `REFUSED`. If the
+feature has nothing to act on in a mode, add a line to `IDLE`. A feature that a short run in this process cannot show
+goes into `ELSEWHERE`, with the test that proves it in each mode.
 """
 
 from collections.abc import Iterable, Mapping
@@ -69,7 +70,7 @@ from vision_models import SPECIAL
 
 PAGE = Path(__file__).parents[2] / "docs" / "what_works.md"
 
-# -- modes of ours
+# -- modes of this package
 
 FILTER = {"filter_metric": "half_dead"}
 KL = {"beta": 0.1}
@@ -98,7 +99,8 @@ MODES = {
 # -- the table
 
 
-# Two steps on one batch of two micro-batches each: ratios differ from 1, and so do the normalisers.
+# Two steps on one generation batch, of two micro-batches each. In the second step the ratios of log-probs are not 1.
+# The normalisers of the losses differ too.
 LATER = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "num_iterations": 2}
 UNCLIPPED = {**LATER, "epsilon": 0.99, "epsilon_high": 9.0}
 FOUR_GROUPS = {"per_device_train_batch_size": 16}
@@ -290,7 +292,7 @@ ALL = {key: feature for rows in FEATURES.values() for key, feature in rows.items
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """A row that other tests prove: `file::test` by mode, in tests/; and why it was not run in the others."""
+    """A row that other tests prove: mode -> `file::test` in tests/, and why it was not run in the other modes."""
 
     name: str
     proofs: Mapping[str, str] = field(default_factory=dict)
@@ -365,7 +367,7 @@ ELSEWHERE = {
     ],
 }
 
-# (feature, mode) -> a piece of the refusal.
+# (feature, mode) -> a part of the error message.
 REFUSED: dict[tuple[str, str], str] = {
     ("scale_batch", "advantage_estimator"): "which makes the advantages in the place of a baseline and a scale",
     ("scale_none", "advantage_estimator"): "which makes the advantages in the place of a baseline and a scale",
@@ -376,7 +378,7 @@ REFUSED: dict[tuple[str, str], str] = {
     ): "there is no total reward to subtract the KL from when each reward function is normalised by itself",
     ("stream", "resample"): "needs a map-style dataset to draw other prompts from",
 }
-# (feature, mode) -> why the model is the same without it.
+# (feature, mode) -> why the trained model is the same without the feature.
 IDLE: dict[tuple[str, str], str] = {
     ("bias_correction", "kl_in_reward"): "KL in the reward puts no KL into the loss",
     ("shuffle", "belief"): "choice draws its pools from shuffled rows anyway",
@@ -403,7 +405,7 @@ effect. For a feature that is about speed or memory it asserts that the trained 
 
 
 def page() -> str:
-    """docs/what_works.md."""
+    """Return the text of docs/what_works.md."""
     why = list(dict.fromkeys([*REFUSED.values(), *IDLE.values()]))
 
     def cell(key: str, mode: str) -> str:

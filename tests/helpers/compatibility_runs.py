@@ -1,5 +1,5 @@
-"""A run of one feature of TRL's in one mode of this package: two steps of a tiny model, and what shows that either had
-its effect. What there is of both is in compatibility_matrix.py.
+"""Runs of one feature of TRL in one mode of this package: a few steps of a tiny model, and the checks that both the
+feature and the mode had their effect. compatibility_matrix.py lists the features and the modes.
 """
 
 import asyncio
@@ -43,8 +43,11 @@ Options = Mapping[str, Any]
 
 @dataclass
 class Run:
-    """A run and what is looked at of it. `without` gives the weights that the same mode ends with without the feature;
-    `seen` is what the feature's rewards noted, and how often the functions of `SPIED` were called."""
+    """A finished run, and what the checks read of it.
+
+    `without` returns the weights that the same mode ends with if the feature is off. `seen` holds what the feature's
+    rewards noted, and how often each function of `SPIED` was called.
+    """
 
     trainer: Any
     before: dict[str, torch.Tensor]
@@ -60,17 +63,20 @@ class Run:
         return tiny_models.logged(self.trainer, key)
 
     def batches(self) -> list[dict[str, torch.Tensor]]:
-        """The micro-batches of the generation batch that was trained on last."""
+        """Return the micro-batches of the last generation batch."""
         return [batch for batch in self.trainer._buffered_inputs if batch]
 
 
 def changes(run: Run) -> None:
-    """Another model came of it than of the run without it."""
+    """Assert that the feature changed the trained weights."""
     assert not tiny_models.same_weights(run.after, run.without())
 
 
 def changes_nothing(run: Run) -> None:
-    """The same model came of it, but for rounding: it is about memory or speed, or has nothing to act on."""
+    """Assert that the trained weights are those without the feature, up to rounding.
+
+    This is for features that save memory or time, or have nothing to act on.
+    """
     torch.testing.assert_close(run.after, run.without(), rtol=1e-4, atol=1e-5)
 
 
@@ -82,11 +88,11 @@ def micro_batches(count: int) -> Callable[[Run], None]:
 
 
 def logs(*names: str) -> Callable[[Run], None]:
-    """Each is logged, finite, and more than nothing is in it."""
+    """Return a check that each metric is logged, finite, and not always 0."""
 
     def check(run: Run) -> None:
         for name in names:
-            values = [value for value in run.logged(name) if value is not None]  # as TRL logs the mean of nothing
+            values = [value for value in run.logged(name) if value is not None]  # TRL logs the mean of nothing as None
             assert any(values), name
             assert all(map(math.isfinite, values)), name
 
@@ -101,12 +107,12 @@ def both(*checks: Callable[[Run], None]) -> Callable[[Run], None]:
     return check
 
 
-# -- modes of ours
+# -- modes of this package
 
 
 @dataclass(frozen=True)
 class Mode:
-    """How it is written in the docs, its options, and what shows that it was in effect."""
+    """A mode: its heading in docs/what_works.md, its options, and the check that it had its effect."""
 
     head: str
     options: Options
@@ -124,7 +130,11 @@ def resampled(run: Run) -> None:
 
 
 def believed(run: Run) -> None:
-    """Advantages about their group's mean would come to 0, as they do where all are normalised once more."""
+    """Assert that beliefs and the choice were logged, and that advantages do not sum to 0.
+
+    Advantages about their group's mean would sum to 0. They also do with `normalize_then_sum`, which normalises all
+    advantages of a batch once more.
+    """
     names = {name.partition("/")[0] for entry in run.trainer.state.log_history for name in entry}
     assert {"beliefs", "selection"} <= names
     total = abs(sum(batch["advantages"].sum().item() for batch in run.batches()))
@@ -143,12 +153,12 @@ def traced(run: Run) -> None:
 
 
 def own_advantages(rewards: torch.Tensor, weights: torch.Tensor, about: Any) -> torch.Tensor:
-    """Twice the rewards less their mean."""
+    """Return twice the difference between each total and its group's mean."""
     totals = (rewards * weights).nansum(dim=-1)
     return 2 * (totals - totals.mean(dim=1, keepdim=True))
 
 
-# Counted during a run: a module's names as the product's code asks for them.
+# Functions whose calls are counted during a run: (the module or class in which the package looks them up, name).
 SPIED = [(kl, "kl_to_go"), (kl, "penalty"), (AdvantageEstimator, "advantages")]
 
 
@@ -159,34 +169,34 @@ def called(name: str) -> Callable[[Run], None]:
     return check
 
 
-# -- what the runs are made of
+# -- rewards, data and models of the runs
 
 
 def half_dead(completions: list[Any], number: list[int], **kwargs: Any) -> list[float]:
-    """The share of digits for every other prompt, 0.3 for the others; of messages, of the last one."""
+    """Return the share of digits for prompts with an even number, else 0.3. Of messages, only the last one counts."""
     texts = [text if isinstance(text, str) else text[-1]["content"] for text in completions]
     return [0.3 if n % 2 else share for n, share in zip(number, tiny_models.digits(texts), strict=True)]
 
 
 def questions(count: int) -> datasets.Dataset:
-    """`tiny_models.prompts` as conversations."""
+    """Return `tiny_models.prompts` as conversations."""
     return tiny_models.prompts(count).map(lambda row: {"prompt": [{"role": "user", "content": row["prompt"]}]})
 
 
 @functools.cache
 def chatting_tokenizer() -> Any:
-    """The tiny one, with a chat template that takes an argument."""
+    """Return the tiny tokenizer with a chat template that takes the argument `brief`."""
     made = copy.deepcopy(tiny_models.tokenizer())
     made.chat_template = "{% if brief %}bb{% endif %}{% for m in messages %}{{ m['content'] }}{% endfor %}"
     return made
 
 
 class Models:
-    """Those that are loaded, each made once in `folder`."""
+    """The models that the runs load. Each is made once, in `folder`."""
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self.without: dict[Any, dict[str, torch.Tensor]] = {}  # weights of runs that others are compared with
+        self.without: dict[Any, dict[str, torch.Tensor]] = {}  # the trained weights of runs without a feature
 
     @functools.cached_property
     def plain(self) -> str:
@@ -227,8 +237,8 @@ class Models:
 
 @dataclass
 class Made:
-    """What a feature asks of the trainer, beyond options: the model (a path, or what loads it), more arguments, data,
-    rewards, and what is to be done with the trainer before and after it trains."""
+    """What a feature needs besides options: a model (a path, or a loaded model), more arguments of the trainer, data,
+    rewards, and functions to call with the trainer before and after training."""
 
     model: Any = None
     extra: dict[str, Any] = field(default_factory=dict)
@@ -243,8 +253,15 @@ Maker = Callable[[Models, dict[str, Any]], Made]
 
 @dataclass(frozen=True)
 class Feature:
-    """A row: how TRL's docs call it; its options; those of what it is compared with too (`beside`); what else the
-    trainer is given; what shows that it was in effect."""
+    """A row of the table.
+
+    Args:
+        name: how TRL's docs call the feature.
+        options: the options that turn it on.
+        beside: options of both the run with the feature and the run without it.
+        make: makes what the feature needs besides options.
+        check: asserts that the feature had its effect.
+    """
 
     name: str
     options: Options = field(default_factory=dict)
@@ -253,7 +270,7 @@ class Feature:
     check: Callable[[Run], None] = changes
 
 
-# -- rewards, as TRL's docs have them
+# -- rewards of the kinds in TRL's docs
 
 
 async def asynchronous(completions: list[str], **kwargs: Any) -> list[float]:
@@ -262,7 +279,7 @@ async def asynchronous(completions: list[str], **kwargs: Any) -> list[float]:
 
 
 def of_some(completions: list[str], number: list[int], **kwargs: Any) -> list[float | None]:
-    """For every other prompt, `None` for the rest."""
+    """Return a score for prompts with an even number, and `None` for the others."""
     return [None if n % 2 else text.count("b") / 6 for n, text in zip(number, completions, strict=True)]
 
 
@@ -340,7 +357,7 @@ EVALUATION = {"eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_
 
 
 def evaluated(sets: int = 1, before: int = 0) -> Callable[[Run], None]:
-    """Each of so many sets at every step, and so many times before the first."""
+    """Return a check that there were `sets` evaluations at each step, and `before` more before the first step."""
 
     def check(run: Run) -> None:
         values = run.logged("eval_reward")
@@ -351,7 +368,10 @@ def evaluated(sets: int = 1, before: int = 0) -> Callable[[Run], None]:
 
 
 def generated_in_evaluation(attempts: int) -> Callable[[Run], None]:
-    """So many for each prompt, as what was logged last tells: a run ends with an evaluation."""
+    """Return a check that the evaluation sampled so many attempts per prompt.
+
+    A run ends with an evaluation, so TRL's table of completions holds the evaluation's attempts.
+    """
 
     def check(run: Run) -> None:
         assert set(Counter(run.trainer._logs["prompt"]).values()) == {attempts}
@@ -359,11 +379,14 @@ def generated_in_evaluation(attempts: int) -> Callable[[Run], None]:
     return check
 
 
-# -- what samples
+# -- rollouts, tools, environments and images
 
 
 def is_rolled_out(models: Models, seen: dict[str, Any]) -> Made:
-    """Text between two parts of the policy's own, which is not trained on, and a column for the rewards."""
+    """Use a `rollout_func` that returns a column for the rewards, and an `env_mask`.
+
+    The mask keeps the first and the last token of a completion. Those between them count as the environment's.
+    """
 
     def rollout(prompts: list[str], trainer: Any) -> dict[str, Any]:
         drawn = tiny_models.scripted(prompts, trainer)
@@ -411,7 +434,10 @@ add_later.__name__ = "add"
 
 
 def calling(tool: Callable[..., Any]) -> Maker:
-    """A model that is made to call the tool in half of its attempts and then answers a digit."""
+    """Return a maker whose model calls the tool in half of its attempts, and ends each attempt with a digit.
+
+    A function stands in for the model's `generate`.
+    """
 
     def make(models: Models, seen: dict[str, Any]) -> Made:
         chance = random.Random(0)
@@ -441,7 +467,7 @@ def calling(tool: Callable[..., Any]) -> Maker:
 
 
 class Asker(caller.Adding):
-    """An environment with the tool, which scores what was added in it."""
+    """An environment with the tool `add`, whose reward grows with the sum of all that was added in it."""
 
     def reset(self, **row: Any) -> None:
         self.total = 0
@@ -469,7 +495,7 @@ def pictures_are_of_their_rows(run: Run) -> None:
 
 
 def tools_were_called(run: Run) -> None:
-    """And what they answered is masked, to the token."""
+    """Assert that tools were called, and that exactly the tokens of their answers are masked."""
     (batch,) = run.batches()
     logs("tools/call_frequency")(run)
     turn = r"\n<\|im_start\|>user\n<tool_response>.*?<\|im_start\|>assistant\n"
@@ -560,7 +586,7 @@ QUIET = {"trace_every": 0, "alarms": False, "shuffle_dataset": False, "max_steps
 
 
 def run(models: Models, feature: Feature, mode: Mode, folder: Path, with_it: bool = True) -> Run:
-    """Two steps; `with_it=False`: of what they are compared with."""
+    """Train a few steps with the feature in the mode. With `with_it=False`, train the run to compare with."""
     seen: Counter[str] = Counter()
     options = {**tiny_models.BASE, **QUIET, **mode.options, **feature.beside, "output_dir": str(folder)}
     options |= feature.options if with_it else {}

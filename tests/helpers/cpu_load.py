@@ -1,6 +1,7 @@
-"""A machine that is busy, made on one processor: processes that burn it, and others kept to it.
+"""A busy machine, simulated on one processor: some processes burn that processor, and others are pinned to it.
 
-Tests run in several processes at once: one that burns a processor waits for those that judge time, and they for it.
+Tests run in several processes at once. A test that burns a processor waits until no test that measures time runs, and
+a test that measures time waits until no test burns a processor.
 """
 
 import contextlib
@@ -11,8 +12,8 @@ import sys
 import tempfile
 
 
-# Starts so many at once and ends them when its input does, also where who holds it was killed (they would burn on).
-# Each is a session of its own: Linux may share by session.
+# Start so many burning processes, and end them when stdin closes. It also closes when the test's process is killed.
+# Each burning process has its own session, because Linux may divide processor time by session.
 BURN = """
 import os, signal, sys
 parent, pids = os.getpid(), []
@@ -31,9 +32,9 @@ for pid in pids:
     os.waitpid(pid, 0)
 """
 PROCESSOR = max(os.sched_getaffinity(0))
-MANY = 24  # leave less than a twentieth
+MANY = 24  # so many burning processes leave less than a twentieth of the processor to another process
 LOCK = open(os.path.join(tempfile.gettempdir(), f"burners-{os.getuid()}"), "w")  # noqa: SIM115
-wants = {"burn": 0, "quiet": 0}  # of this process, now
+wants = {"burn": 0, "quiet": 0}  # how many tests or fixtures of this process now want each
 
 
 def _lock():
@@ -52,13 +53,13 @@ def _wanting(what):
 
 
 def no_burners():
-    """None of another process, meanwhile."""
+    """Keep other processes from starting burners inside this context."""
     return _wanting("quiet")
 
 
 @contextlib.contextmanager
 def burners(count):
-    """So many processes that want all of `PROCESSOR`."""
+    """Run `count` processes that want all of `PROCESSOR`."""
     command, streams = [sys.executable, "-ISc", BURN, str(count)], dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
     keep = {"preexec_fn": lambda: os.sched_setaffinity(0, {PROCESSOR}), "start_new_session": True}
     with _wanting("burn"), subprocess.Popen(command, **streams, **keep) as starter:
@@ -67,7 +68,7 @@ def burners(count):
 
 
 def keep_there(zygote):
-    """Keep what a zygote forks from now on to `PROCESSOR`."""
+    """Pin the processes of a zygote to `PROCESSOR`. Processes that it forks later inherit that."""
     group = zygote._stop.peek()[2][0].pid
     for name in os.listdir("/proc"):
         with contextlib.suppress(OSError):

@@ -1,6 +1,7 @@
-"""Run by tests/process/test_distributed.py on two processes: `distributed_worker.py OUT SCENARIO...`.
+"""The script that tests/process/test_distributed.py runs on two processes: `distributed_worker.py OUT SCENARIO...`.
 
-Each scenario returns plain data; each rank writes what it got to OUT/<scenario>-<rank>.json, to be compared.
+Each scenario is a function that returns plain data. Each rank writes its result to OUT/<scenario>-<rank>.json, and the
+tests compare the ranks.
 """
 
 import functools
@@ -37,7 +38,8 @@ from trl_grpo_plus.utils.validation import ConfigError
 
 LOSS_TYPES = ["grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"]
 CASES = [(loss_type, with_kl) for loss_type in LOSS_TYPES for with_kl in (False, True)]
-# Each way in which a loss is scaled over the processes; the others are for where all tests are run.
+# One case for each way in which a loss is scaled over the processes. With REST in the environment the worker runs the
+# other cases instead.
 OFTEN = [("grpo", True), ("dr_grpo", True), ("dapo", False), ("dapo", True), ("bnpo", True)]
 CASES = [case for case in CASES if (case in OFTEN) == ("REST" not in os.environ)]
 RESAMPLE = {"zero_variance_groups": "resample", "max_resample_rounds": 2, "max_steps": 4}
@@ -71,7 +73,7 @@ def world(folder):
 
 
 def each_case(compare, beta, **options):
-    """What comes of each case, by its name."""
+    """Return the result of `compare` for each case, by the case's name."""
     cases = {f"{loss} {with_kl}": {"loss_type": loss, "beta": beta * with_kl} for loss, with_kl in CASES}
     return {name: compare(**options, **case) for name, case in cases.items()}
 
@@ -85,7 +87,7 @@ def parity(folder):
 
 
 def attached(folder):
-    """TRL's trainer, alone and attached, with an alarm that ends the training on both ranks."""
+    """Run TRL's trainer alone, then with `attach`, then with `attach` and an alarm that ends the run on both ranks."""
     options = {"cls": GRPOTrainer, "beta": 0.1, "num_iterations": 2, "max_steps": 4}
     alone = result(train(folder / "alone", **options))
     watched = tiny_models.trainer(folder / "watched", tiny_models.digits, **options)
@@ -98,7 +100,14 @@ def attached(folder):
 
 
 def distances(folder, reward, rows, alone, alone_rows, own=None, **options):
-    """From dropping groups, so many rows a rank and with options of our `own`, to TRL on the live prompts alone."""
+    """Return how far training with dropped groups ends from TRL's training on the live prompts alone.
+
+    Args:
+        rows: rows per rank where groups are dropped.
+        alone: the live prompts, which TRL trains on.
+        alone_rows: rows per rank for TRL.
+        own: options of this package. By default dead groups are dropped.
+    """
     options = {**tiny_models.EXACT, **options}
     own = {"zero_variance_groups": "drop", **(own or {})}
     ours = train(folder, reward, per_device_train_batch_size=rows, **own, **options)
@@ -115,21 +124,24 @@ def distances(folder, reward, rows, alone, alone_rows, own=None, **options):
 
 
 def drop(folder):
-    """4 groups of 4 on 2 ranks, 2 of them live."""
+    """Compare dropping with TRL: 4 groups of 4 attempts on 2 ranks, 2 of the groups live."""
     live = tiny_models.prompts(40).filter(lambda row: row["number"] % 4 < 2)
     return each_case(functools.partial(distances, folder, tiny_models.half_dead, 8, live, 4), 0.5)
 
 
 def filler_distances(folder):
-    """4 groups of 3, one live: its 3 rows do not divide between 2 ranks, so a dead group stays on, masked."""
+    """Return the comparison for 4 groups of 3 attempts, one of them live.
+
+    The 3 live rows do not divide between 2 ranks, so a dead group stays as masked filler.
+    """
     live = tiny_models.prompts(40).filter(lambda row: row["number"] % 4 == 0)
-    # TRL cannot split one group of 3 between 2 ranks: each gets the whole group of its own copy.
+    # TRL cannot split one group of 3 rows between 2 ranks. So each prompt is there twice, and each rank gets a group.
     twice = live.select([i for i in range(len(live)) for _ in range(2)])
     return functools.partial(distances, folder, tiny_models.one_live_in_four, 6, twice, 3, num_generations=3)
 
 
 def environments(folder):
-    """Dropping, 4 groups of 4 on 2 ranks of which 2 live, against TRL on these alone; and resampling."""
+    """Compare dropping with TRL in environments: 4 groups of 4 attempts on 2 ranks, 2 of them live. Then resample."""
     policy = os.environ["POLICY"]
     mine, alone, again = (
         tool_models.World(dead) for dead in (lambda n: n % 4 > 1, lambda n: False, lambda n: n % 4 > 1)
@@ -151,13 +163,16 @@ def environments(folder):
 
 
 def pictures(folder):
-    """Dropping against TRL, as `environments`, with no chance; and resampling as it is sampled."""
+    """Compare dropping with TRL on scripted completions of prompts with pictures. Then resample with real sampling.
+
+    At last drop groups such that one rank is left with text and the other with pictures.
+    """
     distance = vision_models.distance(folder, "qwen2.5-vl", rows=8, alone=4)
     options = {**RESAMPLE, "max_steps": 2, "max_resample_rounds": 8, "per_device_train_batch_size": 6}
     resampled = vision_models.trained(folder, "qwen2.5-vl", vision_models.some_dead, **options)
     rows = vision_models.kept(resampled, "qwen2.5-vl")
     wrong = vision_models.wrong(rows, "qwen2.5-vl")
-    # The live groups of rank 0 are of text alone, those of rank 1 of pictures.
+    # The live groups of rank 0 have no pictures, and those of rank 1 have one each.
     mixed = vision_models.questions(30, lambda number: number % 4 > 1)
     options = {"data": mixed, "shuffle_dataset": False, "max_steps": 2, "per_device_train_batch_size": 8}
     options |= {"trace_every": 1, "trace_thumbnails": 8}
@@ -173,8 +188,10 @@ def filler(folder):
 
 
 def filler_entropy(folder):
-    """As `filler`, with an entropy bonus; the live rows are all on one rank. And the coefficient over steps of which
-    some hold nothing but filler, on all ranks."""
+    """Run `filler` with an entropy bonus. Then adapt the bonus's coefficient over steps, some of them all filler.
+
+    In the second run a step has 2 rows a rank, and one group in eight is live.
+    """
     compare = filler_distances(folder)
     losses = dict.fromkeys(loss_type for loss_type, _ in CASES)
     alone = {loss_type: compare(loss_type=loss_type, entropy_coef=0.5) for loss_type in losses}
@@ -192,7 +209,7 @@ def filler_entropy(folder):
 
 
 class CountingReward:
-    """Dead for two prompts in three; remembers each call's prompts."""
+    """A reward that is the same for all attempts of dead prompts, and that remembers the prompts of each call."""
 
     __name__ = "counting"
 
@@ -207,7 +224,7 @@ class CountingReward:
 
 
 def resample(folder, dead=lambda n: n % 3 > 0, **options):
-    """3 groups of 4 on 2 ranks of 6 rows: the middle group lies on both."""
+    """Resample with 3 groups of 4 attempts on 2 ranks of 6 rows: the middle group lies on both ranks."""
     reward = CountingReward(dead)
     options = {"per_device_train_batch_size": 6, **RESAMPLE, **options}
     trained = train(folder, reward, **options)
@@ -216,7 +233,7 @@ def resample(folder, dead=lambda n: n % 3 > 0, **options):
 
 
 def kept(trained):
-    """What a belief head has read, and may read next."""
+    """Return the state of the cache in which a belief head keeps prompt states."""
     memory = trained._prompts.memory
     known = memory.state_dict()["states"].get("prompts", {}) if memory else {}
     return {name: value.tolist() if torch.is_tensor(value) else value for name, value in known.items()}
@@ -227,7 +244,10 @@ def resample_iterations(folder):
 
 
 def set_column(folder):
-    """A column that each process writes in an order of its own. 10 prompts, up to 9 a step: most drawn were seen."""
+    """Resample rows with a column of sets, which each process prints in another order.
+
+    There are 10 prompts and up to 9 in a step, so that most prompts of a later round were seen before.
+    """
     data = tiny_models.prompts(10).with_transform(
         lambda rows: {**rows, "tags": [{f"{n}", *"abc"} for n in rows["number"]]}
     )
@@ -235,7 +255,7 @@ def set_column(folder):
 
 
 class Picture:
-    """Known by its address alone."""
+    """An object whose text (`repr`) holds its address in memory, which differs between processes."""
 
 
 def object_column(folder):
@@ -250,8 +270,11 @@ def drop_straddling(folder):
 
 
 def brought_by_one_rank(folder):
-    """A `rollout_func` that brings an environment's mask and log-probs on rank 1 only, whose completions begin with a
-    "b". The first of four groups is dead, so that rows of rank 1 move to rank 0."""
+    """Drop groups of a `rollout_func` that returns an `env_mask` and log-probs on rank 1 only.
+
+    The completions of rank 1 begin with "b", those of rank 0 with "a". The first of four groups is dead, so that rows
+    of rank 1 move to rank 0.
+    """
     letter = tiny_models.tokenizer().convert_tokens_to_ids("ab"[PartialState().process_index])
 
     def rollout(prompts, trainer):
@@ -264,7 +287,7 @@ def brought_by_one_rank(folder):
 
     options = {"zero_variance_groups": "drop", "shuffle_dataset": False, "extra": {"rollout_func": rollout}}
     trained = tiny_models.trainer(folder, CountingReward(lambda n: n % 4 == 0), **options, max_steps=2)
-    if tiny_models.KNOWS_NAN:  # what TRL does with the log-probs of an engine, without one
+    if tiny_models.KNOWS_NAN:  # TRL takes the log-probs of `rollout` for those of vLLM; no engine runs
         trained.use_vllm, trained._last_loaded_step = True, -1
         trained.vllm_generation = SimpleNamespace(sync_weights=lambda: None)
     trained.train()
@@ -281,12 +304,12 @@ def brought_by_one_rank(folder):
 
 
 def one_rank_all_dead(folder):
-    """Without shuffling rank 0 begins each batch with dead groups only, rank 1 with live ones."""
+    """Resample without shuffling: in each first round all groups of rank 0 are dead, and all of rank 1 are live."""
     return resample(folder, dead=lambda n: n % 4 < 2, shuffle_dataset=False, per_device_train_batch_size=8)
 
 
 def logs_on_one_rank(folder):
-    """A reward that calls log_extra on rank 0 only."""
+    """Train with a reward that calls `log_extra` on rank 0 only."""
 
     def reward(completions, prompts, number, log_extra, **kwargs):
         if PartialState().process_index == 0:
@@ -298,8 +321,10 @@ def logs_on_one_rank(folder):
 
 
 def cut_off(prompts, trainer):
-    """As `tiny_models.scripted`; at every other prompt all attempts run into the limit, elsewhere those on the first
-    rank."""
+    """Return `tiny_models.scripted`, with truncated completions.
+
+    For prompts with an odd number all attempts are truncated. For the others, only those on the first rank are.
+    """
     sampled = tiny_models.scripted(prompts, trainer)
     for prompt, ids in zip(prompts, sampled["completion_ids"], strict=True):
         if int(prompt[:2]) % 2 or trainer.accelerator.process_index == 0:
@@ -308,7 +333,10 @@ def cut_off(prompts, trainer):
 
 
 def truncated(folder):
-    """3 groups of 4 on 2 ranks: the middle one lies on both, and on one of them nothing of it is trained on."""
+    """Drop truncated groups of 3 groups of 4 attempts on 2 ranks.
+
+    The middle group lies on both ranks, and its rows on the first rank are all truncated.
+    """
     options = {"per_device_train_batch_size": 6, "mask_truncated_completions": True, "zero_variance_groups": "drop"}
     trained = train(folder, **{**tiny_models.EXACT, **options, "extra": {"rollout_func": cut_off}, "max_steps": 4})
     return result(trained, truncated=tiny_models.logged(trained, "groups/truncated"))
@@ -320,7 +348,7 @@ def beliefs(folder):
 
 
 def streamed(folder, rows, **options):
-    """3 groups of 4 on 2 ranks of 6 rows: the middle group lies on both."""
+    """Train on a stream, with 3 groups of 4 attempts on 2 ranks of 6 rows: the middle group lies on both ranks."""
     options |= {
         "advantage_baseline": "belief",
         "scale_rewards": "prior",
@@ -335,12 +363,12 @@ def streamed(folder, rows, **options):
 
 
 def ahead(folder):
-    """Windows of 9, 9 and 7 rows, then of the next pass."""
+    """Choose prompts of a stream that is read ahead: in windows of 9, 9 and 7 rows, then rows of the next pass."""
     return streamed(folder, 25, prompt_selection="belief", selection_pool=3)
 
 
 def behind(folder):
-    """TRL's own rows are remembered."""
+    """Keep beliefs about the rows of a stream that TRL itself deals."""
     return streamed(folder, 30)
 
 
@@ -348,13 +376,16 @@ OWN = Path(__file__).with_name("user_advantages.py")
 
 
 def estimated(folder):
-    """Advantages of tokens, which draw at random; the ranks' completions are not of one length."""
+    """Resample with an advantage function that draws random numbers and returns advantages of tokens.
+
+    The longest completion has not the same length on both ranks.
+    """
     options = {"advantage_estimator": {"name": f"{OWN}:ramp", "args": {"noise": 0.5}}, "num_iterations": 2}
     return resample(folder, **options)
 
 
 def columns(folder):
-    """A baseline that reads a column; the middle one of three groups lies on both ranks, and rows move."""
+    """Resample with a baseline that reads a column. The middle one of 3 groups lies on both ranks, and rows move."""
     data = tiny_models.prompts(30).map(lambda row: {"expected": row["number"] / 30})
     options = {"advantage_baseline": f"{OWN}:less_expected", "scale_rewards": "none", "data": data}
     trained = train(folder, tiny_models.half_dead, per_device_train_batch_size=6, **RESAMPLE, **options)
@@ -365,13 +396,16 @@ def columns(folder):
 
 
 def entropies(folder):
-    """What is all right or all wrong stays, and learns by the policy's entropies, which each rank has for its rows."""
+    """Resample with `zvp`, which keeps groups that are all good or all bad, and weighs tokens by their entropies.
+
+    Each rank has the entropies of its own rows.
+    """
     options = {"advantage_estimator": "zvp", "filtered_verdicts": ["tied", "unscored", "truncated"]}
     return resample(folder, **options, failed_reward=0.3, solved_reward=1.1)
 
 
 def estimated_alone(folder):
-    """As `filler`, with a function's own advantages of tokens, which are TRL's."""
+    """Run `filler` with an advantage function that returns TRL's advantages for each token."""
     compare = filler_distances(folder)
     own = {"advantage_estimator": f"{OWN}:like_grpo"}
     return {loss_type: compare(loss_type=loss_type, own=own) for loss_type in ("dapo", "grpo")}
@@ -393,7 +427,7 @@ def kl_to_go(folder):
 
 
 def steps_of_characters(completions, number, **kwargs):
-    """A step a character, right where it is a digit; of most prompts all are alike."""
+    """Return one step per character. A digit earns 1.0, and for two prompts in three every character earns 0.3."""
     return [
         [Step(i + 1, 0.3 if n % 3 else float(c.isdigit())) for i, c in enumerate(text)] or 0.0
         for text, n in zip(completions, number, strict=True)
@@ -401,8 +435,11 @@ def steps_of_characters(completions, number, **kwargs):
 
 
 def steps(folder):
-    """3 groups of 4 on 2 ranks, of which one lies on both; fresh groups move between them. And what one rank's text
-    has no tokens for stops both."""
+    """Resample with rewards of steps: 3 groups of 4 attempts on 2 ranks. Resume that run. Then start one that fails.
+
+    One group lies on both ranks, and the groups of later rounds move between ranks. The last run fails because the
+    text of the second rank does not match its tokens.
+    """
     options = {"per_device_train_batch_size": 6, **RESAMPLE, "step_reward_credit": "to_go", "num_iterations": 2}
     options |= {"save_strategy": "steps", "save_steps": 3}
     trained = train(folder, steps_of_characters, **options)
@@ -428,7 +465,10 @@ def fallback_raise(folder):
 
 
 def held_by_another(folder):
-    """As by another run: the second rank, which is not asked, has the lock of the folder; then it gives it back."""
+    """Train in a folder whose lock the second rank's process holds, as another run would. Then give it back and train.
+
+    Only the first rank takes the lock of a run, so the second rank's process stands for another run.
+    """
     path, alone = folder.resolve() / "run" / folder_lock.FILE, PartialState().process_index == 1
     if alone:
         folder_lock._take(path)
@@ -441,7 +481,7 @@ def held_by_another(folder):
 
 
 def nonfinite(folder):
-    """The second rank's loss alone is not finite, its gradient is; then its state in the checkpoint is damaged."""
+    """Train until the second rank's loss, not its gradient, is infinite. Then damage its saved state and resume."""
     compute = GRPOTrainer._compute_loss
 
     def broken(self, model, inputs):
@@ -468,7 +508,7 @@ def nonfinite(folder):
 
 
 def resuming_with(state, folder, options):
-    """What is said where the second rank's state is this."""
+    """Save `state` as the second rank's state, resume, and return the error message."""
     PartialState().wait_for_everyone()
     if PartialState().process_index == 1:
         torch.save(state, folder / "run" / "checkpoint-3" / "grpo_plus_state_1.pt")
@@ -481,7 +521,7 @@ def resuming_with(state, folder, options):
 
 
 def nonfinite_groups(folder):
-    """Of one group the log-probs in the loss are NaN; it lies on the second rank, whose text it is."""
+    """Make the log-probs of one group NaN in the loss. The group lies on the second rank."""
     forward = GRPOTrainer._get_per_token_logps_and_entropies
 
     def broken(self, model, input_ids, *args, **kwargs):
@@ -494,7 +534,10 @@ def nonfinite_groups(folder):
 
 
 def saved_by_one_rank(folder):
-    """The second rank's state has no room; then one that was saved by a run of one process lies beside a leftover."""
+    """Fail to save the second rank's state, as on a full disk. Then resume from states of different runs.
+
+    The first rank's state then claims to be of a run with one process, and the second rank's is left over.
+    """
     options = {"save_strategy": "steps", "save_steps": 1, "max_steps": 3, "steps_per_generation": 4}
     options |= {"gradient_accumulation_steps": 1, "save_only_model": False}
     options |= {"beta": 0.1, "kl_target": 0.05, "scale_rewards": "running"}
@@ -528,7 +571,7 @@ def saved_by_one_rank(folder):
 
 
 class Exhausted:
-    """A stream that deals once."""
+    """A stream that deals one batch, and then raises."""
 
     def __init__(self, train_set, seed):
         self.rows = list(range(4))
@@ -552,28 +595,28 @@ class Exhausted:
 
 
 class Unteachable(Exhausted):
-    """A stream that learns from nothing."""
+    """A stream whose `observe` raises."""
 
     def observe(self, rows, rewards, verdicts):
         raise RuntimeError("nothing can be learnt from these rows")
 
 
 class Unsavable(Exhausted):
-    """A stream whose state cannot be had."""
+    """A stream whose `state_dict` raises."""
 
     def state_dict(self):
         raise RuntimeError("this stream is of the moment")
 
 
 class FromBehind(Exhausted):
-    """A stream that counts rows from the end."""
+    """A stream that deals negative row indices."""
 
     def take(self, *asked, **more):
         return [row - 4 for row in super().take(*asked, **more)]
 
 
 class Unloadable(Exhausted):
-    """A stream whose state no checkpoint can hold."""
+    """A stream whose state holds an object that a checkpoint cannot hold."""
 
     def state_dict(self):
         return {"rows": np.array(self.rows)}
@@ -597,14 +640,14 @@ def stream_fails(folder):
 
 
 def out_of_reach(row):
-    """A row that the second rank cannot read, beyond those that the first batches would begin with."""
+    """Return the row, but raise on the second rank at row 8, which lies beyond the rows of a first batch."""
     if PartialState().process_index == 1 and row["number"] == 8:
         raise OSError("this row is out of reach")
     return row
 
 
 def unsendable(folder):
-    """Rows that no process can send to another. All that live are of the second rank, half of which are to move."""
+    """Drop groups whose rows cannot be pickled. All live groups are on the second rank, and half of them must move."""
     data = tiny_models.prompts(30).with_transform(
         lambda rows: {**rows, "lock": [threading.Lock() for _ in rows["number"]]}
     )
@@ -614,7 +657,7 @@ def unsendable(folder):
 
 
 def rollout_fails(folder):
-    """A `rollout_func` that returns too few completions, too many or none at all, on the second rank alone."""
+    """Train with a `rollout_func` that, on the second rank only, returns too few or too many rows, or raises."""
 
     def uneven(more, prompts, trainer):
         output = tiny_models.scripted(prompts, trainer)
@@ -644,12 +687,12 @@ def infinite_on_one_rank(completions, **kwargs):
 
 
 def reward_fails(folder):
-    """On one rank alone; the other one is in the midst of its batch."""
+    """Train with rewards that fail on the second rank only, while the first rank goes on with its batch."""
     return {reward.__name__: failing(folder, reward) for reward in (fails_on_one_rank, infinite_on_one_rank)}
 
 
 def outcomes(folder):
-    """A reward in workers, where prompt 3 hangs: on one rank or the other, and both log the same rate."""
+    """Train with a reward in workers that hangs on prompt 3, which lies on one rank. Return the logged timeouts."""
     judge = {"name": f"{Path(__file__).with_name('user_rewards.py')}:hangs_on_one", "timeout": 0.5}
     options = {"data": tiny_models.prompts(6), "per_device_train_batch_size": 12, "max_steps": 1}
     trained = train(folder, [tiny_models.digits, judge], **options)
@@ -671,7 +714,7 @@ def traces(folder, rows=8, modes=tuple(TRACED_MODES)):
 
 
 def collectives(folder):
-    """The collectives of one generation batch: in each mode, and where all are used also with twice the rows."""
+    """Count the collectives of one generation batch in each mode, and with twice the rows in the `TOGETHER` modes."""
 
     def of(mode, rows):
         return ledger.summary(ledger.of_one_batch(folder, mode, rows))
@@ -682,13 +725,13 @@ def collectives(folder):
     }
 
 
-# An epoch is 4 steps of 2 generation batches: the checkpoint lies in the second epoch, in the midst of a batch.
+# An epoch is 4 steps of 2 generation batches. So the checkpoint of step 5 lies in the second epoch, within a batch.
 LONG = {**RESAMPLE, "max_steps": 9, "save_strategy": "steps", "save_steps": 5, "steps_per_generation": 2}
 LONG |= {"per_device_train_batch_size": 6, "data": tiny_models.prompts(13)}
 
 
 class KillAt(TrainerCallback):
-    """The hardest stop there is, on the last rank first, once the first has written what was sampled."""
+    """A callback that kills the second rank with SIGKILL, once the first rank has written its traces."""
 
     def __init__(self, step, recorder):
         self.step, self.recorder = step, recorder
@@ -720,12 +763,12 @@ def resumed(folder):
 
 
 def resumed_elsewhere(folder):
-    """On a machine that has the first process's files only: the batch in flight is generated anew, by both."""
+    """Resume where only the first process's files exist. Both processes generate the batch in flight anew."""
     return resumed(folder)
 
 
 def main():
-    gc.freeze()  # as in conftest.py
+    gc.freeze()  # see `pytest_collection_finish` in conftest.py
     out, names = Path(sys.argv[1]), sys.argv[2:]
     state = PartialState(cpu=True)
     for name in names:

@@ -1,4 +1,4 @@
-"""What the properties of the engine's pure functions are tried on."""
+"""Hypothesis strategies for property tests of this package's pure functions."""
 
 import math
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 
 NAN = math.nan
-# All of them rounded in binary, so that a mean of equal ones need not be one of them.
+# Binary floats round these values, so that the mean of equal values may differ from the value.
 NON_DYADIC = [0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.45, 0.6, 0.7, 0.8, 0.9, 0.95, 1 / 3, 2 / 3, 1.1, 1.3, -0.1, 100.1]
 tried = settings(max_examples=25, deadline=None, derandomize=True, database=None)
 
@@ -20,7 +20,7 @@ sizes = st.integers(2, 9)
 
 
 def groups(score=in_unit, size=sizes, most=4):
-    """Rewards, (P, G), in float64."""
+    """Return a strategy for rewards of up to `most` groups: (P, G), float64."""
     return size.flatmap(
         lambda g: st.lists(st.lists(score, min_size=g, max_size=g), min_size=1, max_size=most).map(
             lambda rows: torch.tensor(rows, dtype=torch.float64)
@@ -30,7 +30,7 @@ def groups(score=in_unit, size=sizes, most=4):
 
 @st.composite
 def tied(draw, size=sizes):
-    """One group whose rewards are alike up to 9e-7."""
+    """Draw one group whose rewards differ by at most 9e-7."""
     level, jitter = draw(st.sampled_from(NON_DYADIC)), st.one_of(st.just(0.0), st.floats(0.0, 9e-7))
     g = draw(size)
     return torch.tensor([[level + d for d in draw(st.lists(jitter, min_size=g, max_size=g))]], dtype=torch.float64)

@@ -1,7 +1,7 @@
-"""Mistakes that users make in a recipe, each one change to a recipe that is right, and what they must be told.
+"""Mistakes that users make in a recipe, and what the error message must say. Each changes one thing in a right recipe.
 
-`tests/launch/test_mistakes.py` makes them in this process, `benchmarks/mistakes.py` on the real command line, with
-a clock.
+`tests/launch/test_mistakes.py` tries them in its own process. `benchmarks/mistakes.py` tries them on the command line
+and measures the time until the message comes.
 """
 
 import json
@@ -47,7 +47,7 @@ def odd(completion, answer):
 
 
 def mixture(*files: Any, path: str = "json", **keys: Any) -> dict[str, Any]:
-    """Keys of a recipe with TRL's mixture of these files."""
+    """Return the keys of a recipe whose data is TRL's mixture of these files."""
     return {"dataset_name": ..., "datasets": [{"path": path, "data_files": f, **keys} for f in files or (None,)]}
 
 
@@ -56,18 +56,18 @@ BELIEF = {"advantage_baseline": "belief", "scale_rewards": "prior"}
 
 @dataclass(frozen=True)
 class Mistake:
-    """One.
+    """One mistake.
 
     Args:
-        name (`str`): what it is.
-        says (`tuple[str, ...]`): what the refusal must say: the value, what is allowed or near it, the fix.
-        keys (`dict[str, Any]`): of the recipe that differ; `...` takes one out.
-        options (`tuple[str, ...]`): of the command line.
-        recipe (`str`): what is named on it.
+        name (`str`): what the mistake is.
+        says (`tuple[str, ...]`): parts of the error message: the value, what is allowed or similar, and the fix.
+        keys (`dict[str, Any]`): keys of the recipe that differ from `RIGHT`; `...` removes a key.
+        options (`tuple[str, ...]`): options on the command line.
+        recipe (`str`): the recipe that the command line names.
         text (`str`, *optional*): the whole YAML, in place of `keys`.
-        by (`str`): who refuses it before a model is loaded, besides `check`: "run", before anything is launched;
-            "script", which `run` launches; "": only `check`.
-        status (`int`): `check`'s; 0 where another machine may have what this one lacks.
+        by (`str`): what refuses the mistake before a model is loaded, besides `check`: "run" refuses it before the
+            launch; "script", the launched script, refuses it; "": only `check` does.
+        status (`int`): exit status of `check`. It is 0 if another machine may have what this machine lacks.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Mistake:
     status: int = 1
 
     def write(self, folder: Path) -> None:
-        """The YAML."""
+        """Write the recipe to `folder`/my_run.yaml."""
         keys = {name: value for name, value in {**RIGHT, **self.keys}.items() if value is not ...}
         folder.joinpath("my_run.yaml").write_text(yaml.safe_dump(keys) if self.text is None else self.text)
 
@@ -338,7 +338,7 @@ MISTAKES = (
 
 
 def make_place(folder: Path) -> None:
-    """What the right recipe names, and what some of the wrong ones do."""
+    """Write the files that the right recipe and the wrong recipes name."""
     from tiny_models import model_path, tokenizer
 
     Path(model_path(folder)).rename(folder / "model")
@@ -359,7 +359,7 @@ def make_place(folder: Path) -> None:
 
 
 def write_broken(folder: Path) -> None:
-    """Data that cannot be read, or trained on."""
+    """Write data files that cannot be read or cannot be trained on."""
     right = [{"prompt": f"{i}+0=", "answer": str(i)} for i in range(6)]
     write_rows(folder / "broken.jsonl", right)
     whole = (folder / "broken.jsonl").read_text()
@@ -378,5 +378,5 @@ def write_broken(folder: Path) -> None:
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
-    """As JSON lines."""
+    """Write rows as JSON lines."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))

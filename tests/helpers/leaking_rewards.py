@@ -1,4 +1,4 @@
-"""Rewards whose samples leave something behind in their worker."""
+"""Rewards that change the state of their worker process and leave it changed."""
 
 import builtins
 import gc
@@ -26,7 +26,7 @@ def soft(name, most):
     resource.setrlimit(limit, (most, resource.getrlimit(limit)[1]))
 
 
-# What a sample leaves of this process's state, by its completion.
+# completion -> the change that the reward makes to the state of its process.
 LEAVE = {
     "nothing": lambda: None,
     "the working directory": lambda: os.chdir("/"),
@@ -60,7 +60,7 @@ LEAVE = {
 
 
 def now():
-    """The state of this process, in words."""
+    """Return the state of this process: folder, environment, signal handlers, limits, modules and so on."""
     return {
         "folder": os.getcwd(),
         "umask": [os.umask(os.umask(0)) for _ in "x"],
@@ -88,7 +88,7 @@ AT_FIRST = now()
 
 
 def state(completions):
-    """1.0, if all is as it was at first; then it leaves what the completion names."""
+    """Fail if the state of this process differs from the first one. Then make the change that the completion names."""
     found = now()
     changed = [name for name in found if found[name] != AT_FIRST[name]]
     if changed:
@@ -98,7 +98,7 @@ def state(completions):
 
 
 def running(completions):
-    """The worker's pid; leaves a thread or processes that are busy."""
+    """Return the worker's pid, and leave a busy thread or process behind if the completion says so."""
     if completions[0] == "a thread":
         threading.Thread(target=spin, name="spinner", daemon=True).start()
     elif completions[0] == "a process":
@@ -117,7 +117,11 @@ _loaded.start()
 
 
 def shares(completions):
-    """The worker's pid; its first sample starts what the others use, and all use what was started at first."""
+    """Return the number of earlier calls in this worker.
+
+    The first call starts a process and a thread inside `kept()`. All calls use them, and a thread that was started at
+    import.
+    """
     if not _shared:
         with kept():
             _shared["process"] = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -133,7 +137,7 @@ def shares(completions):
 
 
 def lowers(completions):
-    """The hard limit on files; leaves it lower, which only root may undo."""
+    """Return the hard limit on open files, and lower it by 1. Only root may raise it again."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, hard - 1), hard - 1))
     return [float(hard)]

@@ -1,7 +1,8 @@
-"""Final answers to mathematics with a verdict each, and texts that burn time.
+"""Final answers to mathematics problems with their verdicts, and answers that take long to check.
 
-`ANSWERS`: what stands in the box, the gold, whether it deserves the reward, why. `PLACES`: whole completions.
-`POISON`: texts that are there to burn time or memory; none equals its gold.
+`ANSWERS` are contents of a box: the answer, the gold, whether the answer deserves the reward, and why. `PLACES` are
+the same with whole completions in place of answers. `POISON` are answers that would take much time or memory to check.
+None of them equals its gold.
 """
 
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ class Case(NamedTuple):
 
 
 def boxed(answer: str) -> str:
-    """A completion with the answer in its box."""
+    """Return a completion with the answer in a box."""
     return rf"The answer is $\boxed{{{answer}}}$."
 
 
@@ -33,7 +34,7 @@ def _nested(opening: str, closing: str, times: int, core: str = "1") -> str:
     return opening * times + core + closing * times
 
 
-# What the box holds, and the gold.
+# name -> (content of the box, gold).
 POISON = {
     "power tower of four": (r"9^{9^{9^{9}}}", "72"),
     "power tower of three": (r"9^{9^{9}}", "72"),

@@ -1,4 +1,4 @@
-"""Rewards of the kind that tutorials show, with the holes that `check rewards --attack` has to find."""
+"""Rewards like those of tutorials, with weaknesses that `check rewards --attack` must find."""
 
 import re
 
@@ -18,7 +18,7 @@ def last_number(completions, answer, **kwargs):
 
 
 def well_formed(completions, answer, **kwargs):
-    """Rewards the form alone, as a reward does whose comparison has been forgotten."""
+    """Reward the form alone, like a reward whose author forgot to compare the answer with the gold."""
     return [float(re.search(r"<answer>.*</answer>", text, re.DOTALL) is not None) for text in completions]
 
 

@@ -24,7 +24,7 @@ LAYER = {room: number for number, rooms in enumerate(LAYERS) for room in rooms.s
 
 
 def modules():
-    """Module -> file, of the package and of the two folders that install into it."""
+    """Return module -> file for the package and for the two folders that are installed into it."""
     parts = {"": ROOT} | {f".{name}": Path(str(files(f"trl_grpo_plus.{name}"))) for name in ("rewards", "recipes")}
     files_of = {}
     for suffix, folder in parts.items():
@@ -39,5 +39,8 @@ TREES = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
 
 
 def room(module):
-    """`trl_grpo_plus.launch.train` is of `launch`, `trl_grpo_plus.registry` of `registry`."""
+    """Return the room of a module: "launch" of `trl_grpo_plus.launch.train`, "registry" of `trl_grpo_plus.registry`.
+
+    A module outside the package is its own room.
+    """
     return module.split(".")[1] if "." in module else module

@@ -1,4 +1,4 @@
-"""Ordinary scripts, with their input and their output: none of them may suffer from the sandbox."""
+"""Ordinary programs, with their input and their output. The sandbox must not change what they do."""
 # ruff: noqa: E501  (programs on one line)
 
 HONEST = {
@@ -44,7 +44,7 @@ HONEST = {
 }  # fmt: skip
 
 
-# -- what may be imported: each module at its work, with its input and its output
+# -- modules that may be imported: a program that uses each one, with its input and its output
 
 LIBRARY = {
     "__future__": ("from __future__ import annotations\ndef f(x: NoSuchType) -> int:\n    return x\nprint(f(1), f.__annotations__['x'])", "", "1 NoSuchType\n"),
@@ -79,16 +79,17 @@ LIBRARY = {
     "a module that is not there": ("try:\n    import numpy\nexcept ImportError as error:\n    print(error)", "", "No module named 'numpy'\n"),
 }  # fmt: skip
 
-# Reads names of modules, and prints those that it cannot import.
+# A program that reads names of modules and prints those that it cannot import.
 IMPORT_ALL = "import importlib\nfor name in open(0).read().split():\n    try:\n        importlib.import_module(name)\n    except BaseException:\n        print(name)"
-# Modules in C that need a library of the system, and what is nothing without them or without windows.
+# Modules in C that need a system library, and modules that need those or a window system.
 OUT_OF_REACH = {
     "_crypt", "_curses", "_curses_panel", "_dbm", "_gdbm", "_hashlib", "_pyrepl", "_sqlite3", "_ssl", "_tkinter", "_uuid", "crypt",
     "curses", "dbm.sqlite3", "nis", "readline", "sqlite3", "ssl", "turtle",
 }  # fmt: skip
 
 
-# -- right programs as models write them down; each adds two numbers (s: a script, f: a function, a: asserts on it)
+# -- right programs in the forms in which models write them. Each adds two numbers.
+# Forms of the task: s: a script, f: a function with cases, a: a function with asserts.
 
 ADD = "def add(a, b):\n    return a + b"
 SUM = "a, b = map(int, input().split())\nprint(a + b)"
@@ -106,9 +107,9 @@ def _quoted(text: str) -> str:
     return "\n".join(f"> {line}".rstrip() for line in text.split("\n"))
 
 
-# name -> (form, completion); with `a - b` in place of `a + b` it is its wrong twin, which must not be paid.
+# name -> (form, completion). With `a - b` in place of `a + b` each becomes a wrong program, which must earn nothing.
 DRESSED = {
-    # fences within the program
+    # a fence within the program
     "a fence in a docstring": ("f", _fenced('def add(a, b):\n    """Add.\n\n    ```\n    add(2, 3)\n    ```\n    """\n    return a + b')),
     "a labelled fence in a docstring": ("a", _fenced('def add(a, b):\n    """Add.\n\n    ```python\n    >>> add(2, 3)\n    5\n    ```\n    """\n    return a + b')),
     "a fence at the margin of a docstring": ("f", _fenced('"""Adds.\n\n```\nadd(2, 3)\n```\n"""\ndef add(a, b):\n    return a + b')),
@@ -176,7 +177,7 @@ DRESSED = {
     "a constant in a block of its own": ("f", _fenced("ZERO = 0") + "\n" + _fenced("def add(a, b):\n    return ZERO + (a + b)")),
     "a class in a block of its own": ("f", _fenced("class Pair:\n    def __init__(self, a, b):\n        self.sum = a + b") + "\n" + _fenced("def add(a, b):\n    return Pair(a, b).sum")),
     "a main behind its functions": ("s", _fenced("def add(a, b):\n    return a + b") + "\nAnd to run it:\n" + _fenced("x, y = map(int, input().split())\nprint(add(x, y))")),
-    # written later, against what read the above
+    # written later, when the reward already read all of the above
     "numbered steps":("f","1. **Define it**:\n   ```python\n   def add(a, b):\n       return a + b\n   ```\n2. **Use it**:\n   ```python\n   print(add(1, 2))\n   ```\n"),
     "doctest in r-docstring":("f",_fenced('def add(a, b):\n    r"""Sum.\n\n    Example::\n\n        ```py\n        >>> add(1, 2)\n        3\n        ```\n    """\n    return a + b')),
     "table then code":("s","| x | y |\n|---|---|\n| 1 | 2 |\n\n"+_fenced(SUM)),
@@ -202,7 +203,7 @@ DRESSED = {
     "start_of_turn":("f",f"{_fenced(ADD)}<end_of_turn>"),
 }  # fmt: skip
 
-# name -> (form, completion): a right program stands there, but it is not what is answered.
+# name -> (form, completion): the text holds a right program, but the program is not the answer.
 NOT_ANSWERED = {
     "in earlier answer tags": ("f", f"<answer>{ADD}</answer>\nNo:\n<answer>def add(a, b):\n    return 0</answer>"),
     "in earlier answer tags, then words": ("f", f"<answer>{ADD}</answer>\n<answer>I do not know.</answer>"),

@@ -1,9 +1,9 @@
-"""What `make release-check` asks of dist/: that the wheel works in an environment without anything else, and that the
-source archive makes the same wheel.
+"""The script of `make release-check`. It checks that the wheel in dist/ works in an environment of its own, and that
+the source archive builds the same wheel.
 
     python tests/helpers/release_check.py .venv-release/bin/python
 
-That environment has the wheel without extras. This script needs the standard library alone.
+That environment has the wheel without extras. This script needs only the standard library.
 """
 
 import os
@@ -33,7 +33,7 @@ def only(pattern: str, folder: Path = ROOT / "dist") -> Path:
 
 
 def run(*words: str | Path, cwd: Path) -> str:
-    """Return what a command prints, outside the repository and without its paths."""
+    """Return what a command prints. It runs in `cwd`, without PYTHONPATH, so that it cannot import the repository."""
     command = [str(word) for word in words]
     shown = [Path(word).name if os.path.isabs(word) else "..." if "\n" in word else word for word in command]
     print("+", *shown, flush=True)
@@ -52,7 +52,7 @@ def expect(holds: bool, what: str, output: object) -> None:
 
 
 def files(wheel: Path) -> dict[str, int]:
-    """Return the checksum of each file, 0 for the two that name the build."""
+    """Return file -> checksum. RECORD and WHEEL, which describe the build, get 0."""
     built = re.compile(r"\.dist-info/(RECORD|WHEEL)$")
     with zipfile.ZipFile(wheel) as archive:
         return {entry.filename: 0 if built.search(entry.filename) else entry.CRC for entry in archive.infolist()}

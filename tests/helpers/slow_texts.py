@@ -1,4 +1,4 @@
-"""Texts that make a careless reward hang or raise, and the places in a completion where they may stand."""
+"""Texts that make a careless reward hang or raise, placed in different parts of a completion."""
 
 from collections.abc import Iterator
 
@@ -48,12 +48,12 @@ BOMBS = {
 
 
 def has_its_turn(bomb: int, place: int) -> bool:
-    """Whether it is tried each time: each bomb in some places, in each place some bombs; the rest is `full`."""
+    """Return whether `make test` tries this bomb in this place. The other pairs are marked `full`."""
     return (bomb + place) % 3 == 0
 
 
 def placed(bomb: str) -> Iterator[str]:
-    """The bomb alone, in the answer, in the thinking, in a box, in a fence, and before a cut."""
+    """Yield the bomb alone, in the answer, in the thinking, in a box, in a fence, and before a cut-off answer."""
     yield bomb
     yield f"<think>x</think><answer>{bomb}</answer>"
     yield f"<think>{bomb}</think><answer>1</answer>"

@@ -1,4 +1,4 @@
-"""Runs that were never run: traces made up by rule, for tests of what reads them."""
+"""Made-up traces of runs, for tests of the code that reads traces."""
 
 import itertools
 import json
@@ -13,7 +13,7 @@ from trl_grpo_plus.traces import Row, SampledBatch
 
 
 def row(**changes: Any) -> dict[str, Any]:
-    """One attempt, as a line of a trace."""
+    """Return one attempt, as a line of a trace."""
     return {
         "step": 0,
         "split": "train",
@@ -43,7 +43,7 @@ def row(**changes: Any) -> dict[str, Any]:
 
 
 def sampled(rounds: list[Round], weights: dict[str, float], size: int, **changes: Any) -> SampledBatch:
-    """A batch of the training at step 0, all of which is trained on; its total is the weighted sum."""
+    """Return a training batch of step 0. All groups are trained on; totals are the weighted sums of the rewards."""
     rewards = torch.cat([one.rewards for one in rounds])
     values = {
         **{"split": "train", "step": 0, "size": size, "weights": weights, "rounds": rounds},
@@ -56,7 +56,7 @@ def sampled(rounds: list[Round], weights: dict[str, float], size: int, **changes
 
 
 def group(scores: list[float], length: int = 40, seed: int = 0, **changes: Any) -> list[dict[str, Any]]:
-    """The attempts on one prompt: `scores` are their accuracies; each writes about `length` words."""
+    """Return the attempts on one prompt. `scores` are their accuracies; each completion has about `length` words."""
     rng = random.Random(f"{seed} {changes}")
     mean = sum(scores) / len(scores)
     spread = max(scores) - min(scores)
@@ -81,7 +81,7 @@ def group(scores: list[float], length: int = 40, seed: int = 0, **changes: Any) 
 
 
 def write_run(folder: Path, steps: int = 4, groups: int = 6, size: int = 4, length: int = 40, seed: int = 0) -> Path:
-    """A run of `steps` batches of `groups` groups in `folder`, with metrics, whose accuracy rises."""
+    """Write a run to `folder`: `steps` batches of `groups` groups, with metrics. Its accuracy rises."""
     rng = random.Random(seed)
     about = {"rewards": {"accuracy": 1.0, "format": 1.0}, "num_generations": size, "max_steps": steps}
     metrics, written = [], []
@@ -102,7 +102,7 @@ def write_run(folder: Path, steps: int = 4, groups: int = 6, size: int = 4, leng
 def write_traces(
     folder: Path, groups: Any, alarms: Any = (), metrics: Any = (), about: Any = None, first_prompt: Any = ()
 ) -> Path:
-    """A run in `folder` that holds these groups and journals."""
+    """Write a run to `folder`, with these groups and journals."""
     files: dict[str, list[Row]] = {"alarms": list(alarms), "metrics": list(metrics)}
     files |= {"first_prompt": list(first_prompt)} if first_prompt else {}
     for rows in groups:
@@ -116,7 +116,7 @@ def write_traces(
 
 
 SYLLABLES = ["ka", "to", "mi", "re", "su", "no", "ha", "li"]
-# As many of one syllable as of two and of three: to draw a word is to draw from here.
+# Words of one, two and three syllables are equally many (short words are repeated), so that each length is as likely.
 WORDS = [
     "".join(made) for n in (1, 2, 3) for made in itertools.product(SYLLABLES, repeat=n) for _ in range(8 ** (3 - n))
 ]

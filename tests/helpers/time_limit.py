@@ -1,7 +1,7 @@
-"""What must come to an end: a guard against work that grows with the square of a text, and no measure of speed.
+"""A time limit for tests: a guard against work that grows with the square of a text's length. It measures no speed.
 
-A machine that others use takes several times as long as another. So what is right takes a tenth of the bound or less,
-and what is wrong in that way many times the bound.
+A busy machine can take several times as long as an idle one. So right code takes at most a tenth of the limit, and
+code with quadratic work takes many times the limit.
 """
 
 import time
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def ends(within_s: float = 6.0, clock: Callable[[], float] = time.process_time) -> Iterator[None]:
-    """Fails if what is done takes so long: seconds of this process's processor, or of another `clock`."""
+    """Fail if the code inside takes `within_s` or more: seconds of processor time, or of another `clock`."""
     start = clock()
     yield
     took = clock() - start

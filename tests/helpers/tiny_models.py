@@ -1,4 +1,4 @@
-"""What the tests train: models of a few thousand weights and a tokenizer of a few characters, made here."""
+"""The models, prompts and rewards of the tests: models of a few thousand weights, a tokenizer of a few characters."""
 
 import copy
 import functools
@@ -20,14 +20,14 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM,
 from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
 
 
-# Each run asks a dozen times whether a package is there, which parses its metadata each time: a sixth of the run.
+# Each run asks a dozen times whether a package is installed. Parsing its metadata each time took a sixth of a run.
 _read = importlib.metadata.Distribution
 _read.from_name = functools.cache(_read.from_name)  # type: ignore[method-assign, assignment]
 _read.metadata = functools.cached_property(_read.metadata.fget)  # type: ignore[attr-defined, method-assign, assignment]
 _read.metadata.__set_name__(_read, "metadata")  # type: ignore[attr-defined]
 
 ALPHABET = "0123456789+=ab "
-KNOWS_NAN = Version(trl.__version__) >= Version("1.11")  # as a log-prob that is not known
+KNOWS_NAN = Version(trl.__version__) >= Version("1.11")  # TRL then takes a NaN log-prob as unknown
 
 BASE = {"bf16": False, "use_cpu": True, "report_to": "none", "learning_rate": 1e-2, "max_completion_length": 6}
 BASE |= {"per_device_train_batch_size": 8, "num_generations": 4, "max_steps": 3, "logging_steps": 1, "seed": 7}
@@ -36,7 +36,7 @@ BASE |= {"save_strategy": "no", "gradient_checkpointing": False, "dataloader_pin
 
 @functools.cache
 def tokenizer() -> PreTrainedTokenizerFast:
-    """One token a character."""
+    """Return a tokenizer with one token per character."""
     vocabulary = {token: i for i, token in enumerate(["<pad>", "<eos>", "<unk>", *ALPHABET])}
     fast = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     fast.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")
@@ -47,14 +47,14 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def chat_tokenizer() -> PreTrainedTokenizerFast:
-    """The same with a chat template: what the messages say, and "="."""
+    """Return a copy of the tokenizer with a chat template: the contents of the messages, then "="."""
     chats = copy.deepcopy(tokenizer())
     chats.chat_template = "{% for message in messages %}{{ message['content'] }}{% endfor %}="
     return chats
 
 
 def qwen2(**sizes: Any) -> Qwen2Config:
-    """Of two layers, for the tokenizer above; with weights so large that what it writes varies."""
+    """Return a config of two layers for the tokenizer above. Its weights are large, so that completions vary."""
     widths = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1}
     ends = {"bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0, "max_position_embeddings": 64}
     shape = {"vocab_size": len(ALPHABET) + 3, "num_hidden_layers": 2, "tie_word_embeddings": False}
@@ -63,19 +63,19 @@ def qwen2(**sizes: Any) -> Qwen2Config:
 
 @functools.cache
 def _model(seed: int) -> tuple[dict[str, bytes], torch.Tensor]:
-    """The files of one that is saved, and the state of chance after it was made."""
+    """Return the files of a saved model, and torch's random state after making it."""
     with tempfile.TemporaryDirectory() as folder:
         torch.manual_seed(seed)
-        Qwen2ForCausalLM(qwen2()).save_pretrained(folder)  # on rank 0 alone
+        Qwen2ForCausalLM(qwen2()).save_pretrained(folder)  # rank 0 alone saves
         return {path.name: path.read_bytes() for path in Path(folder).iterdir()}, torch.get_rng_state()
 
 
 def model_path(folder: Path, seed: int = 0) -> str:
-    """A random Qwen2 of two layers, saved: with beta > 0 TRL loads the reference from the policy's path."""
+    """Save a random Qwen2 of two layers and return its path. TRL with beta > 0 loads the reference model from it."""
     files, state = _model(seed)
     torch.set_rng_state(state)
     path = folder / f"model-{seed}"
-    if PartialState().is_main_process and not path.exists():  # else an earlier one may be mapped from it
+    if PartialState().is_main_process and not path.exists():  # a loaded model may have an existing file mapped
         path.mkdir(parents=True)
         for name, data in files.items():
             (path / name).write_bytes(data)
@@ -85,17 +85,17 @@ def model_path(folder: Path, seed: int = 0) -> str:
 
 @functools.cache
 def prompts(count: int) -> Dataset:
-    """`count` distinct prompts, with their number in a column that rewards can look at."""
+    """Return `count` distinct prompts, with their number in a column that rewards can read."""
     return Dataset.from_dict({"prompt": [f"{i:02d}+{i:02d}=" for i in range(count)], "number": list(range(count))})
 
 
 def digits(completions, **kwargs) -> list[float]:
-    """Share of digits: varies within nearly every group."""
+    """Return the share of digits, which differs within nearly every group."""
     return [sum(c.isdigit() for c in text) / max(len(text), 1) for text in completions]
 
 
 def dead_where(dead: Callable[[int], bool], name: str) -> Callable[..., list[float]]:
-    """A reward of this name: 0.3 for the prompts for which `dead` is true, whatever is written; else as `digits`."""
+    """Return a reward of this name: 0.3 for all attempts on prompts for which `dead` is true; for others, `digits`."""
 
     def reward(completions, number, **kwargs):
         return [0.3 if dead(n) else share for n, share in zip(number, digits(completions), strict=True)]
@@ -105,17 +105,17 @@ def dead_where(dead: Callable[[int], bool], name: str) -> Callable[..., list[flo
 
 
 dead_for_most = dead_where(lambda n: n % 3 > 0, "dead_for_most")
-half_dead = dead_where(lambda n: n % 4 > 1, "half_dead")  # every other pair
+half_dead = dead_where(lambda n: n % 4 > 1, "half_dead")  # prompts 0 and 1 are live, 2 and 3 dead, and so on
 one_live_in_four = dead_where(lambda n: n % 4 > 0, "one_live_in_four")
 
 
 def always_dead(completions, **kwargs) -> list[float]:
-    """0.3 for all."""
+    """Return 0.3 for each completion."""
     return [0.3] * len(completions)
 
 
 def scripted(prompts: list[str], trainer: Any) -> dict[str, Any]:
-    """A `rollout_func` without chance: the completion follows from the prompt and the attempt's place in its group."""
+    """Sample without chance, as a `rollout_func`: prompt and place in the group determine the completion."""
     first_row = trainer.accelerator.process_index * len(prompts)
     completions = []
     for i, prompt in enumerate(prompts):
@@ -129,14 +129,16 @@ def scripted(prompts: list[str], trainer: Any) -> dict[str, Any]:
     }
 
 
-# No chance anywhere, and plain SGD, so that equal weights after a step mean equal gradients.
+# Nothing is random, and the optimizer is plain SGD. So equal weights after a step mean equal gradients.
 EXACT = {"optim": "sgd", "learning_rate": 0.05, "max_grad_norm": 0.0, "shuffle_dataset": False, "max_steps": 2}
 EXACT["extra"] = {"rollout_func": scripted}
 
 
 def trainer(folder: Path, reward: Any = dead_for_most, cls: Any = GRPOPlusTrainer, **options: Any) -> Any:
-    """A trainer of `cls` (TRL's or ours) on 30 prompts. `options` go to its config, but `data` (another dataset) and
-    `extra` (more arguments of the trainer)."""
+    """Make a trainer of `cls` (TRL's or this package's) on 30 prompts.
+
+    `options` are options of its config, except `data` (another dataset) and `extra` (more arguments of the trainer).
+    """
     arguments = {**BASE, "output_dir": str(folder / "run"), **options}
     data, extra = arguments.pop("data", None), arguments.pop("extra", {})
     config = (GRPOPlusConfig if issubclass(cls, GRPOPlusTrainer) else trl.GRPOConfig)(**arguments)
@@ -145,46 +147,46 @@ def trainer(folder: Path, reward: Any = dead_for_most, cls: Any = GRPOPlusTraine
 
 
 def trained(*args: Any, **options: Any) -> Any:
-    """A `trainer` that has trained."""
+    """Make a `trainer` and train it."""
     made = trainer(*args, **options)
     made.train()
     return made
 
 
 def weights(trained: Any) -> dict[str, torch.Tensor]:
-    """The model's weights, copied."""
+    """Return copies of the model's weights."""
     unwrapped = trained.accelerator.unwrap_model(trained.model)
     return {name: value.detach().clone() for name, value in unwrapped.state_dict().items()}
 
 
 def losses(trained: Any) -> list[float]:
-    """The logged losses, one a step."""
+    """Return the logged losses, one per step."""
     return [entry["loss"] for entry in trained.state.log_history if "loss" in entry]
 
 
 def logged(trained: Any, key: str) -> list[float]:
-    """A metric's logged values."""
+    """Return the logged values of a metric."""
     return [entry[key] for entry in trained.state.log_history if key in entry]
 
 
 def same_weights(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
-    """Whether two models are equal bit for bit."""
+    """Return whether two models' weights are equal, bit for bit."""
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
 def assert_same(first: Any, second: Any) -> None:
-    """The same losses and weights, bit for bit."""
+    """Assert that two trainers have the same losses and weights, bit for bit."""
     assert losses(first) == losses(second)
     assert same_weights(weights(first), weights(second))
 
 
 def untimed(metrics: dict[str, float]) -> dict[str, float]:
-    """Without what a clock has measured."""
+    """Return the metrics without those that are times or rates."""
     return {key: value for key, value in metrics.items() if not key.endswith(("runtime", "per_second", "time"))}
 
 
 def covering(is_covered, *choices):
-    """All combinations of `choices`, for `parametrize`; what is not covered is left to `make test-full`."""
+    """Return all combinations of `choices`, for `parametrize`. Those that are not covered are marked `full`."""
     import pytest
 
     cases = itertools.product(*choices)
@@ -192,7 +194,7 @@ def covering(is_covered, *choices):
 
 
 class StopAt(TrainerCallback):
-    """Stops as a crash would, at the start of a step."""
+    """A callback that raises at the start of a step, as a crash would."""
 
     def __init__(self, step):
         self.step = step

@@ -1,4 +1,4 @@
-"""A policy that really calls a tool, and environments that have it."""
+"""A policy that really calls a tool, and environments whose method is the tool."""
 
 import functools
 import json
@@ -28,13 +28,13 @@ CALL = '<tool_call>\n{{"name": "add", "arguments": {{"a": {a}, "b": {b}}}}}\n</t
 TOOL_TURN = "\n<|im_start|>user\n<tool_response>\n{}\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
 
 LESSONS = 160
-# With this `top_p` only the digits are left to chance: what surrounds them has been learned too well.
+# With this `top_p` only the digits are random. The model is too sure of all other tokens.
 OPTIONS = {"top_p": 0.95, "max_completion_length": 48, "learning_rate": 1e-4, "scale_rewards": "none"}
 OPTIONS |= {"per_device_train_batch_size": 16}
 
 
 def adder(calls: list[tuple[int, int]]) -> Callable[[int, int], int]:
-    """The tool, noting each call."""
+    """Return the tool, which appends each call to `calls`."""
 
     def add(a: int, b: int) -> int:
         """
@@ -52,7 +52,10 @@ def adder(calls: list[tuple[int, int]]) -> Callable[[int, int], int]:
 
 @functools.cache
 def tokenizer() -> PreTrainedTokenizerFast:
-    """One token a character, but for what prompts and calls always say: that makes short work of learning them."""
+    """Return a tokenizer with one token per character.
+
+    The phrases that all prompts and calls contain are one token each, so that the model learns them fast.
+    """
     phrases = {
         json.dumps(get_json_schema(adder([]))),
         *re.findall(r"[A-Za-z][A-Za-z ,-]+", qwen3_instruct_2507_chat_template.replace("\\n", "\n")),
@@ -82,7 +85,7 @@ def question(number: int) -> list[dict[str, str]]:
 
 
 def lesson(chance: random.Random) -> tuple[list[int], list[int]]:
-    """Ids and labels of a conversation: three in four call the tool on digits; all answer with any digit."""
+    """Return ids and labels of a conversation. Three in four call the tool on digits; all answer with any digit."""
     how = {"tools": [adder([])], "add_generation_prompt": True, "return_dict": False}
     prompt = tokenizer().apply_chat_template(question(chance.randrange(30)), **how)
     answer = encode(f"{chance.randrange(10)}{END}")
@@ -98,7 +101,7 @@ def padded(rows: Sequence[list[int]], value: int) -> torch.Tensor:
 
 
 def taught(path: Path, hidden_size: int = 48, heads: int = 4) -> str:
-    """A Qwen2 of two layers that has been taught to call the tool, saved."""
+    """Train a Qwen2 of two layers to call the tool, save it, and return its path."""
     torch.manual_seed(0)
     sizes = {"hidden_size": hidden_size, "intermediate_size": 96, "num_hidden_layers": 2}
     sizes |= {"num_attention_heads": heads, "num_key_value_heads": heads // 2, "max_position_embeddings": 512}
@@ -118,30 +121,30 @@ def taught(path: Path, hidden_size: int = 48, heads: int = 4) -> str:
 
 
 class World:
-    """What became of the environments of a run: which were made, begun and scored, in order.
+    """A record of the environments of a run: which were made, reset and scored, in order.
 
     Args:
-        dead (`Callable`): the numbers for which every attempt earns 0.3.
+        dead (`Callable`): number -> whether every attempt on it earns 0.3.
     """
 
     def __init__(self, dead: Callable[[int], bool]):
         self.dead = dead
         self.made = 0
-        self.events: list[tuple[str, int, int]] = []  # what, of which instance, with which number
+        self.events: list[tuple[str, int, int]] = []  # ("reset" or "reward", index of the environment, number)
 
     def adder(self) -> "Adder":
-        """An environment of this world."""
+        """Make an environment of this world."""
         self.made += 1
         return Adder(self, self.made - 1)
 
     def subtracter(self) -> "Subtracter":
-        """Another."""
+        """Make an environment of this world that has a second tool."""
         self.made += 1
         return Subtracter(self, self.made - 1)
 
 
 class Adding:
-    """The tool as a method, which keeps the sum of what it was called with."""
+    """A class with the tool as a method. `total` is the sum of the arguments of all calls."""
 
     total = 0
 
@@ -158,27 +161,27 @@ class Adding:
 
 
 class Adder(Adding):
-    """Adds. It asks each attempt something else, so that they differ where nothing is by chance."""
+    """An environment with the tool `add`. It asks each attempt another number, so that attempts differ by design."""
 
     def __init__(self, world: World, place: int):
         self._world, self._place = world, place
         self._number, self._asked = -1, 0
 
     def reset(self, number: int, **row: Any) -> str:
-        """A rollout begins."""
+        """Begin a rollout and return the number that it asks."""
         assert not row, row
         self._world.events.append(("reset", self._place, number))
         self._number, self.total, self._asked = number, 0, (7 * number + 3 * (self._place % 4)) % 30
         return f"{self._asked:02d}"
 
     def get_reward(self) -> float:
-        """By what was asked and added, so that it is this rollout's and no other's."""
+        """Return a reward that depends on the asked number and on the sums, so that each rollout has its own."""
         self._world.events.append(("reward", self._place, self._number))
         return 0.3 if self._world.dead(self._number) else (self._asked + self.total) / 48
 
 
 class Subtracter(Adder):
-    """Has another tool besides."""
+    """An environment that also has the tool `subtract`."""
 
     def subtract(self, a: int, b: int) -> int:
         """
@@ -191,18 +194,21 @@ class Subtracter(Adder):
         return a - b
 
     def get_reward(self) -> float:
-        """As an adder's."""
+        """Return the reward of `Adder`."""
         return super().get_reward()
 
 
 def numbers(count: int, **columns: Any) -> Dataset:
-    """Rows without a prompt: their environment asks."""
+    """Return rows with a number and no prompt: the environment makes the prompt."""
     return Dataset.from_dict({"number": list(range(count)), **columns})
 
 
 def acting(world: World, policy: str, folder: Path, cls: Any = GRPOPlusTrainer, **options: Any) -> Any:
-    """A trainer of `cls` on 30 numbers, in environments of a world, that has trained. Nothing is by chance: the policy
-    writes what is likeliest, in steps of plain SGD. `data` and `factory` take the place of its own."""
+    """Train a trainer of `cls` on 30 numbers, in environments of `world`, and return it.
+
+    Nothing is random: the policy always writes the likeliest token, and the optimizer is plain SGD. `data` and
+    `factory` among the options replace the rows and the environment.
+    """
     exact = {name: value for name, value in tiny_models.EXACT.items() if name != "extra"}
     arguments = {
         **tiny_models.BASE,

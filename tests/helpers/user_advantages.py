@@ -1,4 +1,4 @@
-"""Advantage functions as a file of a user's own has them."""
+"""Advantage functions and baselines as a user writes them in a file."""
 
 import os
 
@@ -8,14 +8,14 @@ from trl_grpo_plus.registry import reads_columns
 
 
 def like_grpo(rewards, weights, batch):
-    """TRL's advantages, at each token, (P, G, T)."""
+    """Return TRL's advantages for each token: (P, G, T)."""
     total = (rewards.double() * weights).nansum(dim=-1)
     values = (total - total.mean(dim=1, keepdim=True)) / (total.std(dim=1, keepdim=True) + 1e-4)
     return values.unsqueeze(-1).expand(batch.mask.shape)
 
 
 def ramp(rewards, weights, batch, *, slope: float = 0.5, noise: float = 0.0):
-    """The total less its mean, more of it at later tokens; and noise by attempt."""
+    """Return the centred totals, plus noise for each attempt, times a factor that rises with the token's place."""
     total = (rewards.nan_to_num() * weights).sum(dim=-1)
     total = total + noise * torch.rand(total.shape, generator=batch.generator())
     centred = total - total.mean(dim=1, keepdim=True)
@@ -34,14 +34,14 @@ def differs_by_rank(rewards, weights, batch):
 
 @reads_columns("expected")
 def less_expected(values, scored, batch):
-    """A baseline that a column of the dataset holds."""
+    """Subtract a baseline that stands in a column of the dataset."""
     expected = torch.tensor(batch.columns["expected"], dtype=values.dtype)
     return values - expected.view(-1, *[1] * (values.dim() - 1))
 
 
 @reads_columns("expected")
 def total_less_expected(rewards, weights, batch):
-    """The same as an advantage function."""
+    """Return the totals less the column's values, as an advantage function."""
     return (rewards * weights).nansum(dim=-1) - torch.tensor(batch.columns["expected"]).unsqueeze(1)
 
 

@@ -1,4 +1,4 @@
-"""A user's own file of rewards, as the tests load it by path and by name."""
+"""Rewards as a user writes them in a file. The tests load them by path and by name."""
 
 import math
 import os
@@ -14,13 +14,13 @@ LONG = 600
 
 @register_reward("user_judge", timeout=1.0)
 def judge(completions, answer, hint=None, *, points: float = 1.0):
-    """`points` for the answer; some completions do what a judge should survive."""
+    """Return `points` for the answer. Some completions make the judge hang, raise or die instead; see `_judged`."""
     return [points if _judged(text) == wanted else 0.0 for text, wanted in zip(completions, answer, strict=True)]
 
 
 @register_reward("user_forgiving", timeout=1.0, on_timeout="zero", on_error="zero")
 def forgiving(completions, answer):
-    """As `user_judge`, with 0 for what hangs or raises."""
+    """Judge as `user_judge` does. A completion that hangs or raises earns 0."""
     return [float(_judged(text) == wanted) for text, wanted in zip(completions, answer, strict=True)]
 
 
@@ -29,7 +29,7 @@ def _judged(text):
         time.sleep(LONG)
     elif text.startswith("spawn"):
         seconds = text.removeprefix("spawn ")
-        # In a session of its own it is no part of the worker's process group.
+        # In its own session this process does not belong to the worker's process group.
         subprocess.Popen(["sleep", seconds], start_new_session=True)
         subprocess.Popen(["sh", "-c", f"sleep {seconds} & sleep {seconds}"])
         time.sleep(LONG)
@@ -56,7 +56,7 @@ def _judged(text):
 
 
 def _be_killed(mark):
-    """Die as of the kernel's OOM killer; with a mark, a file, once."""
+    """Die by SIGKILL, as by the kernel's OOM killer. If `mark` is a path, die only once: the file marks the death."""
     if not mark or not os.path.exists(mark):
         if mark:
             open(mark, "x").close()
@@ -65,19 +65,19 @@ def _be_killed(mark):
 
 @register_reward("user_pid", timeout=5.0)
 def pid(completions):
-    """The process that it runs in."""
+    """Return the pid of the process that runs the reward."""
     return [float(os.getpid())] * len(completions)
 
 
 @register_reward("user_slow", timeout=5.0)
 def slow(completions):
-    """A third of a second, then 1.0."""
+    """Return 1.0 after 0.3 seconds."""
     time.sleep(0.3)
     return [1.0] * len(completions)
 
 
 def excused(completions):
-    """A second, most of which went by while something else waited for a processor."""
+    """Return 1.0 after a second, of which 0.9 seconds are excused: they do not count towards the timeout."""
     for _ in range(10):
         time.sleep(0.1)
         excuse(0.09)
@@ -85,12 +85,12 @@ def excused(completions):
 
 
 def says_more(completions, number, **kwargs):
-    """0.25, late; nothing for prompt 3."""
+    """Return 0.25 with the outcome `too_long`, and no score with the outcome `starved` for prompt 3."""
     return [AnnotatedScore(math.nan, "starved") if n == 3 else AnnotatedScore(0.25, "too_long") for n in number]
 
 
 def dawdles(completions, **kwargs):
-    """Takes longer than a step of a tiny model."""
+    """Return the length, after a time that is longer than a step of a tiny model."""
     time.sleep(0.03 * len(completions))
     return [float(len(text)) for text in completions]
 
@@ -106,19 +106,19 @@ def by_tokens(completion_ids):
 
 
 def with_options(completions, answer, scale=1.0, **kwargs):
-    """TRL's users write options as parameters with a default."""
+    """Return `scale` for the answer. Users of TRL write options as parameters with a default."""
     return [scale * (text == wanted) for text, wanted in zip(completions, answer, strict=True)]
 
 
 def hangs_on_one(completions, number, **kwargs):
-    """1.0 for a digit in front; hangs on prompt 3."""
+    """Return 1.0 for a completion that begins with a digit, but hang on prompt 3."""
     if number[0] == 3:
         time.sleep(LONG)
     return [float(text[:1].isdigit()) for text in completions]
 
 
 def fails_on_one(completions, number, **kwargs):
-    """Raises where prompt 3 is in the batch."""
+    """Raise if prompt 3 is in the batch."""
     if 3 in number:
         raise KeyError("a bug in the reward")
     return [float(text[:1].isdigit()) for text in completions]
@@ -130,26 +130,26 @@ async def asynchronous(completions, **kwargs):
 
 
 def wrong_length(completions, **kwargs):
-    """One reward for all."""
+    """Return one reward, however many completions there are."""
     return [1.0]
 
 
 class Judge:
-    """Has a reward that is a method."""
+    """A class whose method is a reward."""
 
     def score(self, completions, **kwargs):
-        """Nothing."""
+        """Return 0.0 for each completion."""
         return [0.0] * len(completions)
 
 
 def logs_rows(completions, answer, log_extra):
-    """Length, which it logs."""
+    """Return and log the length."""
     log_extra("length", [len(text) for text in completions])
     return [float(len(text)) for text in completions]
 
 
 def odd_values(completions, value, **kwargs):
-    """What the row says."""
+    """Return the column `value`."""
     return value
 
 
@@ -161,7 +161,7 @@ def by_halves(completions, **kwargs):
 
 
 def hangs_or_dies(completions, number, **kwargs):
-    """Hangs for even rows, and ends its process for the others."""
+    """Hang on prompts with an even number, and end the process on the others."""
     if number[0] % 2:
         os._exit(1)
     time.sleep(60)

@@ -1,5 +1,7 @@
-"""Models that see, made here: two families whose pixels are laid out differently. Without torchvision, so by PIL alone
-and without video."""
+"""Tiny vision models of two families, which lay out their pixels differently.
+
+torchvision is not installed, so that images are read with PIL, and there is no video.
+"""
 
 import functools
 from collections.abc import Callable
@@ -41,7 +43,7 @@ TEMPLATE = (
 
 
 def tokenizer(**special: str) -> PreTrainedTokenizerFast:
-    """One token a character."""
+    """Return a tokenizer with one token per character."""
     fast = Tokenizer(models.WordLevel({token: i for i, token in enumerate([*SPECIAL, *ALPHABET])}, unk_token="<unk>"))
     fast.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
     fast.decoder = decoders.Fuse()
@@ -51,14 +53,14 @@ def tokenizer(**special: str) -> PreTrainedTokenizerFast:
 
 
 class WithoutVideo(Qwen2_5_VLProcessor):
-    """Qwen's, which would ask torchvision for videos."""
+    """Qwen's processor without its check for a video processor, which needs torchvision."""
 
     def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
         return type(argument)
 
 
 def qwen() -> tuple[Any, Any]:
-    """Patches of all images in one list, and how many of them each has."""
+    """Return model and processor. The pixels are one list of the patches of all images, with the counts per image."""
     rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
     vision = {"depth": 1, "hidden_size": 16, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 16}
     vision |= {"patch_size": 4, "window_size": 16, "fullatt_block_indexes": [0]}
@@ -74,7 +76,7 @@ def qwen() -> tuple[Any, Any]:
 
 
 def gemma() -> tuple[Any, Any]:
-    """An image each, of one size, and a type for each token."""
+    """Return model and processor. The pixels are one image of fixed size per row, with a type for each token."""
     vision = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     vision |= {"image_size": 16, "patch_size": 4}
     text = {**TEXT, "initializer_range": 0.1, "head_dim": 8, "sliding_window": 128, "query_pre_attn_scalar": 8}
@@ -94,12 +96,12 @@ FAMILIES: dict[str, Callable[[], tuple[Any, Any]]] = {"qwen2.5-vl": qwen, "gemma
 
 @functools.cache
 def processor(family: str) -> Any:
-    """The family's."""
+    """Return the processor of a family."""
     return FAMILIES[family]()[1]
 
 
 def model_path(folder: Path, family: str) -> str:
-    """A random model of a family, saved."""
+    """Save a random model of a family and return its path."""
     torch.manual_seed(0)
     path = str(folder / family)
     FAMILIES[family]()[0].save_pretrained(path)
@@ -108,36 +110,38 @@ def model_path(folder: Path, family: str) -> str:
 
 
 def picture(number: int) -> Image.Image:
-    """Of one colour, that tells the number, and of one of two sizes."""
+    """Return a picture of one colour, which encodes the number, and of one of two sizes."""
     return Image.new("RGB", (16 + 8 * (number % 2), 16), (8 * number, 100, 255 - 8 * number))
 
 
 def questions(count: int, seen: Callable[[int], bool] = lambda number: True) -> Dataset:
-    """Prompts with their number, those of which `seen` is true with a picture."""
+    """Return prompts with their number. Those for which `seen` is true have a picture."""
     prompts = [[{"role": "user", "content": f"{number:02d}="}] for number in range(count)]
     pictures = [[picture(number)] if seen(number) else [] for number in range(count)]
     return Dataset.from_dict({"prompt": prompts, "images": pictures, "number": list(range(count))})
 
 
 def dead(number: int) -> bool:
-    """Every other pair."""
+    """Return whether a prompt is dead: 0 and 1 are live, 2 and 3 dead, and so on."""
     return number % 4 > 1
 
 
 def some_dead(completions: Any, number: list[int], **columns: Any) -> list[float]:
-    """0.3 where dead, else the share of digits and a little for the place."""
+    """Return 0.3 for dead prompts. For live ones return the share of digits, plus 0.01 per place in the batch."""
     shares = enumerate(tiny_models.digits([messages[0]["content"] for messages in completions]))
     return [0.3 if dead(n) else share + 0.01 * i for n, (i, share) in zip(number, shares, strict=True)]
 
 
 def odd_dead(completions: Any, number: list[int], **columns: Any) -> list[float]:
-    """As `some_dead`, dead where odd."""
+    """Return the rewards of `some_dead` with the odd prompts dead."""
     return some_dead(completions, [2 * (n % 2) for n in number])
 
 
 def scripted(family: str) -> Callable[..., dict[str, Any]]:
-    """A `rollout_func` without chance, which shows the model its pictures: what is written follows from the number and
-    the attempt's place in its group."""
+    """Return a `rollout_func` without chance, which puts the pictures into the prompts.
+
+    The number and the attempt's place in its group determine the completion.
+    """
 
     def rollout(prompts: list[Any], trainer: Any) -> dict[str, Any]:
         how = {"tokenize": True, "return_dict": True, "add_generation_prompt": True}
@@ -152,9 +156,9 @@ def scripted(family: str) -> Callable[..., dict[str, Any]]:
 
 
 def trained(folder: Path, family: str, reward: Any, cls: Any = GRPOPlusTrainer, **options: Any) -> Any:
-    """A trainer of `cls` on 30 questions, or on `data`, that has trained; `extra` are more arguments of its own."""
+    """Train a trainer of `cls` on 30 questions or on `data`, and return it. `extra` are more of its arguments."""
     arguments = {**tiny_models.BASE, "per_device_train_batch_size": 16, "output_dir": str(folder / "run"), **options}
-    # What is random would write those of pictures too, which are none.
+    # A random model would also write the special tokens of images, and no image belongs to them.
     arguments["generation_kwargs"] = {"suppress_tokens": list(range(2, len(SPECIAL)))}
     data, extra = arguments.pop("data", None), arguments.pop("extra", {})
     config = (GRPOPlusConfig if issubclass(cls, GRPOPlusTrainer) else GRPOConfig)(**arguments)
@@ -165,8 +169,10 @@ def trained(folder: Path, family: str, reward: Any, cls: Any = GRPOPlusTrainer, 
 
 
 def distance(folder: Path, family: str, rows: int, alone: int, **options: Any) -> float:
-    """Of the weights after dropping groups, so many rows a rank, from those after training on the live ones alone;
-    beside how far they moved."""
+    """Return the distance of the weights after dropping groups from those after training on the live groups alone.
+
+    It is relative to the distance that the weights moved. `rows` and `alone` are the rows per rank of the two runs.
+    """
     options = {**tiny_models.EXACT, "extra": {"rollout_func": scripted(family)}, **options}
     dropping = {"zero_variance_groups": "drop", "per_device_train_batch_size": rows}
     ours = trained(folder, family, some_dead, **options, **dropping)
@@ -183,7 +189,7 @@ def _farthest(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -
 
 
 def kept(trainer: Any, family: str) -> list[tuple[int, torch.Tensor]]:
-    """Of each live row of the last batch, on this rank, its number and what its model reads of its pictures."""
+    """Return for each live row of this rank's last batch its number and the pixels that the model reads for it."""
     rows = []
     for batch in trainer._buffered_inputs:
         texts = processor(family).batch_decode(batch["prompt_ids"], skip_special_tokens=True)
@@ -200,7 +206,7 @@ def kept(trainer: Any, family: str) -> list[tuple[int, torch.Tensor]]:
 def wrong(
     rows: list[tuple[int, torch.Tensor]], family: str, seen: Callable[[int], bool] = lambda n: True
 ) -> list[int]:
-    """The numbers of those whose pixels are not their own."""
+    """Return the numbers of the rows whose pixels are not those of their own picture."""
     images = processor(family).image_processor
 
     def own(number: int) -> torch.Tensor:

@@ -1,9 +1,10 @@
-"""Processes that have imported TRL before they are asked for: what takes seconds cold is there in milliseconds.
+"""Processes that have imported TRL before they start: a start takes milliseconds, where a cold one takes seconds.
 
-A fork server of this test process, started by exec, imports what is heavy and nothing of this package. `Popen` and
-`run` take a command of Python's as `subprocess` does and fork it from there; `run_ranks` starts several, as torchrun
-would. tests/process/test_warm_processes.py holds them to what a cold process does. Two things differ: variables that
-are read at import must be those of the tests, and processes of one `PYTHONHASHSEED` order their sets alike.
+Each test process starts a fork server by exec. The server imports the heavy packages, but nothing of this package.
+`Popen` and `run` take a Python command, as `subprocess` does, and fork a process from the server that runs it.
+`run_ranks` starts several processes, as torchrun would. tests/process/test_warm_processes.py compares them with cold
+processes. There are two differences. Environment variables that are read at import must have the values of the tests.
+And processes with the same `PYTHONHASHSEED` order their sets in the same way.
 """
 
 import atexit
@@ -30,7 +31,7 @@ PRELOAD += ["trl.trainer.grpo_trainer", "trl.scripts.utils", "transformers.model
 PRELOAD += ["transformers.models.qwen2.modeling_qwen2", "transformers.models.llama.modeling_llama"]
 READ_AT_IMPORT = ("HF_", "TRANSFORMERS_", "TRL_", "TORCH_", "OMP_", "MKL_", "TOKENIZERS_", "TRACKIO_", "PYTHON")
 READ_LATER = {"PYTHONPATH", "PYTHONHASHSEED", "PYTHONUNBUFFERED", "TRL_GRPO_PLUS_RUN_AS", "TRL_GRPO_PLUS_RACER"}
-ENVIRONMENT = dict(os.environ)  # of the tests, before one of them changes it for itself
+ENVIRONMENT = dict(os.environ)  # the tests' environment, before a test changes it
 
 
 @functools.cache
@@ -44,15 +45,15 @@ def _zygote(hash_seed):
 
 @functools.cache
 def _path():
-    """Where Python looks for modules when nobody tells it more."""
+    """Return `sys.path` of an isolated Python."""
     command = [sys.executable, "-I", "-c", "import sys; print(*sys.path, sep='\\n')"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 class Popen:
-    """As `subprocess.Popen` of `[sys.executable, "-m" MODULE | "-c" CODE | FILE, ...]`, in a process group of its own.
+    """A warm `subprocess.Popen` of `[sys.executable, "-m" MODULE | "-c" CODE | FILE, ...]`, in its own process group.
 
-    `stdout` and `stderr` are files to append to, by path; there is no `stdin`.
+    `stdout` and `stderr` are paths of files to append to. There is no `stdin`.
     """
 
     def __init__(self, command, *, cwd=".", env=None, stdout=os.devnull, stderr=os.devnull):
@@ -64,14 +65,14 @@ class Popen:
         places = {"cwd": cwd, "stdout": stdout, "stderr": stderr}
         options = {name: os.path.abspath(place) for name, place in places.items()}
         for stream in (options["stdout"], options["stderr"]):
-            open(stream, "a").close()  # it is there to be read before the process has come so far
+            open(stream, "a").close()  # so that the file can be read before the process opens it
         self._zygote = _zygote(env.get("PYTHONHASHSEED"))
         self._child = self._zygote.fork({"argv": self.args, "env": env, "path": _path(), **options})
         self.pid = self._child.pid
         self._pidfd = os.pidfd_open(self.pid)
 
     def poll(self, timeout=0.0):
-        """The exit status, or `None` where there is none for so many seconds."""
+        """Return the exit status, or `None` if the process still runs after `timeout` seconds."""
         if self.returncode is None:
             poll = select.poll()
             poll.register(self._pidfd, select.POLLIN)
@@ -86,34 +87,35 @@ class Popen:
         return self.returncode
 
     def kill(self):
-        """It, and its group."""
+        """Kill the process and its group."""
         if self.poll() is None:
             os.killpg(self.pid, signal.SIGKILL)
             self.wait()
 
 
 def cold(command, *, stdout=os.devnull, stderr=os.devnull, **options):
-    """The same, of any command, and started by exec."""
+    """Start any command by exec, with the arguments of `Popen`."""
     with open(stdout, "a") as out, open(stderr, "a") as err:
         streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
         return subprocess.Popen(command, **streams, **options, start_new_session=True)
 
 
 def run(command, *, cwd=".", env=None, timeout=300):
-    """As `subprocess.run` of text, with the output captured."""
+    """Run a command as `subprocess.run` with captured text output does."""
     return run_ranks(command, 1, cwd=cwd, env=env, timeout=timeout)
 
 
 def run_ranks(command, count=2, *, cwd=".", env=None, timeout=300, end_all=True):
-    """Run `command` as `count` processes that find each other, each with its own order of a set.
+    """Run `command` as `count` processes that find each other, each with its own `PYTHONHASHSEED`.
 
-    As torchrun does, it ends all where one fails (or waits for all, without `end_all`), and returns the status of one
-    that failed; and what each printed, one by one.
+    If one process fails, end the others, as torchrun does; without `end_all`, wait for the others. Return the exit
+    status of a process that failed (0 if none did) and the outputs of the processes, one after another.
     """
     env = dict(os.environ if env is None else env)
     own, free = [{}], socket.socket()
     if count > 1:
-        # Held while they run: no other process is given it. Who asks for it, as a store does, may listen on it.
+        # The port stays bound while they run, so that no other program gets it. With SO_REUSEADDR the store of
+        # torch.distributed can still listen on it.
         free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         free.bind(("127.0.0.1", 0))
         env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
@@ -141,7 +143,7 @@ def run_ranks(command, count=2, *, cwd=".", env=None, timeout=300, end_all=True)
 
 
 def accelerate(command, environment, limit_s=None):
-    """Status and stderr of the processes that an `accelerate launch` would start, as accelerate reads the command."""
+    """Run the processes that this `accelerate launch` command would start, and return their exit status and stderr."""
     from accelerate.commands import launch
     from accelerate.utils.launch import prepare_multi_gpu_env, prepare_simple_launcher_cmd_env
 
@@ -157,7 +159,7 @@ def accelerate(command, environment, limit_s=None):
 
 
 def become(control, options):
-    """Be the process that was asked for, from its first line to its exit."""
+    """Run the command in this forked process, from its first line to its exit."""
     control.close()
     for number, stream in enumerate((sys.stdout, sys.stderr), 1):
         file = os.open(options[stream.name.strip("<>")], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -167,10 +169,11 @@ def become(control, options):
     os.environ.clear()
     os.environ.update(options["env"])
     sys.stdout.reconfigure(line_buffering=False, write_through=bool(os.environ.get("PYTHONUNBUFFERED")))
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background ignores
-    sys.modules["numpy"].random.seed()  # seeded at import, all of them; `random` sees to itself
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore SIGINT
+    # numpy and torch are seeded at import, so all forks would share their seeds. `random` reseeds itself after a fork.
+    sys.modules["numpy"].random.seed()
     sys.modules["torch"].default_generator.seed()
-    for finalizer in list(weakref.finalize._registry):  # wandb makes a folder at import, to be removed at exit
+    for finalizer in list(weakref.finalize._registry):  # wandb makes a folder at import and removes it at exit
         if isinstance(folder := finalizer.peek()[0], tempfile.TemporaryDirectory):
             finalizer()
             folder.__init__()
