@@ -1,7 +1,8 @@
-"""TRL's configurations of accelerate: what `run --accelerate_config NAME` makes of each, and training so.
+"""TRL's configurations of accelerate: what `run --accelerate_config NAME` makes of each, and training with each.
 
-Each trains on two processes of a CPU what plain DDP trains there, sharded as on GPUs; accelerate_worker.py says what
-is put aside for that. DeepSpeed's need DeepSpeed: `make test-deepspeed`.
+Each configuration must train on two CPU processes what plain DDP trains there, sharded as on GPUs.
+accelerate_worker.py lists the patches that this needs. DeepSpeed's configurations need DeepSpeed: `make
+test-deepspeed`.
 """
 
 import itertools
@@ -36,12 +37,12 @@ needs_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason="no 
 SHARDED = [*FSDP, *(pytest.param(name, marks=needs_deepspeed) for name in ZERO)]
 KINDS = {"fsdp1": ("FSDP", "FullyShardedDataParallel"), "fsdp2": ("FSDP", "FSDPQwen2ForCausalLM")}
 KINDS |= dict.fromkeys(ZERO, ("DEEPSPEED", "DeepSpeedEngine"))
-# What accelerate asks of processes with a GPU alone.
+# These parts of FSDP need GPUs, so the tests turn them off.
 NO_GPU = {"FSDP_SYNC_MODULE_STATES": "false", "FSDP_CPU_RAM_EFFICIENT_LOADING": "false"}
 
 
 def launched(configuration, num_processes=2, accumulation=2):
-    """accelerate's arguments, and what it adds to the environment of the processes."""
+    """Return accelerate's arguments, and the variables that it adds to the environment of the processes."""
     options = ("--gradient_accumulation_steps", str(accumulation))
     command = launch_command(Start("arithmetic_gpu", options, configuration, num_processes))
     parser = accelerate_launch.launch_command_parser()
@@ -119,7 +120,7 @@ def out(tmp_path_factory):
     environments = {"ddp": {}, **{name: launched(name)[1] for name in sharded}}
     environments["fsdp1"] |= NO_GPU
     (folder / "environments.json").write_text(json.dumps(environments))
-    # A rank that makes a pass more than the other waits for ever.
+    # A rank that makes more forward passes than the other one waits for ever: hence the timeout.
     done = warm_processes.run_ranks([sys.executable, WORKER, folder, folder / "environments.json"], timeout=600)
     assert done.returncode == 0, done.stderr[-5000:]
     return folder
@@ -152,7 +153,7 @@ def test_a_configuration_trains_what_ddp_trains(out, configuration, scenario):
 @pytest.mark.full
 @pytest.mark.parametrize("configuration", SHARDED)
 def test_the_head_reads_a_sharded_models_states(out, configuration):
-    """Through a forward of our own, before the batch is sampled: prompts are chosen by what comes of them."""
+    """The head runs a forward pass before the batch is sampled, because its output decides which prompts to sample."""
     found, expected = (results(out, name, "believed")[0] for name in (configuration, "ddp"))
     ours, theirs = (rank["heads"]["total"] for rank in (found, expected))
     assert ours["count"] == theirs["count"] > 16
@@ -164,7 +165,7 @@ def test_the_head_reads_a_sharded_models_states(out, configuration):
 @pytest.mark.full
 @pytest.mark.parametrize("scenario", ["drop", "resample", "believed", "sampled"])
 def test_all_ranks_make_the_same_passes(out, scenario):
-    """Sharded, a rank that makes fewer leaves the others waiting."""
+    """With a sharded model, a rank that makes fewer forward passes would leave the other ranks waiting."""
     first, second = results(out, "ddp", scenario)
     assert first["passes"] == second["passes"]
     assert len(first["passes"]) > 2
@@ -221,7 +222,7 @@ def test_the_recipe_decides_the_precision(out, configuration):
 def test_a_loss_that_is_not_finite_on_one_rank_stops_all_and_spoils_no_weights(out, configuration):
     first, second = results(out, configuration, "not_finite")
     assert first == second
-    norm = "inf" if configuration in ZERO else "nan"  # DeepSpeed tells every overflow as inf
+    norm = "inf" if configuration in ZERO else "nan"  # DeepSpeed reports every overflow as inf
     assert re.match(
         rf"Step 2: the norm of the gradient is {norm} \(loss [-\d.e]+, nan on ranks 0 to 1\)\.", first["told"]
     )
@@ -246,11 +247,11 @@ def test_resumed_where_one_machine_has_none_of_our_state_the_ranks_agree(out):
 
 
 def test_processes_that_do_not_see_each_other_are_refused(monkeypatch):
-    """accelerate lets each train alone, into one folder, where it finds no GPUs for them and nobody said CPU."""
+    """If accelerate finds no GPUs and `use_cpu` is not set, each process would train alone, all into one folder."""
     together, alone = (SimpleNamespace(training=SimpleNamespace(world_size=size)) for size in (2, 1))
     assert processes(alone) == []
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert processes(alone) == []  # a scheduler's, say
+    assert processes(alone) == []  # a scheduler may set WORLD_SIZE; only a launcher sets LOCAL_RANK too
     monkeypatch.setenv("LOCAL_RANK", "0")
     assert processes(together) == []
     (row,) = processes(alone)
@@ -260,8 +261,8 @@ def test_processes_that_do_not_see_each_other_are_refused(monkeypatch):
 
 def test_a_mistake_is_said_once_a_node(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["grpo", "--config", "nowhere"])
-    monkeypatch.setattr(train, "launched_as", lambda: ())  # which remembers
-    monkeypatch.setattr(progress, "hush", lambda: None)  # for good
+    monkeypatch.setattr(train, "launched_as", lambda: ())  # the real one caches its result
+    monkeypatch.setattr(progress, "hush", lambda: None)  # the real one cannot be undone
     monkeypatch.setenv("RANK", "8")
     for local_rank, times in (("0", 1), ("1", 0)):
         monkeypatch.setenv("LOCAL_RANK", local_rank)

@@ -1,4 +1,4 @@
-"""`trl-grpo-plus check RECIPE`: the table, what it knows without a Hub or a GPU, and the smoke run of every recipe."""
+"""`trl-grpo-plus check RECIPE`: its table, its checks without a Hub or a GPU, and the smoke run of every recipe."""
 
 import json
 import math
@@ -43,7 +43,7 @@ from trl_grpo_plus.utils.tables import FAILED, OK, UNSEEN, WARNED, Row, closing,
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """A folder with a recipe that is in order, and all that it names."""
+    """Enter a folder with a right recipe and all files that it names. Give a function that writes the recipe anew."""
     make_place(tmp_path)
     monkeypatch.chdir(tmp_path)
 
@@ -64,7 +64,7 @@ def by_name(rows):
 
 
 def reckoned(row):
-    """The GiB that a row of memory tells."""
+    """Return the GiB in a `memory` row."""
     return float(re.search(r"about ([\d.]+) GiB", row.text)[1])
 
 
@@ -114,7 +114,7 @@ def test_what_the_rows_say(place):
 
 
 def test_a_gold_that_scores_in_one_form_alone(place):
-    """The check boxes it itself; a model does so if the prompt asks for it."""
+    """The check puts the gold answer into a box; a model does so only if the prompt asks for it. The row says that."""
     write_rows({"prompt": f"{i}+{i}=", "answer": str(2 * i)} for i in range(6))
     row = by_name(checked(place(reward_funcs=["math_answer"])))["math_answer"]
     scores, form = row.text.splitlines()
@@ -126,8 +126,8 @@ def test_a_gold_that_scores_in_one_form_alone(place):
     assert "\n" not in by_name(checked(place()))["exact_answer"].text  # as the data has it
 
 
-def test_what_the_model_or_the_recipe_has_attempts_sampled_with(place):
-    """A warning of the run, which the trainer gives."""
+def test_odd_sampling_settings_of_the_model_and_of_the_recipe_are_warned_of(place):
+    """The check shows the warnings that the trainer gives at the start of a run."""
     Path("model/generation_config.json").write_text(json.dumps({"do_sample": True, "min_p": 0.2, "top_p": 0.5}))
     recipe = place(temperature=0.7, top_p=0.9, num_iterations=2)
     of_the_model, of_the_recipe = [row for row in checked(recipe) if row.name == "sampling"]
@@ -137,7 +137,7 @@ def test_what_the_model_or_the_recipe_has_attempts_sampled_with(place):
     assert of_the_recipe.text.startswith("top_p=0.9: ")
     in_order = checked(place(generation_kwargs={"min_p": 0.0}, top_p=0.9))
     assert not [row for row in in_order if row.name == "sampling"]
-    Path("model/generation_config.json").unlink()  # transformers reads the config then
+    Path("model/generation_config.json").unlink()  # transformers then takes generation settings from config.json
     facts = json.loads(Path("model/config.json").read_text())
     Path("model/config.json").write_text(json.dumps({**facts, "no_repeat_ngram_size": 2}))
     (row,) = [row for row in checked(place()) if row.name == "sampling"]
@@ -156,7 +156,7 @@ def test_what_the_model_or_the_recipe_has_attempts_sampled_with(place):
     ],
 )
 def test_steps_are_counted_as_trl_counts_them(tmp_path, keys, epoch, total):
-    """Six rows, two of them a generation batch."""
+    """There are six rows, and a generation batch takes two of them."""
     own = {"model_name_or_path", "dataset_name", "reward_funcs", "output_dir"}
     options = {name: value for name, value in RIGHT.items() if name not in own}
     options |= {"max_steps": -1, "num_train_epochs": 1, "data": tiny_models.prompts(6), **keys}
@@ -270,7 +270,7 @@ def test_how_many_weights_small_updates_move(dtype, least, most):
     ("keys", "processes", "status"),
     [
         ({}, 8, FAILED),
-        ({}, None, UNSEEN),  # nobody said how it will be launched
+        ({}, None, UNSEEN),  # the number of processes is not known
         ({"learning_rate": 1e-5}, 8, None),
         ({"use_peft": True}, 8, None),
         ({"dtype": "float32"}, 8, None),
@@ -320,7 +320,7 @@ KIND = "{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nBe kind.
 
 
 def with_template(template):
-    """Of the recipe's model."""
+    """Save a tokenizer with this chat template into the recipe's model, and return the tokenizer."""
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = template
     tokenizer.save_pretrained("model")
@@ -450,7 +450,7 @@ def test_memory_against_the_gpu(place, facts, monkeypatch):
     assert row.status == OK
     assert re.match(r"about [\d.]+ GiB of the 80", row.text)
     about = reckoned(row)
-    assert 25 < about < 45  # 6 + 12 + 6 + 3 and what goes through
+    assert 25 < about < 45  # weights 6, optimizer 12, gradients 6, 16-bit copies of the weights 3, and activations
     ran = Row("smoke", OK, "ran")
     monkeypatch.setattr("trl_grpo_plus.cli.check.recipe.run_smoke", lambda *_: [ran])
     small = by_name(checked("my_run.yaml", gpu_memory=16, smoke=True))
@@ -458,7 +458,7 @@ def test_memory_against_the_gpu(place, facts, monkeypatch):
     assert "(--accelerate_config zero3, with dtype: bfloat16)" in small["memory"].text
     assert by_name(checked("my_run.yaml", gpu_memory=about * 1.05))["memory"].text.startswith("tight: ")
     guessed = by_name(checked("my_run.yaml", ["--per_device_train_batch_size", "512"]))["memory"]
-    assert guessed.status == UNSEEN  # nobody said what there is
+    assert guessed.status == UNSEEN  # the GPU is not named, and there is none here
     assert "Say what there is" in guessed.text
 
 
@@ -518,13 +518,13 @@ def test_what_is_spread_over_gpus_takes_less_of_each(place, facts, tmp_path):
     assert sizes["multi_gpu"] > sizes["fsdp2"]
     (tmp_path / "zero.json").write_text('{"zero_optimization": {"stage": 3}}')
     whole = by_name(checked("my_run.yaml", num_processes=8))
-    sharded = by_name(checked("my_run.yaml", ["--deepspeed", "zero.json"], num_processes=8))  # by the recipe
+    sharded = by_name(checked("my_run.yaml", ["--deepspeed", "zero.json"], num_processes=8))  # an option of the recipe
     assert "zero3: not installed here" in sharded["machine"].text
     assert reckoned(sharded["memory"]) < 0.7 * reckoned(whole["memory"])
 
 
 def table_of_recipes():
-    """Each recipe of recipes/README.md on a GPU: its name, how it is launched and reckoned, the memory told."""
+    """Yield each GPU recipe of recipes/README.md: its name, the arguments of `checked`, and the table's memory."""
     for row in launch.recipes()["arithmetic_gpu"].with_name("README.md").read_text().splitlines():
         if " GiB |" in row:
             name, command, gpus, memory, time, _ = row.strip("| ").split(" | ")
@@ -549,11 +549,11 @@ def test_the_memory_that_recipes_tell_is_what_check_reckons(name, how, memory):
     assert re.search(r"# memory +([\d.,]+ GiB)", head)[1] == memory
 
 
-# --- The keys that a recipe leaves to be tried -----------------------------------------------------------------------
+# --- The keys that a recipe suggests in a comment --------------------------------------------------------------------
 
 
 def keys_of_fewer_rollouts(name):
-    """What a recipe's comment names, as words of a command line."""
+    """Return the keys of a recipe's comment on fewer rollouts, as words of a command line."""
     _, _, comment = launch.recipes()[name].read_text().partition("# --- Fewer rollouts (docs/fewer_rollouts.md), ")
     lines = re.findall(r"^#   (\w+): ([^\s#]+)", comment, re.MULTILINE)
     return [word for key, value in lines for word in (f"--{key}", value)]
@@ -568,12 +568,12 @@ def test_the_keys_of_fewer_rollouts_go_together_and_halve_the_attempts(name, how
     assert [row for row in on_paper(after) if row.name in ("keys", "options") and row.status != OK] == []
     assert after.training.advantage_baseline == after.training.prompt_selection == "belief"
     assert after.training.generation_batch_size == before.training.generation_batch_size
-    all_steps = [steps(7473, recipe.training)[1] for recipe in (before, after)]  # GSM8K's rows; others have max_steps
+    all_steps = [steps(7473, recipe.training)[1] for recipe in (before, after)]  # GSM8K's rows; others set max_steps
     assert all_steps[1] == pytest.approx(all_steps[0] / 2, rel=0.01)
     assert "not run yet" in launch.recipes()[name].read_text().partition("# --- Fewer rollouts")[2].partition("\n")[0]
 
 
-def test_half_of_the_recipes_name_such_keys():
+def test_seven_recipes_suggest_the_keys_of_fewer_rollouts():
     assert len([name for name in launch.recipes() if keys_of_fewer_rollouts(name)]) == 7
 
 
@@ -592,12 +592,12 @@ def prepare(script_args, training_args, model_args):
 
 @pytest.fixture
 def warm_smoke(monkeypatch):
-    """Without accelerate's launcher, and with TRL imported: cold runs are below and in test_wheel.py."""
+    """Start smoke runs in warm processes, without accelerate's launcher. Some tests below start cold ones."""
     monkeypatch.setattr(check_smoke, "_launched", warm_processes.accelerate)
 
 
-# One for each sort of data, reward and model that smoke runs differ in: a prepared warm start, programs, an adapter,
-# environments' rewards, rewards of steps. Of the others all but the run is seen with the memory that they tell.
+# One recipe for each kind of smoke run: a prepared warm start, programs, an adapter, rewards of environments, rewards
+# of steps. test_the_memory_that_recipes_tell_is_what_check_reckons checks everything but the run for the GPU recipes.
 RUN_EACH_TIME = {"arithmetic_cpu", "code_qwen2.5-coder-7b_8gpu", "gsm8k_qwen2.5-1.5b_lora_1gpu"}
 RUN_EACH_TIME |= {"reasoning_gym_qwen3-4b", "word_problems_steps_cpu"}
 
@@ -626,7 +626,7 @@ def test_two_processes_run_in_small(place, warm_smoke):
     assert ran.text.endswith("2 processes")
     planted, attempts = map(int, re.search(r"planted as (\d+) of (\d+) attempts", groups.text).groups())
     assert 0 < planted < attempts
-    for verdict in ("alive", "all_good", "all_bad"):  # groups are told by their place among all processes'
+    for verdict in ("alive", "all_good", "all_bad"):  # planted golds depend on a group's place among all processes
         assert re.search(rf"\b[1-9]\d* {verdict}", groups.text), groups.text
     assert traces.text.startswith(f"{attempts} attempts in rollouts/")
     assert weights.text.startswith("moved, by ")
@@ -664,7 +664,7 @@ def test_of_a_run_that_takes_too_long_no_process_is_left(place, tmp_path, monkey
 
     def ends_too_late(self, timeout):
         end = time.monotonic() + 240
-        while not Path("rank0").exists() or not Path("rank0").read_text():  # the other waits for it
+        while not Path("rank0").exists() or not Path("rank0").read_text():  # the other rank waits for rank 0
             assert time.monotonic() < end
             time.sleep(0.1)
         raise subprocess.TimeoutExpired(self.args, timeout)
@@ -697,7 +697,7 @@ def test_a_reward_that_fails_is_the_reason(place, tmp_path, request, launcher):
     *_, ran = checked(place(reward_funcs=["mine.py:judge"]), smoke=True)
     assert (ran.name, ran.status) == ("smoke", FAILED)
     assert "the judge is away" in ran.text
-    assert "CalledProcessError" not in ran.text  # the launcher's own, which says nothing
+    assert "CalledProcessError" not in ran.text  # the launcher's own error does not say what failed
 
 
 def test_the_steps_of_the_model_itself_are_clocked(place, tmp_path, monkeypatch, warm_smoke):
@@ -720,11 +720,11 @@ def test_the_steps_of_the_model_itself_are_clocked(place, tmp_path, monkeypatch,
         ({"gradient_accumulation_steps": 4}, 2),
         ({"gradient_accumulation_steps": 1, "num_iterations": 3}, 4),
         ({"gradient_accumulation_steps": 2, "steps_per_generation": 6}, 4),
-        ({"gradient_accumulation_steps": 4, "steps_per_generation": 2}, 2),  # it generates twice in each
+        ({"gradient_accumulation_steps": 4, "steps_per_generation": 2}, 2),  # each step generates twice
     ],
     ids=str,
 )
-def test_so_many_steps_are_clocked_that_generating_has_its_share(place, tmp_path, monkeypatch, keys, taken):
+def test_enough_steps_are_clocked_to_include_generation(place, tmp_path, monkeypatch, keys, taken):
     asked = []
 
     def launched(command, environment, limit_s):
@@ -739,7 +739,7 @@ def test_so_many_steps_are_clocked_that_generating_has_its_share(place, tmp_path
 
 
 def clocked(recipe, folder, monkeypatch, seconds):
-    """The row of a clocked run that ends by itself after so many steps, and the options that it had."""
+    """Return the row of a clocked run that ends after these steps (`seconds` holds their times), and its options."""
     asked = []
 
     def launched(command, environment, limit_s):
@@ -825,7 +825,7 @@ def test_a_smoke_run_waits_for_what_failed(place):
     ids=str,
 )
 def test_a_recipe_made_small_is_one_that_trl_takes(place, keys, processes):
-    """Whole groups, equal shares, and as off-policy as it was."""
+    """The small recipe keeps whole groups, equal shares for all processes, and how far off-policy it trains."""
     spread = launch.distribution(None, processes, 0)
     recipe = read(place(**keys), [], spread)
     assert recipe.refused == ()
@@ -852,21 +852,21 @@ def test_gold_answers_make_groups_of_each_kind():
 
 
 def short(completions):
-    """1.0 for a short completion."""
+    """Return 1.0 for a short completion."""
     return [float(len(text) < 9) for text in completions]
 
 
 @pytest.mark.parametrize(
     ("paid", "monitors", "row", "gold"),
     [
-        (["regex_match", "exact_answer"], [], {"pattern": "a|4", "answer": "5"}, "5"),  # one that can make a gold
+        (["regex_match", "exact_answer"], [], {"pattern": "a|4", "answer": "5"}, "5"),  # exact_answer can make a gold
         (["regex_match"], ["exact_answer"], {"pattern": r"(.*\D)?4\.?", "answer": "4"}, "4"),
         (["regex_match"], ["math_answer"], {"pattern": r".*4\}", "answer": "4"}, r"\boxed{4}"),
         (["regex_match"], [], {"pattern": r"\d", "answer": 4}, "4"),
         (["regex_match"], [], {"pattern": "a", "answer": "4"}, None),
         (["regex_match"], [], {"pattern": "a"}, None),
         (["regex_match"], [], {"pattern": "a", "answer": ["a"]}, None),
-        ([f"{__file__}:short"], [], {"answer": "4"}, None),  # it tells nothing from an answer
+        ([f"{__file__}:short"], [], {"answer": "4"}, None),  # it does not read the answer
     ],
 )
 def test_what_is_planted(paid, monitors, row, gold):

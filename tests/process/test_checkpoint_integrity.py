@@ -1,4 +1,4 @@
-"""Checkpoints that were not saved to their end, or are damaged: what is resumed from, and what is said."""
+"""Incomplete and damaged checkpoints: which checkpoint a run resumes from, and what the messages say."""
 
 import json
 import os
@@ -25,13 +25,13 @@ STATE = "grpo_plus_state_0.pt"
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """A run with checkpoints at steps 2, 4 and 6."""
+    """Train a run with checkpoints at steps 2, 4 and 6."""
     return tiny_models.trained(tmp_path_factory.mktemp("saved"), tiny_models.half_dead, **OPTIONS)
 
 
 @pytest.fixture
 def run(saved, tmp_path):
-    """A copy of its folder, to break."""
+    """Copy the folder of that run, so that a test can damage it."""
     return Path(shutil.copytree(Path(saved.args.output_dir), tmp_path / "run"))
 
 
@@ -94,7 +94,7 @@ def test_the_last_whole_one_is_gone_on_from(run, saved, caplog):
     assert lacking(run / "checkpoint-6") == ""  # saved anew
 
 
-def test_without_a_whole_one_it_is_said_what_each_lacks(run):
+def test_without_a_complete_checkpoint_the_error_says_what_each_lacks(run):
     for step in (2, 4, 6):
         cut(run / f"checkpoint-{step}" / "model.safetensors")
     with pytest.raises(
@@ -135,7 +135,7 @@ def test_one_that_is_named_and_not_whole_is_refused(run):
         ("rollouts", "rollouts is incomplete: trainer_state.json is missing"),
     ],
 )
-def test_what_is_named_and_is_no_checkpoint_is_said_to_be_what_it_is(run, named, words):
+def test_the_error_says_what_a_path_is_that_is_no_checkpoint(run, named, words):
     with pytest.raises(ConfigError, match=words):
         resume(run, str(run / named))
 
@@ -180,7 +180,7 @@ def test_a_state_that_cannot_be_read_is_named_with_a_way_out(run, saved, kind):
 
 
 def started_anew(run, **options):
-    """A run that starts in the folder of another one, and is killed before it saves."""
+    """Start a new run in the folder of an earlier one, and end it by an error at step 4."""
     with pytest.raises(RuntimeError, match="killed"):
         tiny_models.trainer(run.parent, killed, **{**OPTIONS, "save_steps": 4, **options}).train()
 
@@ -201,7 +201,7 @@ def test_a_start_beside_old_checkpoints_is_warned_of_and_a_resume_takes_none_of_
         resume(run)
     assert f"resume_from_checkpoint={str(run / 'checkpoint-6')!r}" in str(refused.value)
     caplog.clear()
-    assert resume(run, str(run / "checkpoint-6")).state.global_step == 6  # by name it is the earlier run again
+    assert resume(run, str(run / "checkpoint-6")).state.global_step == 6  # the name asks for the earlier run
     assert resume(run).state.global_step == 6
     assert "an earlier run" not in caplog.text
 
@@ -213,7 +213,7 @@ def test_a_checkpoint_of_the_run_itself_is_taken_before_a_later_one_of_an_earlie
 
 
 def test_without_traces_nobody_knows_whose_a_checkpoint_is(run):
-    """The traces there are of the earlier run, and the later run is not refused its own checkpoint for that."""
+    """The traces in the folder are of the earlier run. The later run, without traces, still finds its checkpoint."""
     for step in (4, 6):
         shutil.rmtree(run / f"checkpoint-{step}")
     started_anew(run, save_steps=2, trace_every=0)
@@ -221,7 +221,7 @@ def test_without_traces_nobody_knows_whose_a_checkpoint_is(run):
 
 
 def test_a_part_without_traces_does_not_make_a_run_another_one(run):
-    """A checkpoint of before that part is still the run's own."""
+    """A run is resumed without traces and then with them. Its checkpoints from before are still its own."""
     resume(run, str(run / "checkpoint-4"), trace_every=0)
     assert _run_of(run / "checkpoint-6") == _run_of(run / "checkpoint-4") is not None
     resume(run, max_steps=8)
@@ -258,7 +258,7 @@ def test_a_file_that_cannot_be_read_is_not_said_to_be_cut_off(run):
 
 
 def test_a_rank_whose_random_numbers_are_not_there_yet_is_seen(run):
-    """What is saved last by a rank that is slower than the first, which writes trainer_state.json."""
+    """A rank saves its random state last, and may be slower than the first rank, which writes trainer_state.json."""
     folder = run / "checkpoint-4"
     (folder / "rng_state.pth").rename(folder / "rng_state_0.pth")
     shutil.copy(folder / STATE, folder / "grpo_plus_state_1.pt")
@@ -267,7 +267,7 @@ def test_a_rank_whose_random_numbers_are_not_there_yet_is_seen(run):
     assert lacking(folder) == ""
 
 
-def test_room_is_told_of_the_disk_on_which_it_would_be(run, monkeypatch):
+def test_the_error_tells_the_free_space_of_the_disk_of_the_checkpoint(run, monkeypatch):
     asked = []
     monkeypatch.setattr(
         "shutil.disk_usage", lambda path: asked.append(Path(path)) or shutil._ntuple_diskusage(0, 0, 0)
@@ -293,7 +293,7 @@ def test_an_earlier_checkpoint_of_the_step_does_not_count_while_it_is_written_ov
     assert lacking(folder)
 
 
-def test_what_fails_after_a_checkpoint_is_whole_is_not_said_of_it(run):
+def test_an_error_after_a_complete_save_does_not_blame_the_checkpoint(run):
     folder = run / "checkpoint-4"
     state = (folder / "trainer_state.json").read_bytes()
 
@@ -312,7 +312,7 @@ def test_a_file_in_the_place_of_a_folder_is_refused(run):
         resume(run, str(run / "checkpoint-4" / "trainer_state.json"))
 
 
-# -- in a process of its own
+# -- in processes of their own
 
 KILLED = """
 import hashlib, json, os, signal, sys
@@ -361,7 +361,7 @@ def python(code, *arguments):
 
 
 def test_killed_in_a_step_in_tracing_and_in_saving_it_goes_on_exactly(tmp_path, saved):
-    """Three kills of one run, each where it hurts, each resumed from."""
+    """A run is killed three times, each time at a delicate place, and resumed each time."""
     run = tmp_path / "run"
     kills = [("optimizer", 3, {0, 1, 2, 3}), ("trace", 5, {0, 1, 2, 3, 4}), ("save", 6, {0, 1, 2, 3, 4, 5})]
     for number, (place, step, traced) in enumerate(kills):
@@ -411,7 +411,7 @@ except RuntimeError as error:
 
 @pytest.fixture(params=["limit", pytest.param("disk", marks=pytest.mark.full)])
 def small_disk(request, tmp_path):
-    """A folder whose files may not grow beyond a limit, or that is a disk of a few megabytes; and which it is."""
+    """Give a folder and its kind: "limit" (no file may grow beyond a limit) or "disk" (a disk of 8 megabytes)."""
     folder = tmp_path / "disk"
     folder.mkdir()
     if request.param == "limit":
@@ -424,7 +424,7 @@ def small_disk(request, tmp_path):
 
 
 def test_a_full_disk_is_said_and_costs_what_had_no_room(small_disk):
-    """The kernel refuses to write more: first traces, while the run goes on, then a checkpoint."""
+    """The kernel refuses to write more. Traces are lost first, while the run goes on; then a checkpoint fails."""
     folder, kind = small_disk
     done = python(FULL, folder, kind)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -1,6 +1,6 @@
-"""Two real processes (gloo): no deadlock, the same verdicts and weights on both, and TRL's results where TRL has some.
+"""Training on two real processes (gloo): no deadlock, equal verdicts and weights, and TRL's results where it has some.
 
-They are forked warm and find each other as torchrun's do; tests/process/test_recipes.py has two of a real launcher.
+The processes are forked warm and find each other as torchrun's do. tests/process/test_recipes.py uses real launchers.
 """
 
 import itertools
@@ -43,7 +43,7 @@ OTHERS += [
 
 
 def launch(out, *scenarios, ok=True, **environment):
-    # A deadlock would last for ever; this is far beyond what the scenarios take.
+    # The timeout ends a deadlock. It is far longer than the scenarios take.
     command = [sys.executable, WORKER, out, *scenarios]
     done = warm_processes.run_ranks(
         command, env={**os.environ, "ACCELERATE_USE_CPU": "true", **environment}, timeout=900
@@ -178,7 +178,7 @@ def test_ranks_read_a_stream_alike(out, scenario, size, known):
     ]
     assert len(set(first["window"])) == size
     assert len(first["known"]) == known
-    # Each of the last batch's three is of the window.
+    # Each of the last batch's three prompts lies in the window.
     assert set(first["prompts"][-12:]) <= set(first["window"])
     assert [first["prompts"][-12:].count(prompt) for prompt in set(first["prompts"][-12:])] == [4] * 3
 
@@ -222,7 +222,11 @@ def test_steps_travel_resume_and_are_traced_on_both_ranks(out):
 
 
 def test_ranks_agree_on_what_is_truncated(out):
-    """At prompts 0 to 2 the last group is alive, at 3 to 5 the one on both ranks, of which one masks all it has."""
+    """One group of three is alive in each batch.
+
+    For prompts 0 to 2 it is the last group. For prompts 3 to 5 it is the group on both ranks, all of whose rows on one
+    rank are masked.
+    """
     for rank in results(out, "truncated"):
         assert rank["truncated"] == pytest.approx([2 / 3] * 4)
         assert rank["trained"] == [1] * 4
@@ -284,7 +288,7 @@ def test_a_group_of_the_second_rank_is_named_on_both(out):
 
 
 def test_a_checkpoint_is_whole_once_all_ranks_have_saved_theirs(out):
-    """Else one rank goes on where the others end."""
+    """Otherwise one rank would go on after a save at which another rank ends."""
     first, second = results(out, "saved_by_one_rank")
     assert "checkpoint-2 was not saved completely: trainer_state.json is missing" in first["error"]
     assert "No space left on device" in second["error"]
@@ -293,7 +297,7 @@ def test_a_checkpoint_is_whole_once_all_ranks_have_saved_theirs(out):
 
 
 def test_ranks_whose_states_are_of_several_runs_all_generate_anew(out):
-    """A leftover of a run on two processes, beside what one process has saved since."""
+    """The folder holds the first rank's state of a run on one process, and the second rank's of a run on two."""
     first, second = results(out, "saved_by_one_rank")
     assert first["step"] == 3
     for what in ("weights", "beta", "running_variance"):
@@ -311,7 +315,7 @@ def test_a_rank_s_state_that_cannot_be_read_stops_both_with_one_message(out):
 
 
 def test_a_rank_that_is_killed_ends_the_other_with_an_error(tmp_path):
-    """Where nobody watches over both, as torchrun does. One that hangs is waited for `ddp_timeout` long."""
+    """No launcher watches the processes here. (A rank that hangs is waited for until `ddp_timeout`.)"""
     command, start = [sys.executable, WORKER, tmp_path, "killed"], time.monotonic()
     environment = {**os.environ, "ACCELERATE_USE_CPU": "true"}
     done = warm_processes.run_ranks(command, env=environment, timeout=300, end_all=False)
@@ -334,13 +338,13 @@ print(args.world_size, group._get_backend(torch.device("cpu")).options._timeout)
 
 
 def test_processes_on_cpus_wait_as_long_as_ddp_timeout_says(tmp_path):
-    """transformers passes it on with GPUs alone."""
+    """transformers itself passes `ddp_timeout` on only with GPUs."""
     done = warm_processes.run_ranks([sys.executable, "-c", LIMIT, tmp_path], timeout=300)
     assert done.stdout == "2 0:03:00\n" * 2, done.stderr[-3000:]
 
 
 def raised(error, module):
-    """The error, as code of a module raises it."""
+    """Raise the error in code of `module`, catch it and return it."""
     with pytest.raises(type(error)) as caught:
         exec("raise error", {"error": error, "__name__": module})
     return caught.value
@@ -363,7 +367,7 @@ def raised(error, module):
         (RewardError("mine: ConnectionResetError: Connection reset by peer"), None),
         (RunError("wandb failed (BrokenPipeError: Broken pipe)"), None),
         (RuntimeError("The size of tensor a (3) must match"), None),
-        (ConnectionResetError("Connection reset by peer"), None),  # of a reward's own connection
+        (ConnectionResetError("Connection reset by peer"), None),  # a reward's own connection
     ],
 )
 def test_an_error_says_whether_another_process_is_lost(error, line, monkeypatch):
@@ -430,7 +434,7 @@ def test_outcome_rates_are_of_all_ranks(out):
 
 @pytest.mark.parametrize("mode", distributed_worker.TRACED_MODES)
 def test_traces_are_those_of_one_process(out, tmp_path, mode):
-    """The same prompts and completions, on one process and on two: the same rows, whoever sampled them."""
+    """With the same prompts and completions, traces have the same rows on one process and on two."""
     distributed_worker.traces(tmp_path, rows=16, modes=[mode])
     ours, theirs = list(traces.groups(tmp_path / mode)), list(traces.groups(out / "traces" / mode))
     assert len(ours) == len(theirs) > 16
@@ -441,7 +445,7 @@ def test_traces_are_those_of_one_process(out, tmp_path, mode):
 
 
 TENSORS, OBJECTS, BROADCASTS, SUMS = ledger.TENSORS, ledger.OBJECTS, ledger.BROADCASTS, ledger.SUMS
-# The collectives of one generation batch that this package adds to TRL's, by mode. docs/processes.md lists them too.
+# mode -> the collectives that this package adds to TRL's in one generation batch. docs/processes.md lists them too.
 COLLECTIVES = {
     "TRL": {},
     "everything off": {TENSORS: 1},
@@ -476,7 +480,7 @@ def test_a_batch_takes_so_many_collectives(out, mode):
     for of_rank in (first, second):
         assert of_rank[mode]["ours"]["kinds"] == COLLECTIVES[mode], of_rank[mode]["ours"]["sites"]
     assert first[mode]["theirs"]["kinds"] == second[mode]["theirs"]["kinds"]
-    if not any(word in mode for word in ("resample", "vLLM")):  # TRL's work is the same, or for as many rounds
+    if not any(word in mode for word in ("resample", "vLLM")):  # TRL does more in each further round, and for vLLM
         assert first[mode]["theirs"]["kinds"] == first["TRL"]["theirs"]["kinds"]
 
 
@@ -498,7 +502,7 @@ def test_only_the_first_rank_gets_the_attempts_texts(out):
 
 @pytest.fixture(scope="module")
 def killed(out):
-    """SIGKILL two steps after a checkpoint in the midst of a generation batch, in the second epoch."""
+    """Kill a run two steps after a checkpoint within a generation batch of the second epoch, and resume it twice."""
     launch(out, "killed", ok=False)
     assert [path.name for path in (out / "killed" / "run").glob("checkpoint-*")] == ["checkpoint-5"]
     shutil.copytree(out / "killed", out / "copied")

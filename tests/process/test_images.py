@@ -1,4 +1,4 @@
-"""Models that see: rows that were dropped or moved keep their pictures, and what their model reads of them."""
+"""Vision models: when rows are dropped or moved, each row keeps its pictures and their pixels."""
 
 import io
 import json
@@ -25,7 +25,7 @@ from trl_grpo_plus.trainer.image_rows import with_images_in_prompts
 from trl_grpo_plus.utils.text import as_text
 
 
-# TRL 1.10 cuts the pixels of micro-batches in wrong places.
+# TRL 1.10 splits the pixels of a batch into micro-batches at wrong places.
 pytestmark = pytest.mark.skipif(Version(trl.__version__) < Version("1.11"), reason="TRL 1.11 cuts pixels right")
 WORKER = Path(__file__).parents[1] / "helpers" / "distributed_worker.py"
 FAMILIES = list(vision_models.FAMILIES)
@@ -34,12 +34,15 @@ FAMILIES = list(vision_models.FAMILIES)
 @pytest.mark.parametrize(
     ("family", "mode", "mixed"),
     tiny_models.covering(
-        lambda family, mode, mixed: (FAMILIES.index(family) + (mode == "drop") + mixed) % 2 > 0,  # each pair of them
+        lambda family, mode, mixed: (FAMILIES.index(family) + (mode == "drop") + mixed) % 2 > 0,  # covers each pair
         *(FAMILIES, ["drop", "resample"], [False, True]),
     ),
 )
 def test_rows_keep_their_pictures(tmp_path, family, mode, mixed):
-    """Sampled for real, in micro-batches; where pictures are mixed with texts, which stock TRL cannot train on."""
+    """Completions are really sampled, and there are micro-batches. With `mixed`, some rows have no picture.
+
+    Stock TRL cannot train on such a mix.
+    """
     seen = (lambda n: n % 3 > 0) if mixed else lambda n: True
     options = {"zero_variance_groups": mode, "max_resample_rounds": 4, "gradient_accumulation_steps": 2}
     options |= {"beta": 0.1, "max_steps": 2, "trace_every": 1, "num_generations": 2, "shuffle_dataset": False}
@@ -59,7 +62,7 @@ def test_dropping_is_training_on_the_live_pictures_alone(tmp_path, family, optio
 
 @pytest.mark.parametrize("mode", ["drop", "resample"])
 def test_a_batch_of_which_no_picture_is_left(tmp_path, mode):
-    """TRL would give it the pictures of the rows that it began with."""
+    """The batch first had rows with pictures, and TRL would give their pixels to the rows without."""
     options = {"zero_variance_groups": mode, "data": questions(8, lambda n: n % 4 > 1), "max_resample_rounds": 1}
     trained = vision_models.trained(
         tmp_path, "qwen2.5-vl", vision_models.some_dead, **options, max_steps=1, shuffle_dataset=False
@@ -71,7 +74,7 @@ def test_a_batch_of_which_no_picture_is_left(tmp_path, mode):
 
 @pytest.mark.parametrize("mode", ["drop", "resample"])
 def test_text_alone(tmp_path, mode):
-    """Rewards are given the prompts as they are."""
+    """Without images, rewards are given the prompts as the dataset has them."""
 
     def reward(prompts, number, **columns):
         assert [prompt[0]["content"] for prompt in prompts] == [f"{n:02d}=" for n in number]

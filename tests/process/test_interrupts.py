@@ -1,4 +1,4 @@
-"""Ctrl-C wherever a run may be, once and twice: it ends, no process of it is left, and traces are whole."""
+"""Ctrl-C, pressed once or twice in each phase of a run: the run ends, leaves no process, and its traces are whole."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from trl_grpo_plus.traces import reader as traces
 from trl_grpo_plus.trainer.checkpoint_integrity import last_complete
 
 
-PLACES = {  # at step 4; the steps that are traced by then, and the last checkpoint that is whole
+PLACES = {  # phase -> (number of steps that are traced by then, step of the last complete checkpoint)
     "generating": (4, 4),
     "scoring": (4, 4),
     "tracing": (4, 4),
@@ -84,7 +84,7 @@ CASES = {
 
 @pytest.fixture(scope="module", params=["often", pytest.param("rest", marks=pytest.mark.full)])
 def interrupted(request, tmp_path_factory):
-    """(place, how often) -> the folder of a run and its process, which has ended. All run side by side."""
+    """Run all cases side by side. Return (place, number of Ctrl-C) -> (folder of the run, ended process)."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(map(str, (Path(__file__).parent, Path(tiny_models.__file__).parent))),

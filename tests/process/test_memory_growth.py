@@ -1,4 +1,4 @@
-"""The short form of benchmarks/load.py: batch after batch leaves nothing behind."""
+"""A short form of benchmarks/load.py: batches leave no memory, process, thread or file behind."""
 
 import os
 
@@ -16,17 +16,17 @@ def load():
 
 @pytest.fixture
 def cheap(load):
-    """The rewards of the benchmark but for `math_answer`, whose libraries take longest to load."""
+    """Return the rewards of the benchmark without `math_answer`, whose libraries take longest to load."""
     return [reward for reward in load.REWARDS if reward["name"] != "math_answer"]
 
 
 def test_thirty_steps_leave_no_object_process_thread_or_file_behind(load, cheap, tmp_path):
     figures = load.measure(tmp_path, 30, **SIZES, rewards=cheap)
     assert figures["left_behind"].keys() == {"threads", "files", "processes"}
-    assert max(figures["left_behind"].values()) <= 0  # what an earlier test left may end meanwhile
-    assert figures["attempts_a_step"] > 8 * 4  # some were resampled
+    assert max(figures["left_behind"].values()) <= 0  # below 0 if something of an earlier test ends meanwhile
+    assert figures["attempts_a_step"] > 8 * 4  # some groups were resampled
     first, *_, last = figures["python_blocks_every_ten"]
-    assert last - first < 3000  # in twenty steps; their batches are many times that
+    assert last - first < 3000  # in twenty steps; the batches of these steps hold many times as many blocks
 
 
 @pytest.mark.parametrize("ended_in", [1, pytest.param(2, marks=pytest.mark.full), 3])
@@ -52,8 +52,8 @@ def test_where_nothing_was_measured_a_sentence_says_so(load, monkeypatch):
     assert os.environ["ACCELERATE_USE_CPU"] == "true"
 
 
-def test_what_imports_it_goes_on_as_it_was(monkeypatch):
-    """As a worker of the tests does, in which others run."""
+def test_importing_the_benchmark_does_not_change_the_environment(monkeypatch):
+    """The process that imports it runs other tests too."""
     monkeypatch.delenv("ACCELERATE_USE_CPU", raising=False)
     benchmark_scripts.imported("load")
     assert "ACCELERATE_USE_CPU" not in os.environ

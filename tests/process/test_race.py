@@ -1,4 +1,4 @@
-"""A race of stock TRL's trainer and this one: what both are given, how they stand, and one race, interrupted once."""
+"""A race of stock TRL's trainer and this one: the settings of both, the standings, and one race, interrupted once."""
 
 import builtins
 import json
@@ -23,7 +23,7 @@ from trl_grpo_plus.cli.race.script import reset
 from trl_grpo_plus.launch import Start
 
 
-# A warm-up of a second, and steps that leave time to interrupt them, the last ones all that it takes.
+# The warm-up takes a second. Steps are slow enough to be interrupted, and step 6 waits while the file `hold` exists.
 TASK = """
 import os
 import time
@@ -55,7 +55,7 @@ RACE = [
 
 
 def option(lane, name):
-    """Its last value, which wins."""
+    """Return the last value of an option, which wins, from a lane's command line."""
     words = lane.start.options
     return next((words[at + 1] for at in reversed(range(len(words))) if words[at] == f"--{name}"), None)
 
@@ -74,7 +74,7 @@ def test_both_get_the_command_line_and_stock_trl_a_group_size_of_its_own():
 
 
 @pytest.mark.parametrize(("steps", "every"), [(150, 15), (70, 7), (400, 40), (3, 1)])
-def test_ten_looks_are_ten(steps, every):
+def test_ten_evaluations_are_spread_over_the_run(steps, every):
     lane = plan(Start("arithmetic_cpu")).lanes[0]
     config = GRPOConfig(
         "out", use_cpu=True, bf16=False, eval_strategy="steps", eval_steps=float(option(lane, "eval_steps"))
@@ -144,10 +144,10 @@ def evaluation(step, easy, hard):
     ]
 
 
-def test_a_journal_comes_to_looks_with_what_was_spent_until_then():
+def test_evaluations_of_a_journal_have_the_rollouts_and_seconds_until_then():
     steps = [{"step": step, "step_time": 0.5} for step in (1, 2)]
     entries = [*evaluation(0, 0.5, 0.1), *steps, *evaluation(2, 0.6, 0.3), {"step": 4, "step_time": 0.25}]
-    run = standing("stock", SETTINGS, [*entries, evaluation(4, 1, 1)[0]])  # one split is still to come
+    run = standing("stock", SETTINGS, [*entries, evaluation(4, 1, 1)[0]])  # the evaluation lacks its second split
     assert (run.step, run.rollouts, run.seconds) == (4, 64.0, 1.5)
     assert run.looks == (
         Evaluation(0, 0.0, 0.0, {"easy": 0.5, "hard": 0.1}),
@@ -169,7 +169,7 @@ def curve(name, *rewards, every=16.0, seconds=2.0, **settings):
 STOCK_RUN = curve("stock", 0.1, 0.2, 0.4, 0.5, 0.6)
 
 
-def test_where_the_other_ended_is_reached_by_two_looks_in_a_row_or_the_last():
+def test_the_other_runs_final_reward_counts_as_reached_at_two_evaluations_in_a_row_or_the_last():
     for rewards, after in [
         ((0.1, 0.7, 0.6, 0.6, 0.9), "after 16 rollouts and 2.0 s. stock took 64 rollouts and 8.0 s."),
         ((0.1, 0.7, 0.5, 0.6, 0.9), "after 48 rollouts and 6.0 s. stock took 64 rollouts"),
@@ -229,7 +229,7 @@ def test_the_picture(tmp_path, monkeypatch):
 
 
 def forked(command, environment, log):
-    """As `start`, with what is imported already, and without accelerate's launcher."""
+    """Start a run as `processes.start` does, but in a warm process and without accelerate's launcher."""
     environment["OMP_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"]
     return warm_processes.Popen(
         [sys.executable, *command[command.index("-m") :]], env=environment, stdout=log, stderr=log
@@ -238,7 +238,7 @@ def forked(command, environment, log):
 
 @pytest.fixture(scope="module")
 def raced(tmp_path_factory):
-    """A race that was interrupted, gone on with, and what was printed: its folder and the two outputs."""
+    """Run a race, interrupt it and resume it. Return its folder and the outputs of both commands."""
     folder = tmp_path_factory.mktemp("race")
     (folder / "task.py").write_text(TASK)
     interrupted = []
@@ -278,7 +278,7 @@ def test_ctrl_c_leaves_what_was_measured_and_says_how_to_go_on(raced):
 
 
 def looked_at(folder, lane):
-    """Steps; the one that Ctrl-C came in is saved and not evaluated."""
+    """Return the steps with evaluations. The step of the Ctrl-C is saved, but not evaluated."""
     stopped = {int(path.name.partition("-")[2]) for path in (folder / lane).glob("checkpoint-*")} - {STEPS}
     return [step for step in range(0, STEPS + 1, 2) if step not in stopped]
 
@@ -355,6 +355,6 @@ def test_a_run_that_fails_ends_the_other_and_is_told(tmp_path, monkeypatch, caps
     assert "trl_grpo_plus ended" not in err, "it was not asked, but killed"
     assert "No evaluation has finished yet." in out
     assert "To continue" not in out
-    assert processes.run(replace(race, together=False), "again") == 1  # a new one
+    assert processes.run(replace(race, together=False), "again") == 1  # a new race in the same folder
     assert not Path("out_race", f"{PLUS}.log").exists(), "the second was started after the first had failed"
     assert sorted(path.name for path in Path("out_race", "earlier-1").iterdir()) == [f"{STOCK}.log", f"{PLUS}.log"]

@@ -1,4 +1,4 @@
-"""The launch script as a user meets it: mistakes, whole runs, Ctrl-C, two processes, `accelerate launch`."""
+"""The launch script as a user sees it: mistakes, whole runs, Ctrl-C, two processes, `accelerate launch`."""
 
 import contextlib
 import io
@@ -43,7 +43,8 @@ SCRIPT = [sys.executable, "-m", "trl_grpo_plus.recipes.grpo"]
 LAUNCH = [sys.executable, "-m", "trl_grpo_plus.cli.main", "run", "arithmetic_cpu"]
 CPU = ["--use_cpu", "true", "--bf16", "false", "--report_to", "none"]
 
-# A warm-up that is over in two seconds and teaches enough for some groups to be alive; steps as slow as one likes.
+# The warm-up takes two seconds and teaches the model enough that some groups are alive. Step 3 waits while the file
+# `hold` exists, and REWARD_SECONDS slows all steps after the first.
 TASK = """
 import os
 import time
@@ -74,7 +75,7 @@ SHORT = [
 
 
 def parsed(*argv):
-    """`(script_args, training_args, model_args, dataset_args)`."""
+    """Return `(script_args, training_args, model_args, dataset_args)` of a command line."""
     return parse(make_parser(prog="grpo"), list(argv))
 
 
@@ -168,7 +169,7 @@ def test_a_file_of_a_url_is_not_looked_for_here():
 
 @pytest.fixture
 def modules(tmp_path, monkeypatch):
-    """A working directory with a package, a file and a file that cannot be imported."""
+    """Enter a folder with a package, a module, and a module that cannot be imported."""
     (tmp_path / "recipes_pkg").mkdir()
     (tmp_path / "recipes_pkg" / "__init__.py").touch()
     (tmp_path / "recipes_pkg" / "mod.py").write_text("NUMBER = 1\n\n\ndef func():\n    return 'package'\n")
@@ -243,7 +244,7 @@ def test_the_resume_command_is_the_resume_command(monkeypatch, before):
     assert command_line.resume_command("my runs/checkpoint-3") == expected
 
 
-# --- What is found in the folder, what is printed ----------------------------------------------------------------
+# --- Earlier runs in the folder, and the lines that a run prints --------------------------------------------------
 
 
 def settle(folder, resume=None, local_process_index=0):
@@ -297,7 +298,7 @@ def contents(folder):
 
 @pytest.fixture(scope="module")
 def left_by_a_run(tmp_path_factory):
-    """What libraries save of a model and a run: shards, an adapter, tokenizer, cards, a tracker's folder."""
+    """Make a folder with all that libraries save of a run: shards, an adapter, a tokenizer, a card, trackers' logs."""
     folder = tmp_path_factory.mktemp("left")
     tokenizer = arithmetic.make_tokenizer()
     tokenizer.chat_template = "{{ messages[0].content }}"
@@ -313,7 +314,7 @@ def left_by_a_run(tmp_path_factory):
         (folder / name).parent.mkdir(parents=True)
         (folder / name).touch()
     leave_run(folder, 2, finished=False)
-    # As a model's own code and an unusual tokenizer write them; the summary of a finished run lists what was saved.
+    # A model with its own code saves a file like this one. The summary of a finished run lists all saved files.
     (folder / "modeling_own.py").write_text("WIDTH = 3")
     (folder / "summary.json").write_text(json.dumps({"files": ["modeling_own.py", "model.safetensors.index.json"]}))
     return folder
@@ -328,7 +329,7 @@ def beside_it(folder, *names):
         (folder / name).write_bytes(OWN[name])
 
 
-def test_all_that_a_run_left_moves_and_what_is_the_users_stays(tmp_path, left_by_a_run):
+def test_all_files_of_a_run_are_moved_and_the_users_files_stay(tmp_path, left_by_a_run):
     out = tmp_path / "out"
     shutil.copytree(left_by_a_run, out)
     beside_it(out)
@@ -371,7 +372,7 @@ def test_a_run_that_began_in_spite_of_a_half_moved_one_is_kept_apart(tmp_path):
 
 
 def test_a_users_files_alone_are_no_run(tmp_path):
-    """Such as where `output_dir` is a project's own folder."""
+    """The folder may be a user's project that was given as `output_dir`."""
     for name in ["README.md", "config.json", "tokenizer.json", "vocab.txt"]:
         (tmp_path / name).write_text("---\nmine: true\n---\n")
     settle(tmp_path)
@@ -438,7 +439,7 @@ def test_resuming_from_elsewhere_does_not_mix_two_runs(tmp_path, capsys):
     assert names(tmp_path) == ["earlier-1", "earlier-2"]
     assert Path(checkpoint).is_dir()
     assert f" to {tmp_path}/earlier-2. Resuming from {checkpoint}." in capsys.readouterr().out
-    # A second process comes when the first has tidied up, and must come to the same end.
+    # A second process may look when the first one has moved the run already. It must decide the same.
     assert settle(tmp_path, checkpoint).resume_from_checkpoint == checkpoint
     assert names(tmp_path) == ["earlier-1", "earlier-2"]
 
@@ -458,13 +459,13 @@ def test_a_log_entry_is_a_short_line(logs, line):
 
 
 class Terminal(io.StringIO):
-    """A screen, where bars write over what is there."""
+    """A text stream that acts as a terminal, in which progress bars overwrite lines."""
 
     def isatty(self):
         return True
 
     def lines(self):
-        """What is on it in the end."""
+        """Return the lines that the screen shows at the end."""
         screen, row, column = [""], 0, 0
         for word in re.findall(r"\x1b\[A|.", self.getvalue(), re.DOTALL):
             if word in "\n\r":
@@ -480,7 +481,7 @@ class Terminal(io.StringIO):
 
 @pytest.mark.parametrize("trained", [False, True])
 def test_an_evaluation_is_a_line_of_its_own_beside_a_bar(monkeypatch, trained):
-    """In the midst of a training, and after it, where no training's bar is there any more."""
+    """An evaluation runs during training, or after it, when the training's bar is closed."""
     terminal = Terminal()
     for name in ("stdout", "stderr"):
         monkeypatch.setattr(sys, name, terminal)
@@ -502,11 +503,11 @@ def test_an_evaluation_is_a_line_of_its_own_beside_a_bar(monkeypatch, trained):
     assert lines == ["step    2  eval easy: reward 0.500", "step    2  eval edge: reward 0.500"]
 
 
-# --- Sums ------------------------------------------------------------------------------------------------------
+# --- The arithmetic task ---------------------------------------------------------------------------------------
 
 
 def prepare(folder, steps=2, seed=3, made_in=None, **training):
-    """`arithmetic.prepare` with a warm-up of `steps`."""
+    """Run `arithmetic.prepare` with a warm-up of `steps` steps, and return the data."""
     model = SimpleNamespace(model_name_or_path=None)
     args = {"output_dir": str(folder), "seed": seed, "process_index": 0, "disable_tqdm": True}
     args |= {"device": torch.device("cpu"), "bf16": False, "resume_from_checkpoint": None, **training}
@@ -519,7 +520,7 @@ def prepare(folder, steps=2, seed=3, made_in=None, **training):
 
 @pytest.fixture
 def taught(monkeypatch):
-    """The texts of a warm-up that is only noted."""
+    """Replace the warm-up by a function that only records its texts, and return the texts."""
     texts = []
     monkeypatch.setattr(arithmetic, "_warm_up", lambda model, tokenizer, lessons, *how: texts.extend(lessons))
     return texts
@@ -630,11 +631,11 @@ def test_a_warm_up_that_fails_leaves_the_last_model(tmp_path, monkeypatch):
     assert (tmp_path / "warm_start" / "mark").exists()
 
 
-# --- Stopping, in this process ---------------------------------------------------------------------------------
+# --- Signals, in this process ----------------------------------------------------------------------------------
 
 
 class Steps:
-    """Drives the callback as a trainer of `max_steps` would."""
+    """Calls the callback as a trainer with `max_steps` would."""
 
     def __init__(self, max_steps):
         self.stop = StopOnInterrupt(Accelerator(cpu=True))
@@ -658,7 +659,7 @@ def stop_signal(request):
         try:
             os.kill(os.getpid(), request.param)
             time.sleep(0.01)
-        except KeyboardInterrupt:  # left alone it would end the test run
+        except KeyboardInterrupt:  # uncaught, it would end the test run
             interrupted = True
         assert interrupted == raises
 
@@ -678,7 +679,7 @@ def test_a_signal_stops_after_the_step_with_a_whole_checkpoint(stop_signal):
     assert run.stop.stopped
     assert run.args.save_only_model is False
     run.stop.on_train_end(run.args, run.state, control)
-    stop_signal()  # and once more, after the training
+    stop_signal()  # a last one, after the training, is ignored
 
 
 def test_another_keypress_stops_at_once(stop_signal, monkeypatch):
@@ -690,7 +691,7 @@ def test_another_keypress_stops_at_once(stop_signal, monkeypatch):
 
 
 def test_a_signal_in_the_last_step_does_not_unfinish_the_run(stop_signal):
-    """Transformers goes one step too far when it resumes from the last step."""
+    """A run stopped at its last step would be resumed, and transformers would then train one step too many."""
     run = Steps(2)
     run.step()
     stop_signal()
@@ -705,7 +706,7 @@ def test_a_signal_in_the_last_step_does_not_unfinish_the_run(stop_signal):
 
 
 class Run:
-    """A command of Python's in a process group of its own, as a terminal starts it, and what it has printed so far."""
+    """A Python command in its own process group, as a terminal starts it, and its output so far."""
 
     def __init__(self, command, folder, start=warm_processes.Popen, **environment):
         self.path = folder / f"output-{time.monotonic_ns()}.txt"
@@ -729,7 +730,7 @@ class Run:
         os.killpg(self.process.pid, signal.SIGINT)
 
     def end(self, status, seconds=300):
-        """Wait for the end, assert that the exit status is `status`, and return what was printed."""
+        """Wait for the end, assert that the exit status is `status`, and return the output."""
         try:
             assert self.process.wait(seconds) == status, self.output[-5000:]
         finally:
@@ -764,13 +765,13 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(folder):
-    """What an uninterrupted run prints; it is in `<folder>/whole`."""
+    """Run a recipe to its end in `<folder>/whole`, and return its output."""
     return Run([*SCRIPT, *SHORT, "--output_dir", "whole"], folder).end(0)
 
 
 @pytest.fixture(scope="module")
 def stopped(folder):
-    """The same run, interrupted in its midst; it is in `<folder>/stopped`, and once more in `<folder>/left`."""
+    """Interrupt the same run in `<folder>/stopped`, copy it to `<folder>/left`, and return its output."""
     (folder / "hold").touch()
     run = Run([*SCRIPT, *SHORT, "--output_dir", "stopped"], folder)
     run.wait_for("step +2  reward")
@@ -827,7 +828,7 @@ def test_a_run_leaves_a_summary_a_model_and_a_log(folder, whole):
 def test_a_run_prints_a_line_a_step_and_a_report(folder, whole):
     summary = summary_of(folder / "whole")
     assert len(re.findall(r"step +[1-8]  reward 0\.\d{3}  entropy", whole)) == STEPS
-    assert "trl-grpo-plus view" not in whole  # which the end of training says where there is no report
+    assert "trl-grpo-plus view" not in whole  # training ends with this hint only if there is no report
     evaluated = re.findall(r"step +(\d+)  eval (\w+): reward (\S+)", whole)
     expected = [("0", split, f"{was['before']:.3f}") for split, was in summary["eval"].items()]
     expected += [(str(STEPS), split, f"{was['after']:.3f}") for split, was in summary["eval"].items()]
@@ -863,7 +864,7 @@ def test_ctrl_c_saves_and_the_printed_command_goes_on_exactly(folder, whole, sto
     assert not same_weights(out / name, folder / "whole")
 
     command = re.search(r"To resume from it:\n\n  (.+)\n", stopped)[1]
-    resumed = Run(shlex.split(command), folder, PYTHONHASHSEED="1").end(0)  # which orders sets in another way
+    resumed = Run(shlex.split(command), folder, PYTHONHASHSEED="1").end(0)  # another order of sets
     assert same_weights(out, folder / "whole")
     for key in ["reward", "entropy", "groups/alive", "grad_norm", "tokens/generated"]:
         assert logged(out, key) == logged(folder / "whole", key), key
@@ -908,7 +909,7 @@ def test_a_recipe_that_is_started_twice_moves_nothing_of_the_run_that_goes_on(fo
         launcher = refused(Start("arithmetic_cpu", (*SHORT[2:], "--output_dir", "twice")))
         assert [why.startswith(told) for why in launcher] == [True]
         assert [path for path in names(folder / "twice") if path != "rollouts"] == before
-        assert main(["view", "twice"]) == main(["export", "twice", "--to", "jsonl"]) == 0  # which disturb nobody
+        assert main(["view", "twice"]) == main(["export", "twice", "--to", "jsonl"]) == 0  # these need no lock
     finally:
         (folder / "hold").unlink()
     run.end(0)
@@ -944,7 +945,7 @@ launcher_main.main()
 
 @pytest.mark.parametrize(("sign", "options"), [("trains", []), ("started", ["late"])], ids=["in it", "before it"])
 def test_a_launcher_that_is_killed_leaves_no_process(folder, sign, options):
-    """In the training, and while a process of it starts."""
+    """The launcher is killed during training, or while a process that it started is still starting."""
     run = Run([sys.executable, "-c", LAUNCHED, *options], folder)
     run.wait_for(rf"{sign} \d+\n")
     launcher = run.process.pid
@@ -976,7 +977,7 @@ def test_what_a_killed_warm_up_left_is_removed_by_the_next(tmp_path):
 
 @pytest.mark.full
 def test_ctrl_c_waits_for_a_step_of_two_processes_that_torch_would_not_wait_for(folder):
-    """torch kills the processes of a launcher that was interrupted after 30 seconds."""
+    """torch's launcher, when it is interrupted, kills its processes after 30 seconds. A step here takes longer."""
     options = ["--num_processes", "2", *SHORT[2:], "--zero_variance_groups", "keep", "--eval_on_start", "false"]
     options += ["--per_device_train_batch_size", "32", "--output_dir", "long_steps"]
     run = Run([*LAUNCH, *options], folder, REWARD_SECONDS="33")
@@ -1010,7 +1011,7 @@ def test_two_processes_of_torchrun_save_at_ctrl_c_and_go_on(folder):
 @pytest.mark.full
 @pytest.mark.parametrize(("number", "processes"), [(signal.SIGINT, 1), (signal.SIGTERM, 1), (signal.SIGUSR1, 2)])
 def test_a_signal_to_the_launcher_alone_reaches_its_processes(folder, number, processes):
-    """As a supervisor or SLURM sends it; a terminal sends it to all."""
+    """A supervisor or SLURM signals only the launcher. (A terminal signals all processes.)"""
     name = f"supervised-{number.name}"
     options = ["--num_processes", str(processes), "--per_device_train_batch_size", str(64 // processes)]
     options += ["--eval_on_start", "false", "--output_dir", name]
@@ -1028,7 +1029,7 @@ def test_a_signal_ends_a_launcher_that_waits_for_other_nodes(tmp_path):
     code = f"import sys; sys.argv[1:] = {words}; from trl_grpo_plus.launch import launcher_main as main; main.main()"
     run = Run([sys.executable, "-c", f"print('waits', flush=True); {code}"], tmp_path)
     run.wait_for("waits")
-    time.sleep(8)  # nothing tells when it waits
+    time.sleep(8)  # nothing is printed when the launcher begins to wait
     os.kill(run.process.pid, signal.SIGTERM)
     run.end(-signal.SIGTERM, seconds=60)
 
@@ -1055,7 +1056,7 @@ LAUNCHERS_OF_CHILD = {
     [("accelerate", signal.SIGUSR1), ("torchrun", signal.SIGTERM), ("torchrun", signal.SIGUSR1)],
 )
 def test_a_launcher_passes_a_supervisors_signal_on_as_ctrl_c(tmp_path, launcher, number):
-    """torch would pass SIGTERM on as it is, which ends a process at once, and end by SIGUSR1 itself."""
+    """torch's launcher would pass SIGTERM on unchanged, which ends a process at once, and SIGUSR1 would end itself."""
     (tmp_path / "child.py").write_text(CHILD)
     words = [launcher, *LAUNCHERS_OF_CHILD[launcher]]
     run = Run([sys.executable, "-m", "trl_grpo_plus.launch.launcher_main", *words, "child.py"], tmp_path)
@@ -1077,7 +1078,7 @@ def test_a_second_signal_to_the_launcher_stops_at_once(tmp_path):
 
 
 def test_two_processes_end_and_report_once(folder):
-    """A run that hung at its end would not come back here. Launched for good, two end above."""
+    """Two warm processes end and do not hang. The tests above start two processes with real launchers."""
     options = ["--per_device_train_batch_size", "32", "--per_device_eval_batch_size", "96", "--max_steps", "4"]
     options += ["--eval_on_start", "false", "--do_eval", "true", "--output_dir", "pair"]
     done = warm_processes.run_ranks([*SCRIPT, *SHORT, *options], cwd=folder)
@@ -1089,7 +1090,7 @@ def test_two_processes_end_and_report_once(folder):
     summary = summary_of(folder / "pair")
     assert summary["steps"] == 4
     assert set(summary["eval"]) == {"easy", "edge", "hard"}
-    for split, was in summary["eval"].items():  # one evaluation: there is no before
+    for split, was in summary["eval"].items():  # only one evaluation, so that nothing is known from before training
         assert (was["before"], was["before_step"], was["after_step"]) == (None, None, 4)
         assert re.search(rf"^{split} +- +{was['after']:.3f} +-$", output, re.M)
     states = [path.name for path in (folder / "pair").glob("checkpoint-4/grpo_plus_state_*")]
@@ -1098,7 +1099,7 @@ def test_two_processes_end_and_report_once(folder):
 
 @pytest.mark.full
 def test_accelerate_launch_as_in_the_readme(folder, stopped):
-    """In a folder with an interrupted run: it says how that would be gone on with, by the launcher that was used."""
+    """The folder holds an interrupted run. The new run prints how to resume that one, with the launcher in use."""
     (checkpoint,) = checkpoints(folder / "left")
     accelerate = str(Path(sys.executable).with_name("accelerate"))
     launcher = [accelerate, "launch", "--num_processes", "1", "--num_machines", "1", "--mixed_precision", "no"]
@@ -1116,7 +1117,7 @@ def test_accelerate_launch_as_in_the_readme(folder, stopped):
 
 @pytest.mark.full
 def test_the_demo_learns_and_raises_no_alarm(folder):
-    """`make demo`, whole: healthy, though nine groups in ten are alike, and it ends with hardly any entropy."""
+    """The whole of `make demo` raises no alarm, though nine groups in ten are dead and the entropy ends near 0."""
     output = Run([*SCRIPT, "--config", "arithmetic_cpu", "--output_dir", "demo"], folder).end(0, seconds=600)
     edge = summary_of(folder / "demo")["eval"]["edge"]
     assert edge["after"] > edge["before"] + 0.4

@@ -1,4 +1,4 @@
-"""A run's page while it is written: its server, what is read of the files, and the page in a real Chromium."""
+"""The live page of a run: its server, the feed that reads the growing files, and the page in a real browser."""
 
 import http.client
 import json
@@ -30,7 +30,7 @@ SCORES = ([1.0, 0.0, 0.0, 1.0], [1.0] * 4, [0.0] * 4)
 
 
 class Run:
-    """A run that goes on: what its trainer writes, as it writes it."""
+    """A run in progress: writes the files that a trainer writes, in the same way."""
 
     def __init__(self, folder, **options):
         self.folder, self.step = folder, 0
@@ -38,7 +38,7 @@ class Run:
         self._writer.begin(0, 50)
 
     def go_on(self, steps=1, alarm=None, word="", scores=SCORES, length=400, task="Task {step}.{n} {word}"):
-        """Sample and train on so many steps of three groups each."""
+        """Write so many more steps, with one group for each entry of `scores`."""
         for step in range(self.step, self.step + steps):
             named = {"step": step, "batch": self._writer.number("train", step)}
             groups = [
@@ -58,7 +58,7 @@ class Run:
         self._writer.note("first_prompt", [{"step": 0, "text": text, "tokens": len(text), "flags": []}])
 
     def go_back(self, step):
-        """Resume from a checkpoint of that step, in another process."""
+        """Resume from a checkpoint of that step, as another process would."""
         self._writer = Writer(str(self.folder), about=ABOUT)
         self._writer.begin(step, 50)
         self.step = step
@@ -77,7 +77,7 @@ def run(tmp_path):
     return Run(tmp_path / "run")
 
 
-# -- who is answered
+# -- which requests are answered
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_only_who_knows_the_token_is_answered(server):
     ("host", "status"),
     [
         ("127.0.0.1", 200),
-        ("localhost:9000", 200),  # of a tunnel
+        ("localhost:9000", 200),  # through a tunnel
         ("evil.example", 403),
         ("127.0.0.1.evil.example:80", 403),
         ("localhost.evil.example", 403),
@@ -113,7 +113,7 @@ def test_only_who_knows_the_token_is_answered(server):
         (None, 403),
     ],
 )
-def test_a_name_that_was_made_to_point_here_is_not_answered(server, host, status):
+def test_a_host_name_that_was_rebound_to_this_machine_is_not_answered(server, host, status):
     try:
         answer, _ = ask(server, f"/{server.token}/data", Host=host)
     except http.client.RemoteDisconnected:
@@ -138,7 +138,7 @@ def test_get_is_the_only_method(server, method):
     assert answer.getheader("Access-Control-Allow-Origin") is None
 
 
-def test_every_answer_is_kept_by_nobody_and_read_as_nothing_else(server):
+def test_no_answer_may_be_cached_sniffed_or_framed(server):
     paths = {"": 200, "data": 200, "data?epoch=x": 400, "texts": 409, "texts?epoch=0&from=99&to=100": 409, "no": 404}
     for path, status in paths.items():
         answer, _ = ask(server, f"/{server.token}/{path}")
@@ -200,7 +200,7 @@ def test_ctrl_c_ends_it_and_nothing_is_left(run, tmp_path):
     assert [path.name for path in run.folder.iterdir()] == ["rollouts"]
 
 
-# -- what is read
+# -- what the feed reads
 
 
 def known(news):
@@ -212,7 +212,7 @@ def titles_of(news):
 
 
 @pytest.mark.parametrize("compress", [False, True], ids=["plain", "gzip"])
-def test_each_look_tells_what_is_new_alone(tmp_path, compress):
+def test_each_request_returns_only_what_is_new(tmp_path, compress):
     run = Run(tmp_path, compress=compress)
     reader = Feed(run.folder)
     assert reader.news()["live"] | {"version": 0} == {
@@ -228,7 +228,7 @@ def test_each_look_tells_what_is_new_alone(tmp_path, compress):
     assert sum(second["index"]["chunks"]) == 3
     assert second["head"]["groups"] == 9
     assert [x for x, _ in second["head"]["curves"][0]["series"][0]["points"]] == [1, 2, 3]
-    # Words and prompts are numbered on, whatever was asked in between.
+    # The numbers of words and prompts continue, whatever was requested in between.
     reader.news()
     assert second["index"]["words"][: len(first["index"]["words"])] == first["index"]["words"]
     prompts = [news["index"]["groups"]["prompt"] for news in (first, second)]
@@ -310,25 +310,25 @@ def test_what_trl_writes_is_not_followed(tmp_path):
 
 @pytest.fixture
 def opened(browser):
-    """Opens a page that may ask its server alone."""
-    refused = "Failed to load resource"  # a server that is gone; or one that says that steps are made again
+    """Give a function that opens a page, which may request only its own server."""
+    refused = "Failed to load resource"  # the server is gone, or refuses texts of steps that are made again
     drawn = ".attempt, .empty, #live-note:not([hidden])"
     with browser_pages.quiet(browser, drawn, refused) as open_page:
         yield open_page
 
 
 def ask_now(page):
-    """As it does every few seconds."""
+    """Make the page ask its server now. By itself it asks every few seconds."""
     page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
 
 
 def follows(page, text):
-    """Ask until the head of the page says so."""
+    """Make the page ask, and wait until its head begins with `text`."""
     ask_now(page)
     until(page, "text => document.querySelector('#live').textContent.startsWith(text)", text)
 
 
-def test_what_comes_is_shown_and_what_is_read_stays(run, opened):
+def test_new_groups_appear_and_the_open_group_stays(run, opened):
     run.go_on(3, scores=SCORES * 5)
     with serving(run.folder) as server:
         page = opened(f"{server.address}#split=train&step=1&group=0.0.12")
@@ -349,7 +349,7 @@ def test_what_comes_is_shown_and_what_is_read_stays(run, opened):
         soon(lambda: page.evaluate(kept)[0] == 300 and max(page.evaluate(kept)[1:]) > 0)
         before = page.evaluate(kept)
         run.go_on(2, alarm="repetition", scores=SCORES * 5)
-        # By itself, within a few seconds.
+        # The page asks by itself within a few seconds.
         until(page, "document.querySelector('#live').textContent.startsWith('Live: step 5 of 50, new at')")
         until(page, "document.querySelector('#status').textContent.startsWith('25 groups')")
         shows(page, 1, 12)
@@ -385,7 +385,7 @@ def test_the_first_prompt_is_shown_and_stays_as_it_is_read(run, opened):
         soon(lambda: page.evaluate("document.querySelector('#given-text').scrollTop") == 40)
         soon(
             lambda: page.evaluate("document.querySelector('#given-text').firstChild.before")
-        )  # what is selected stays
+        )  # the text node is the same, so that a selection in it stays
 
 
 def test_the_last_step_is_followed_until_one_moves_off_it(run, opened):
@@ -417,13 +417,13 @@ def test_the_newest_step_is_followed_unless_an_address_names_another(run, opened
         page = opened(server.address)
         shows(page, 1)
         soon(lambda: page.is_checked("#follow-last"))
-        soon(lambda: page.evaluate("location.hash") == "#split=train")  # a reload goes on following
+        soon(lambda: page.evaluate("location.hash") == "#split=train")  # no step, so that a reload still follows
         run.go_on()
         follows(page, "Live: step 3 ")
         shows(page, 2)
         page.reload()
         shows(page, 2)
-        page.locator(".attempt .body").first.focus()  # to read
+        page.locator(".attempt .body").first.focus()  # as somebody who reads the attempt does
         run.go_on()
         follows(page, "Live: step 4 ")
         until(page, "!document.querySelector('#follow-last').checked")
@@ -459,7 +459,7 @@ def test_what_has_not_changed_is_not_drawn_again(run, opened):
 
 
 @pytest.mark.parametrize(("key", "there"), [("o", "#prompt-list"), ("f", "#pair")])
-def test_what_is_read_of_prompts_is_not_left_for_the_last_step(run, opened, key, there):
+def test_an_open_view_of_prompts_is_not_left_for_the_last_step(run, opened, key, there):
     run.go_on(2)
     with serving(run.folder) as server:
         page = opened(f"{server.address}#split=train&step=1")
@@ -514,7 +514,7 @@ def test_lists_name_prompts_as_the_page_that_asks_knows_them(run):
         assert later["bar"] == 2.0
 
 
-def test_what_comes_is_sorted_by_the_step_at_which_its_prompt_was_first_seen(run, opened):
+def test_new_groups_are_sorted_by_the_step_at_which_their_prompt_was_first_seen(run, opened):
     run.go_on(2)
     with serving(run.folder) as server:
         page = opened(f"{server.address}#split=train&step=0&scope=all&sort=first.down")
@@ -543,11 +543,11 @@ def test_a_metric_that_is_picked_grows_with_the_run(run, opened):
         soon(lambda: page.locator("#curves figure").count() > 1)
 
 
-def test_what_comes_is_searched_too(run, opened):
+def test_new_groups_are_searched_too(run, opened):
     run.go_on(2, word="plain")
     with serving(run.folder) as server:
         page = opened(server.address)
-        shows(page, 1)  # the last
+        shows(page, 1)  # the last step
         page.check("#all-steps")
         page.fill("#query", "mango")
         until(page, "document.querySelector('#status').textContent.startsWith('0 groups')")
@@ -599,7 +599,7 @@ def test_it_says_that_the_run_has_ended_and_that_its_server_is_gone(run, opened)
     follows(page, "Offline")
     soon(lambda: page.inner_text("#live-note").startswith("The server is gone since "))
     soon(lambda: page.locator(".attempt").count() == 4)
-    page.click("#step-on")  # within the chunk that is here
+    page.click("#step-on")  # the page has loaded the chunk of that step already
     shows(page, 1)
 
 

@@ -1,5 +1,5 @@
-"""A policy that really calls a tool, its own or an environment's: rows that were dropped or moved keep their calls,
-answers, rewards and masks.
+"""A policy that really calls a tool, from `tools` or of an environment: when rows are dropped or moved, each row keeps
+its calls, answers, reward and mask.
 """
 
 import copy
@@ -61,7 +61,7 @@ class Scored:
 
     @property
     def runs(self) -> list[tuple[int, str]]:
-        """What these messages are as tokens: runs of (by the policy?, text)."""
+        """Return the texts of the messages as the tokens hold them: pairs of (1 if the policy wrote it, text)."""
         return [self._run(message) for message in self.messages]
 
     def _run(self, message: dict[str, Any]) -> tuple[int, str]:
@@ -72,7 +72,7 @@ class Scored:
 
     @property
     def written(self) -> int:
-        """How many tokens the policy wrote."""
+        """Return how many tokens the policy wrote."""
         return sum(len(encode(text)) for mine, text in self.runs if mine)
 
 
@@ -92,14 +92,14 @@ class Buffered:
 
 
 class Run(TrainerCallback):
-    """A run with everything that was called, scored and trained on; prompts for which `dead` is true get 0.3."""
+    """A run that records every tool call, every scored row and every trained row. Dead prompts earn 0.3."""
 
     def __init__(self, policy: str, folder: Path, dead: Callable[[int], bool], **options: Any):
         self.dead = dead
         self.calls: list[tuple[int, int]] = []
         self.scored: list[Scored] = []
         self.buffered: list[list[Buffered]] = []  # a list for each step
-        self.rows: list[int] = []  # of each step, filler included
+        self.rows: list[int] = []  # number of rows of each step, with filler
         data = Dataset.from_dict({"prompt": [question(n) for n in range(30)], "number": list(range(30))})
         config = GRPOPlusConfig(**{**tiny_models.BASE, **OPTIONS, "output_dir": str(folder), **options})
         extra = {"processing_class": tokenizer(), "tools": [adder(self.calls)], "callbacks": [self]}
@@ -107,7 +107,7 @@ class Run(TrainerCallback):
         self.trainer.train()
 
     def reward(self, prompts, completions, completion_ids, tool_mask, number, trainer_state, **kwargs) -> list[float]:
-        """A ninth of the digit answered."""
+        """Return a ninth of the digit that the attempt answers, or 0.3 for a dead prompt."""
         assert prompts == [question(n) for n in number]
         answers = [int(messages[-1]["content"]) for messages in completions]
         rewards = [0.3 if self.dead(n) else answer / 9 for n, answer in zip(number, answers, strict=True)]
@@ -125,7 +125,7 @@ class Run(TrainerCallback):
 
 
 def live_rows(batch: dict[str, torch.Tensor]) -> list[Buffered]:
-    """The rows of a micro-batch that are not masked as filler, without padding."""
+    """Return the rows of a micro-batch that are not filler, without padding."""
     shown = batch["completion_mask"].bool()
     live = batch.get("live", torch.ones(len(shown), dtype=torch.bool))
     assert not batch["tool_mask"][~live].any()
@@ -140,7 +140,7 @@ def live_rows(batch: dict[str, torch.Tensor]) -> list[Buffered]:
 
 
 def check(run: Run) -> None:
-    """What was called, what the rewards saw, what was trained on and what was counted agree."""
+    """Assert that tool calls, scored rows, trained rows and logged counts agree."""
     tool_messages = [m for row in run.scored for m in row.messages if m["role"] == "tool"]
     assert [m["content"] for m in tool_messages] == [str(a + b) for a, b in run.calls]
     assert {len(row.messages) for row in run.scored} == {1, 3}  # some rows answer without the tool
@@ -157,12 +157,12 @@ def check(run: Run) -> None:
     assert run.logged("groups/trained") == [len(rows) / 4 for rows in run.buffered]
     assert min(run.logged("tools/call_frequency")) > 0
     assert run.logged("tools/failure_frequency") == [0] * 3
-    seen = [tuple(record["calls"]) for record in run.trainer._recorder.state_dict()["last"]]  # by the alarms
+    seen = [tuple(record["calls"]) for record in run.trainer._recorder.state_dict()["last"]]  # what the alarms saw
     assert seen == [(sum(len(row.messages) > 1 for row in scored), len(scored)) for scored in steps]
 
 
 def check_batch(scored: list[Scored], buffered: list[Buffered]) -> None:
-    """Whole groups, each row with the ids, the mask and the reward that are its own."""
+    """Assert that the batch holds whole groups, and each row its own ids, mask and reward."""
     for number in {row.number for row in buffered}:
         attempts = sorted((row for row in scored if row.number == number), key=lambda row: row.ids)
         kept = sorted((row for row in buffered if row.number == number), key=lambda row: row.ids)
@@ -175,7 +175,10 @@ def check_batch(scored: list[Scored], buffered: list[Buffered]) -> None:
 
 @pytest.mark.parametrize(("micro_batches", "rows"), [(1, [8, 4, 4]), (8, [8, 8, 8])])
 def test_drop(policy, tmp_path, micro_batches, rows):
-    """Of prompts 0 to 3, 4 to 7 and 8 to 11 those stay that 3 divides, with filler where there are 8 micro-batches."""
+    """The batches hold prompts 0 to 3, 4 to 7 and 8 to 11, and the multiples of 3 stay.
+
+    With 8 micro-batches, filler makes each batch divide.
+    """
     options = {"per_device_train_batch_size": 16 // micro_batches, "gradient_accumulation_steps": micro_batches}
     options |= {"zero_variance_groups": "drop", "shuffle_dataset": False}
     run = Run(policy, tmp_path, dead=lambda number: number % 3 > 0, **options)
@@ -189,7 +192,7 @@ def test_drop(policy, tmp_path, micro_batches, rows):
 
 
 def test_resample(policy, tmp_path):
-    """Two prompts of each four are odd and replaced."""
+    """In each batch of four prompts, the two odd ones are dead and replaced."""
     options = {"zero_variance_groups": "resample", "max_resample_rounds": 8, "shuffle_dataset": False}
     run = Run(policy, tmp_path, dead=lambda number: number % 2 > 0, **options)
     check(run)
@@ -205,20 +208,20 @@ def test_resample(policy, tmp_path):
 
 
 def distance(first: Any, second: Any) -> float:
-    """Of two trainers' weights."""
+    """Return the largest difference between two trainers' weights."""
     mine, other = tiny_models.weights(first), tiny_models.weights(second)
     return max((mine[name] - other[name]).abs().max().item() for name in mine)
 
 
 def moved(trained: Any, policy: str) -> bool:
-    """Whether the weights are others than those that training began with."""
+    """Return whether training changed the weights."""
     return not tiny_models.same_weights(
         tiny_models.weights(trained), dict(type(trained.model).from_pretrained(policy).state_dict())
     )
 
 
 def assert_one_rollout_at_a_time(world: World, rollouts: int) -> None:
-    """Each rollout begins in an instance of its own, and is scored before that has another."""
+    """Assert that an environment is reset for a new rollout only after its last rollout was scored."""
     assert len(world.events) == 2 * rollouts
     for place in range(world.made):
         lives = [event for event in world.events if event[1] == place]
@@ -248,7 +251,7 @@ def test_dropping_rollouts_is_training_on_the_live_environments_alone(policy, tm
 
 
 def test_resampled_rollouts_have_environments_of_their_own(policy, tmp_path):
-    """The first step, and TRL's on the prompts that it found."""
+    """The first step with resampling equals TRL's step on the prompts that resampling found."""
     mine, alone = World(lambda n: n % 4 > 1), World(lambda n: False)
     resampled = {"zero_variance_groups": "resample", "max_resample_rounds": 8, "max_steps": 1, "trace_every": 1}
     ours = acting(mine, policy, tmp_path, **resampled)
@@ -262,12 +265,12 @@ def test_resampled_rollouts_have_environments_of_their_own(policy, tmp_path):
     assert distance(ours, theirs) < 5e-6
     assert moved(ours, policy)
     assert_one_rollout_at_a_time(mine, rollouts=int(tiny_models.logged(ours, "groups/generated")[0]) * 4)
-    assert mine.made == 16  # of TRL's pool: a further round's rows are fewer, and those before are scored
+    assert mine.made == 16  # a later round has fewer rows, and reuses TRL's environments, whose rollouts are scored
     check_turns(traced)
 
 
 def check_turns(traced: list[dict[str, Any]]) -> None:
-    """The traces say what was asked of each attempt, what it called and what it was told."""
+    """Assert that traces hold what each attempt was asked, what it called and what the tool answered."""
     assert len(traced) > 16
     called = 0
     for attempt in traced:
@@ -305,7 +308,7 @@ def test_each_row_has_the_environment_that_it_names(policy, tmp_path, mode):
 
 def test_an_environment_that_owns_its_data(policy, tmp_path):
     class Counting(Adder):
-        """Numbers its rollouts itself: four in a row are of one."""
+        """An environment that chooses its numbers itself. Four environments in a row choose the same number."""
 
         begun = -1
 
@@ -347,6 +350,6 @@ def test_environments_on_two_processes(policy, tmp_path):
     assert first["trained"] == [2, 2]
     assert first["resampled"] == second["resampled"]
     assert first["resampled"]["trained"] == [4, 4]
-    # Each rank's rollouts have instances of its own, and all of a step are begun once.
+    # Each rank has its own environments, and each rollout is begun once.
     assert len(first["resets"]) + len(second["resets"]) == first["generated"] * 4
     assert set(first["resets"] + second["resets"]) > set(range(8))

@@ -58,24 +58,24 @@ def rows_of(folder):
 
 
 def steps_of(folder):
-    """The step of each group."""
+    """Return the step of each group."""
     return [group[0]["step"] for group in groups_of(folder)]
 
 
 def half(completions, number, completion_ids, log_extra=None, **kwargs):
-    """As `tiny_models.half_dead`; says which completion it saw, and how long."""
+    """Return the rewards of `tiny_models.half_dead`, and log which completion the reward saw, and its length."""
     attempts = zip(number, completions, completion_ids, strict=True)
     log_extra("seen", [f"{n}|{text}|{len(ids)}" for n, text, ids in attempts])
     return tiny_models.half_dead(completions, number)
 
 
 def letters(completions, **kwargs):
-    """Share of letters; does not apply to an empty completion."""
+    """Return the share of letters, or `None` for an empty completion."""
     return [sum(c in "ab" for c in text) / len(text) if text else None for text in completions]
 
 
 def check_identity(groups):
-    """All that can be told again from prompt and completion alone."""
+    """Assert everything about the rows that follows from prompt and completion alone."""
     for group in groups:
         assert [row["attempt"] for row in group] == list(range(group[0]["size"]))
         assert len({(row["prompt"], row["verdict"], row["kept"], row["reason"]) for row in group}) == 1
@@ -115,7 +115,7 @@ def test_each_row_is_about_one_attempt(tmp_path, mode):
         by_token = row.get("advantages")
         assert (by_token is not None) == (mode == "kl to go")
         if by_token:
-            if row["tokens"] == len(row["completion"]) + (not row["truncated"]):  # a special token has no character
+            if row["tokens"] == len(row["completion"]) + (not row["truncated"]):  # one character a token
                 assert by_token[0][1] == pytest.approx(row["advantage"], abs=1e-4)
             assert [end for end, _ in by_token] == sorted({end for end, _ in by_token})
             assert by_token[-1][0] == len(row["completion"])
@@ -143,7 +143,7 @@ def test_kl_is_that_of_the_attempt(tmp_path):
     trained = train(tmp_path, [half, letters], **options, reward_weights=[1.0, 0.0])
     last = [group for group in groups_of(tmp_path) if group[0]["step"] == 3]
     for group in last:
-        # The advantage is that of the reward less beta x the completion's KL, where all rewards are alike too.
+        # The advantage comes from the reward less beta x the completion's KL. So groups of equal rewards have one too.
         net = [row["reward"] - 0.1 * row["kl"] * row["tokens"] for row in group]
         expected = [value - sum(net) / len(net) for value in net]
         assert [row["advantage"] for row in group] == pytest.approx(expected, abs=1e-5)
@@ -185,7 +185,7 @@ def test_messages_stay_messages(tmp_path, monkeypatch):
         assert row["reward"] == len(row["completion"][0]["content"])
 
 
-# With a system message that no row has, as SmolLM2's.
+# Like SmolLM2's template, it adds a system message that no row has.
 CHAT = (
     "{% if messages[0]['role'] != 'system' %}a 00<eos>{% endif %}{% for m in messages %}{{ m['content'] }}<eos>"
     "{% endfor %}{% if add_generation_prompt %}b={% endif %}"
@@ -194,7 +194,7 @@ CHAT = (
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Prompts that are messages, and of each call of generation the first prompt's tokens."""
+    """Return a dataset of messages, and a list that gets the tokens of the first prompt at each generation."""
     monkeypatch.setattr(tiny_models.tokenizer(), "chat_template", CHAT)
     generated, generate = [], GRPOTrainer._generate_single_turn
 
@@ -277,7 +277,7 @@ def test_tracing_does_not_touch_the_training(tmp_path, mode):
 
 
 def test_training_goes_on_where_traces_cannot_be_written(tmp_path, caplog):
-    """Said once, whatever file it is about; alarms do not depend on it."""
+    """One warning is given, however many files fail. Alarms still work."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "rollouts").write_text("in the way")
     trained = train(tmp_path, tiny_models.always_dead, max_steps=6, alarm_thresholds=SOON_DEAD)
@@ -323,7 +323,7 @@ def test_columns_may_be_tensors(tmp_path, form):
 
 
 def test_what_cannot_be_told_of_an_attempt_costs_its_batch_only(tmp_path, caplog):
-    """And no rank waits for one that failed: the failure is gathered."""
+    """The other batches are traced. (The failure is gathered, so that no rank waits for one that failed.)"""
 
     class Odd:
         def __str__(self):
@@ -399,7 +399,7 @@ def test_alarms_are_logged_journalled_and_marked(tmp_path, caplog):
 
 
 def test_alarms_hear_what_is_logged(tmp_path):
-    """And an evaluation's log is none of it."""
+    """Alarms get the logged metrics of training, and not those of evaluations."""
     evaluated = {"eval_strategy": "steps", "eval_steps": 1, "extra": {"eval_dataset": tiny_models.prompts(4)}}
     trained = train(tmp_path, beta=0.1, **evaluated)
     heard = trained._recorder.state_dict()["logged"]
@@ -458,7 +458,7 @@ def test_a_kill_loses_the_batch_in_flight_and_a_resume_tells_each_step_once(tmp_
 
 
 def test_a_crash_loses_nothing_that_was_sampled(tmp_path):
-    """What the thread beside training has not written yet is written before Python exits."""
+    """Before Python exits, it writes the traces that the writing thread has not written yet."""
     slow = "import time; from trl_grpo_plus.traces import writer as w; append = w._append\n"
     slow += "w._append = lambda *given: (time.sleep(1), append(*given))\n"
     code = slow + KILLED.replace("os.kill(os.getpid(), signal.SIGKILL)", "sys.exit(3)")
@@ -513,7 +513,7 @@ def test_every_line_is_strict_json(tmp_path):
 
 
 def test_a_run_is_a_table(tmp_path):
-    """As docs/traces.md has it; columns that are null in one step and not in the next are no obstacle."""
+    """pandas reads a run as docs/traces.md shows, even if a column is null in one step and not in the next."""
     tiny_models.trainer(tmp_path, tiny_models.half_dead, zero_variance_groups="drop", max_steps=6).train()
     attempts = pd.DataFrame(row for group in groups_of(tmp_path) for row in group)
     assert len(attempts) == 6 * 8

@@ -1,4 +1,4 @@
-"""What wandb and trackio hold of the groups logged to them: real offline runs, read back from their files."""
+"""The groups that are logged to wandb and trackio: real offline runs, read back from the trackers' files."""
 
 import functools
 import json
@@ -29,7 +29,7 @@ needs_trackio = pytest.mark.skipif(
 REWARDS = ["accuracy", "format"]
 HOSTILE = 'mango <img src=x onerror="alert(1)"> [link](javascript:alert(1)) ![a](http://a.invalid/x.png) \ud800'
 
-# A trainer's process: accelerate's state is there, and what is logged by the library starts a line with WARNED.
+# The beginning of each script. As in a trainer's process, accelerate's state exists. Warnings are lines with WARNED.
 SCRIPT = f"""
 import logging, os, signal, sys, threading, time
 logging.basicConfig(format="WARNED %(message)s")
@@ -79,7 +79,7 @@ def service():
 
 
 def run_script(folder: Path, code: str, before: str = SCRIPT, start: Callable = warm_processes.Popen) -> str:
-    """Run `code` after `before`, with every file of both trackers under `folder`; what it printed."""
+    """Run `before` and `code`, with all files of both trackers in `folder`, and return the output."""
     homes = {"WANDB_DIR": "wandb", "WANDB_DATA_DIR": "data", "WANDB_CACHE_DIR": "cache", "WANDB_CONFIG_DIR": "config"}
     env = {**os.environ, **{name: str(folder / place) for name, place in homes.items()}}
     for place in homes.values():
@@ -104,7 +104,7 @@ def warnings(printed: str) -> list[str]:
 
 @functools.cache
 def wandb_history(folder: Path) -> tuple[Path, list[dict]]:
-    """The files of the one run under `folder`, and its history rows."""
+    """Return the folder of files of the only run in `folder`, and the rows of its history."""
     (run,) = (folder / "wandb" / "wandb").glob("offline-run-*")
     inspect = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(run)]
     lines = subprocess.run(inspect, capture_output=True, text=True, check=True, timeout=120).stdout.splitlines()
@@ -113,7 +113,7 @@ def wandb_history(folder: Path) -> tuple[Path, list[dict]]:
 
 
 def trackio_history(folder: Path) -> tuple[str, list[dict]]:
-    """Where trackio keeps the files of its runs under `folder`, and the rows of the run "r"."""
+    """Return trackio's folder of files in `folder`, and the rows of the run "r"."""
     read = """
 import json
 from trackio.sqlite_storage import SQLiteStorage
@@ -128,15 +128,15 @@ def logs_of(history: list[dict]) -> list[dict]:
 
 
 def increments(folder: Path) -> list[list[dict]]:
-    """Rows that each log added to the table, as dicts."""
+    """Return the rows that each log added to the table, as dicts."""
     files, history = wandb_history(folder)
     tables = [json.loads((files / item["traces/attempts.path"]).read_text()) for item in logs_of(history)]
     return [[dict(zip(added["columns"], cells, strict=True)) for cells in added["data"]] for added in tables]
 
 
 def assert_whole_groups(rows: list[dict], step: int, groups: int) -> None:
-    """`rows` are `groups` groups of four, one after another, each by advantage."""
-    assert {cells["step"] for cells in rows} == {step + 1}  # at which the batch is logged
+    """Assert that `rows` are `groups` whole groups of four, one after another, each sorted by advantage."""
+    assert {cells["step"] for cells in rows} == {step + 1}  # metrics of the batch are logged at this step
     assert len(rows) == groups * 4
     for start in range(0, len(rows), 4):
         of_group = rows[start : start + 4]
@@ -148,8 +148,8 @@ def assert_whole_groups(rows: list[dict], step: int, groups: int) -> None:
 
 
 def assert_logged(item: dict, rows: list[dict], page: Path, step: int) -> None:
-    """`item` is the log of `batch(step)`: four whole groups, histograms of all six, and a page that is inert."""
-    assert item["train/global_step"] == step + 1  # at which the batch is logged
+    """Assert that `item` is the log of `batch(step)`: four whole groups, and a page in which texts are no markup."""
+    assert item["train/global_step"] == step + 1  # metrics of the batch are logged at this step
     assert list(rows[0]) == columns(REWARDS)
     assert_whole_groups(rows, step, groups=4)
     assert {cells["verdict"] for cells in rows} == {"alive", "all_good", "all_bad", "tied"}
@@ -159,7 +159,7 @@ def assert_logged(item: dict, rows: list[dict], page: Path, step: int) -> None:
     assert "app.wandb.ai" not in html  # no stylesheet from elsewhere
 
 
-# -- which groups, and what of them
+# -- which groups are logged, and their columns
 
 
 def named(number: int, scores: list[float], *alarms: str) -> list[dict]:
@@ -175,7 +175,7 @@ def test_picked_groups_show_each_verdict_the_highest_reward_and_what_alarms_name
     assert [rows[0]["group"] for rows in pick(groups, 1)] == [7]
     assert pick(groups, 4) == pick(groups, 4)
     groups[:2] = named(0, bad, "repetition"), named(1, bad, "repetition")
-    assert [rows[0]["group"] for rows in pick(groups, 4)] == [0, 2, 4, 7]  # two of four that alarms name
+    assert [rows[0]["group"] for rows in pick(groups, 4)] == [0, 2, 4, 7]  # 0 and 7, two of the four that alarms name
 
 
 def test_picked_groups_are_in_the_order_given_and_no_more_than_there_are():
@@ -236,7 +236,7 @@ def test_a_long_text_keeps_both_ends_and_says_what_is_left_out():
     ("totals", "counts"),
     [
         ([[1.0, 0.0, None], [float("nan"), 0.5, float("inf")], [None, None, None]], [3, 2]),
-        ([[0.1 + 0.2, 0.0], [0.3, 0.0]], [4, 2]),  # alike but for a rounding error, which numpy has no bins for
+        ([[0.1 + 0.2, 0.0], [0.3, 0.0]], [4, 2]),  # spreads that differ by a rounding error: numpy cannot make bins
         ([[None, None]], []),
     ],
 )
@@ -248,7 +248,7 @@ def test_histograms_are_of_what_was_scored(totals, counts):
     assert [sum(histogram.histogram) for histogram in histograms.values()] == counts
 
 
-# -- when
+# -- when groups are logged
 
 
 @pytest.mark.parametrize("generate_every", [1, 3])
@@ -277,7 +277,7 @@ def _logged(monkeypatch, max_steps, steps):
     monkeypatch.setattr(Trackers, "_send", lambda self, step, *rest: sent.append(step))
     trackers = Trackers(["wandb"], max_steps)
     for step in steps:
-        for _ in range(2):  # two batches at a step, or one that is tried again
+        for _ in range(2):  # a step may have two batches, or a batch may be tried again
             trackers.log(step, [], torch.zeros(0, 4))
             trackers.close()
     return sent
@@ -294,7 +294,7 @@ def test_importing_it_imports_no_tracker(tmp_path):
 
 @needs_wandb
 def test_wandb_keeps_every_log_among_the_metrics(tmp_path):
-    """The main thread logs metrics all the while, as a trainer does."""
+    """The main thread logs metrics at the same time, as a trainer does."""
     code = """
 wandb, run = open_wandb()
 trackers = Trackers(["wandb"], max_steps=400)
@@ -315,7 +315,7 @@ wandb.finish()
     assert logs[-1]["traces/attempts.previous_increments_paths"] == earlier[:-1]
     for step, rows, item in zip([0, 4, 8], increments(tmp_path), logs, strict=True):
         assert_logged(item, rows, files / item["traces/panel.path"], step)
-        for key, count, ends in (("reward", 6 * 4, (1.0, 2.0)), ("spread", 6, (0.0, 1.0))):  # not of those shown alone
+        for key, count, ends in (("reward", 6 * 4, (1.0, 2.0)), ("spread", 6, (0.0, 1.0))):  # of all six groups
             assert sum(item[f"traces/{key}.values"]) == count
             assert (item[f"traces/{key}.bins"][0], item[f"traces/{key}.bins"][-1]) == ends
     metrics = [item for item in history if "train/loss" in item]
@@ -325,7 +325,7 @@ wandb.finish()
 
 @needs_wandb
 def test_wandb_table_goes_on_after_a_resume(tmp_path):
-    """Offline there is no server to resume from: the run is told what one would have told it."""
+    """An offline run has no server to resume from, so the script sets what the server would have returned."""
     code = """
 wandb, run = open_wandb(id="same")
 run._settings.resumed = True
@@ -378,7 +378,7 @@ os._exit(0)
 @needs_wandb
 @pytest.mark.full
 def test_training_does_not_wait_for_a_wandb_that_stands_still(tmp_path):
-    """Its service is stopped, as by a disk or a network that hangs, until a write to it blocks."""
+    """wandb's service is stopped until a write to it blocks, as a hanging disk or network would do."""
     code = """
 wandb, run = open_wandb()
 trackers = Trackers(["wandb"], max_steps=10)
@@ -440,7 +440,7 @@ wandb.finish()
 
 @needs_trackio
 def test_trackio_keeps_every_log_and_nothing_in_it_is_markup(tmp_path):
-    """It keeps its run in a context variable. wandb, named as well, is not open: that keeps nothing from trackio."""
+    """trackio keeps its run in a context variable. wandb is named too, but has no open run: trackio still gets all."""
     code = """
 import trackio
 trackio.init(project="p", name="r", auto_log_gpu=False)
@@ -470,11 +470,11 @@ def _assert_inert(texts: list[str]) -> None:
     assert any("<\u200bimg src=x" in text for text in texts)
     for text in texts:
         assert not re.search(r"<[a-zA-Z/!?]", text)  # a tag, a comment or an autolink
-        assert not re.search(r"\][(\[:]", text)  # a link, an image, a reference or what it refers to
+        assert not re.search(r"\][(\[:]", text)  # a link, an image, a reference or its definition
     assert any(HOSTILE.replace("\ud800", "\\ud800") in text.replace("\u200b", "") for text in texts)
 
 
-# -- neither
+# -- no tracker is there
 
 ABSENT = """
 class Absent:
@@ -530,7 +530,7 @@ def train(name, **options):
 
 @needs_wandb
 def test_a_run_reports_to_wandb(tmp_path):
-    """Scalars through transformers' own callback, groups through ours: each step once."""
+    """transformers' callback logs the scalars, and this package logs the groups: each step once."""
     printed = run_script(tmp_path, f"{TRAIN}\ntrain('wandb')\nimport wandb\nwandb.finish()")
     assert "trained 5" in printed
     _, history = wandb_history(tmp_path)
@@ -596,7 +596,7 @@ print("steps:", trained.state.global_step)
 
 @needs_wandb
 def test_a_run_whose_wandb_is_killed_ends_with_a_word_and_all_its_traces(tmp_path):
-    """transformers and TRL log through it in the midst of training."""
+    """transformers and TRL also log to wandb during training, so that the run ends, with an error that says why."""
     code = f"{TRAIN}\nname, broken = 'wandb', lambda: os.kill(service(), signal.SIGKILL)\n{BREAKING}\nos._exit(0)"
     printed = run_script(tmp_path, code)
     word = r"^ended: wandb failed \(\w+: .*\), and transformers and TRL.*report_to='none'"

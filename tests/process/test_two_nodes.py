@@ -1,4 +1,4 @@
-"""A run on two nodes: two launchers that find each other over addresses of the loopback range, a process each."""
+"""A run on two nodes: two launchers with a process each that find each other over addresses of the loopback range."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def where(launcher, rank, port):
-    """The options of a node; node 0 is 127.0.0.2."""
+    """Return the options of a node. Node 0 has the address 127.0.0.2."""
     if launcher == "accelerate":
         of_all = {"num_machines": "2", "main_process_ip": "127.0.0.2", "main_process_port": port}
         return nodes(launcher, {**of_all, "machine_rank": str(rank)})
@@ -65,7 +65,7 @@ def where(launcher, rank, port):
 
 
 def start(launcher, port, *options):
-    """The launchers of both nodes, and what they print."""
+    """Start the launchers of both nodes. Return pairs of process and file of its output."""
     of, started = launcher.removesuffix(" c10d"), []
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     for rank in range(2):
@@ -78,7 +78,7 @@ def start(launcher, port, *options):
 
 
 def end(process):
-    """As when a node fails: it and its processes are gone at once."""
+    """Kill a launcher and its processes at once, as when a node fails."""
     tree = psutil.Process(process.pid)
     for each in [tree, *tree.children(recursive=True)]:
         each.send_signal(signal.SIGKILL)

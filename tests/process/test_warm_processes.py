@@ -1,4 +1,4 @@
-"""What is forked from a warm process does what a cold one does, in all that a test may look at."""
+"""A process that is forked warm behaves like a cold one in everything that a test may observe."""
 
 import json
 import os
@@ -72,7 +72,7 @@ def test_a_process_finds_itself_where_a_cold_one_does(tmp_path, command):
     }.items(),
 )
 def test_a_process_ends_as_a_cold_one_does(tmp_path, end, status):
-    """And what was to be done at its exit is done, threads waited for, what it printed is there."""
+    """The forked process has the same exit status and output. Threads are waited for, and exit functions run."""
     code = "import atexit, os, signal, sys, threading, time\natexit.register(print, 'bye')\n"
     code += "threading.Timer(0.2, print, ['late']).start()\nprint('begun', file=sys.stderr)\n"
     cold, forked = both(["-c", code + end], tmp_path, PYTHONUNBUFFERED="")
@@ -82,8 +82,8 @@ def test_a_process_ends_as_a_cold_one_does(tmp_path, end, status):
     assert last[0] == last[1]
 
 
-def test_it_is_waited_for_signalled_and_ended_as_subprocess_has_it(tmp_path):
-    # Held by its name: what comes while an object is deleted, Ctrl-C too, is lost.
+def test_wait_signals_and_timeouts_work_as_in_subprocess(tmp_path):
+    # The script gives the sleeper a name: a Ctrl-C that comes while an object is deleted would be lost.
     code = "import subprocess, time\nsleeper = subprocess.Popen(['sleep', '600'])\nprint('begun', flush=True)\n"
     code += "time.sleep(60)"
     process = warm_processes.Popen([sys.executable, "-c", code], stdout=tmp_path / "out", stderr=tmp_path / "err")
@@ -94,7 +94,7 @@ def test_it_is_waited_for_signalled_and_ended_as_subprocess_has_it(tmp_path):
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(60) == process.poll() == -signal.SIGINT
     assert (tmp_path / "err").read_text().endswith("KeyboardInterrupt\n")
-    with pytest.raises(ProcessLookupError):  # nothing of its group is left
+    with pytest.raises(ProcessLookupError):  # no process of its group is left
         os.killpg(process.pid, 0)
     with pytest.raises(subprocess.TimeoutExpired):
         warm_processes.run([sys.executable, "-c", code], timeout=0.5)
