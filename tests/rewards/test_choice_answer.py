@@ -1,4 +1,4 @@
-"""The reward `choice_answer`: the right choice, named alone."""
+"""The reward `choice_answer`: it pays only if the answer names the right choice and no other."""
 
 import importlib
 
@@ -49,7 +49,7 @@ def test_common_forms_with_the_choice_s_text():
         others = [text.replace("Paris", other) for other in ("Rome", "Paris or Rome", "not Paris")]
         others.append(text.replace("B", "A"))
         assert (others, [score(other) for other in others]) == (others, [0.0] * 4)
-        assert (text, score(text, "B", None)) == (text, 0.0)  # what the words mean cannot be known
+        assert (text, score(text, "B", None)) == (text, 0.0)  # without the choices "Paris" has no meaning
 
 
 @with_and_without

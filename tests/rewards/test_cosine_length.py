@@ -1,4 +1,4 @@
-"""The reward `cosine_length`: the schedule, against TRL's own, and what it passes on to the reward that judges."""
+"""The reward `cosine_length`: its schedule, compared with TRL's, and its calls of the reward that judges."""
 
 import pytest
 import user_rewards
@@ -18,7 +18,7 @@ JUDGE = f"{__name__}:by_verdict"
 
 def score(lengths, verdicts, **args):
     reward = get_reward("cosine_length", **{"max_length": 100, "correct": JUDGE, **args})
-    # Not as `verdict`, where None is a row that the reward does not score.
+    # The keyword is `verdict`, a column of the judge. `None` in it means that the judge gives no score.
     return reward(["text"] * len(lengths), completion_ids=[[1] * length for length in lengths], verdict=verdicts)
 
 
@@ -85,13 +85,13 @@ COSINE = {"name": "cosine_length", "args": {"max_length": 100, "correct": f"{use
 
 @pytest.mark.parametrize("entry", [COSINE, {**COSINE, "timeout": 30}], ids=["in process", "in a worker"])
 def test_what_the_judge_has_no_verdict_on_is_not_scored_as_wrong_and_is_counted(entry):
-    """The judge gives 0 to what hangs or raises, which is better than a wrong answer here, and is not that."""
+    """The judge gives 0 to a sample that hangs or raises. `cosine_length` gives it no score, as it is not wrong."""
     scoring = Scoring([RewardSpec.of(entry).build()], ["cosine_length"])
     texts = ["46", "47", "hang", "raise"]
     columns = {"completion_ids": [[1] * 50] * 4, "answer": ["46"] * 4, "prompts": ["?"] * 4}
     [function] = scoring.functions
     assert function(completions=texts, **columns) == [0.75, -0.75, None, None]
-    assert scoring.failures == []  # the judge's policies are to go on, whatever those of cosine_length are
+    assert scoring.failures == []  # the judge's own policies let the run go on
     assert scoring.statuses(4) == [("ok",), ("ok",), ("timeout",), ("error",)]
     assert dict(zip(STATUSES, *scoring.counts(), strict=True)) == {
         **dict.fromkeys(STATUSES, 0), "ok": 2, "timeout": 1, "error": 1,

@@ -1,4 +1,4 @@
-"""The reward `countdown`: what reaches the target, and the many texts that only seem to."""
+"""The reward `countdown`: expressions that reach the target, and texts that only seem to."""
 
 import functools
 import random
@@ -67,7 +67,7 @@ def test_no_gold_where_there_is_none(numbers, target):
 
 
 def test_solving_agrees_with_trying_everything():
-    """Every target that any expression reaches is found, and no other."""
+    """`solve` finds exactly the targets that any expression reaches."""
     for numbers in [(1, 2, 3), (4, 4, 7), (0, 5, 9), (1, 5, 5, 5), (2, 3, 7, 11)]:
         reached = set(everything([Fraction(n) for n in numbers]))
         for target in range(-90, 90):
@@ -75,7 +75,7 @@ def test_solving_agrees_with_trying_everything():
 
 
 def everything(terms):
-    """All values that the terms reach, by joining any two of them."""
+    """Yield all values that the terms reach, by joining two terms at a time."""
     if len(terms) == 1:
         yield terms[0]
     for i, j in permutations(range(len(terms)), 2):

@@ -1,4 +1,4 @@
-"""What is asked of every reward that ships, a test a promise. Hard cases are in the files of their own."""
+"""The promises that every reward of the library keeps, one test for each. Hard cases are in each reward's own file."""
 
 import dataclasses
 import doctest
@@ -32,7 +32,7 @@ of_all = pytest.mark.parametrize("name", LIBRARY)
 
 
 def here(name, args):
-    """The reward in this process, without a time limit."""
+    """Return the reward without a time limit, so that it runs in this process."""
     return Reward(dataclasses.replace(find(name), timeout=None), args)
 
 
@@ -129,7 +129,7 @@ HINTS = {
     "json_schema": "JSON text",
     "reasoning_gym": "make_dataset makes rows that can",
 }
-# The others meet what nobody checked by failing in some way or by paying for nothing.
+# These rewards also refuse a bad row when they score it. The others then fail in some way or pay nothing.
 REFUSE_AT_SCORING = ["choice_answer", "countdown", "gsm8k_answer", "instruction_checks", "json_schema", "regex_match"]
 
 
@@ -147,7 +147,7 @@ def test_a_bad_row_is_refused_before_training_and_at_scoring(name):
 
 
 def refusal_of(call, *args, **kwargs):
-    """What the `ValueError` says."""
+    """Return the message of the `ValueError` that the call raises."""
     with pytest.raises(ValueError, match=r"\w") as refusal:
         call(*args, **kwargs)
     return str(refusal.value)
@@ -165,7 +165,7 @@ def test_a_gold_deserves_full_marks(name):
         gold = definition.gold(**example.columns, **reward.all_args())
         assert gold is None or reward([gold], **rows(example)) == [definition.full_marks]
     gold_of = [definition.gold(**example.columns, **reward.all_args()) for example in right_ones(name)]
-    assert name == "python_tests" or None not in gold_of  # its gold is a column of its own
+    assert name == "python_tests" or None not in gold_of  # the gold of python_tests is a column that examples lack
 
 
 @pytest.mark.parametrize("name", [name for name in LIBRARY if "think_opened" in find(name).arguments])
@@ -183,7 +183,7 @@ CITIES = ["Rome", "Paris", "Berlin", "New York"]
 PERSON = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 TREE = {"$ref": "#/$defs/n", "$defs": {"n": {"type": "array", "items": {"$ref": "#/$defs/n"}}}}
 BACKTRACKS = r"(?s)(?:(\w+)\s?)+:\d|(?:<[^>]*>\s*)*x{3}"
-# Arguments and a row for which no bomb is an answer; more places for them.
+# Reward -> arguments and a row for which no bomb is the right answer. PLACES are more places for a bomb.
 ROWS = {
     "choice_answer": [({}, {"answer": 3, "choices": choices}) for choices in (CITIES, None)],
     "countdown": [({}, {"numbers": [2, 5, 7], "target": 25})],
@@ -214,7 +214,7 @@ PLACES = {
 )
 @pytest.mark.parametrize("turn", [True, pytest.param(False, marks=pytest.mark.full)], ids=["its turn", "the rest"])
 def test_bombs_are_read_in_time_and_earn_nothing(name, number, turn):
-    """The others read no text; `python_tests` and `reasoning_gym`, which hand it on, have tests of their own."""
+    """Other rewards do not read the text. `python_tests` and `reasoning_gym` pass it on and have their own tests."""
     paid = {}
     args, columns = ROWS[name][number]
     reward = here(name, args)
@@ -232,7 +232,7 @@ def test_bombs_are_read_in_time_and_earn_nothing(name, number, turn):
 def _deserved(name, args, completion):
     if name == "gsm8k_answer":
         return {0.0, 0.5}  # a number in a box
-    if name == "think_format":  # in the thinking or the answer a long text is no fault of form
+    if name == "think_format":  # the form allows a long text in the thinking or in the answer
         in_form = completion.startswith("<think>") or (args["think_opened"] and not args["answer_tag"])
         return {0.0, 1.0} if in_form else {0.0}
     return {0.0}
@@ -246,7 +246,7 @@ def test_docstrings(module):
 
 
 def test_a_file_and_a_line_add_a_reward(tmp_path):
-    """In a copy of the package, which nobody installs: the reward has its name in a fresh process, in workers too."""
+    """A reward is added to a copy of the package. A fresh process and its workers then find it by name."""
     package = tmp_path / "trl_grpo_plus"
     shutil.copytree(REPOSITORY / "trl_grpo_plus", package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(REPOSITORY / "rewards", package / "rewards", ignore=shutil.ignore_patterns("__pycache__"))
@@ -273,7 +273,7 @@ def test_a_file_and_a_line_add_a_reward(tmp_path):
 
 
 def test_to_list_and_load_them_imports_nothing_heavy():
-    """`ls` shows the first line of each."""
+    """`ls` loads all rewards, to show the first lines of their docstrings."""
     code = """
     import sys
     from trl_grpo_plus.registry import find, list_rewards

@@ -1,4 +1,4 @@
-"""The reward `exact_answer`: the text is the answer and nothing more."""
+"""The reward `exact_answer`: it pays if the text is the answer and nothing else."""
 
 from case_tables import misjudged
 
@@ -10,7 +10,7 @@ def test_what_is_the_answer_and_what_is_not():
 
 
 def test_it_scores_row_by_row():
-    """As TRL calls it: with the other columns, and None among the answers of a mixed dataset."""
+    """TRL also passes the other columns, and answers are `None` for some rows of a mixed dataset."""
     rewards = exact_answer(
         prompts=["a", "b", "c", "d"],
         completions=["1", "2", "3", "4"],

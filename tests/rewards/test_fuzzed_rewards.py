@@ -1,4 +1,4 @@
-"""Whatever a model writes, each reward of the library gives a number in its range, or None; and never fails."""
+"""Whatever a model writes, each reward of the library gives a number in its range or `None`, and never fails."""
 
 import dataclasses
 import math
@@ -19,7 +19,7 @@ RANGES = {
     "steps_check": (-math.inf, math.inf),
 }
 SLOWEST, SLOW = ("python_tests", "reasoning_gym"), ("math_answer",)
-# Of these, each is read in a row of its own.
+# One completion for each row: a text, or a conversation with that text.
 completions = st.lists(
     st.one_of(texts, texts.map(lambda text: [{"role": "assistant", "content": text}])), min_size=6, max_size=6
 )
@@ -27,7 +27,7 @@ token_ids = st.lists(st.lists(st.integers(0, 3), max_size=120), min_size=6, max_
 
 
 def check(name, written, ids):
-    """By each kind of row that the reward's own examples have."""
+    """Score the completions with each kind of row in the reward's own examples, and check the scores."""
     examples = {str((one.args, sorted(one.columns))): one for one in find(name).examples}
     for example in examples.values():
         reward = get_reward(name, **example.args)

@@ -1,4 +1,4 @@
-"""`gsm8k_answer`: which number counts, what it earns, and that no text holds it up."""
+"""The reward `gsm8k_answer`: which number counts as the answer, and what it earns."""
 
 import pytest
 from case_tables import misjudged, texts

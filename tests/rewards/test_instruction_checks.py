@@ -1,4 +1,4 @@
-"""The reward `instruction_checks`: each kind of constraint held and missed, bad constraints, hostile texts."""
+"""The reward `instruction_checks`: each kind of constraint kept and broken, bad constraints, hostile texts."""
 
 import json
 
@@ -70,7 +70,7 @@ def test_credit_is_for_all_or_for_each():
 
 
 def test_rows_as_a_dataset_gives_them():
-    """Arrow fills up each dict with the keys of the others; mixed types go in as JSON; a row may have none."""
+    """Arrow adds the keys of the other dicts to each dict. Mixed types are given as JSON. A row may have `None`."""
     rules = [{"kind": "words", "exactly": 2}, {"kind": "forbidden_words", "words": ["tea"]}]
     filled = Dataset.from_dict({"constraints": [rules]})["constraints"][0]
     assert None in filled[0].values()
@@ -84,7 +84,7 @@ def test_good_constraints_pass_the_check():
     assert check(constraints=[[constraint] for _, constraint, _ in CASES], credit="all") is None
 
 
-# One constraint of each kind, on texts that hang careless patterns.
+# One constraint of each kind, for texts on which careless regular expressions hang.
 ONE_OF_EACH = list({constraint["kind"]: constraint for _, constraint, _ in CASES}.values())
 HOSTILE = {
     "1 MB of a letter": "a" * 1_000_000,
@@ -125,5 +125,5 @@ HOSTILE = {
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_text_is_answered_in_time(text):
-    with ends(30):  # all kinds together take 2 s on the worst
+    with ends(30):  # all kinds together take 2 s on the slowest text
         assert 0.0 <= score(text, *ONE_OF_EACH, credit="fraction") <= 1.0

@@ -1,4 +1,4 @@
-"""The reward `json_schema`: one JSON document that is valid, and nothing that a lenient reader would let pass."""
+"""The reward `json_schema`: it pays for one valid JSON document, not for text that only a lenient reader accepts."""
 
 import importlib
 import json
@@ -27,7 +27,7 @@ TREE = {"$ref": "#/$defs/n", "$defs": {"n": {"type": "array", "items": {"$ref": 
 
 
 def score(text, schema=PERSON):
-    """In this process; the worker processes have tests of their own."""
+    """Score in this process. Other tests score in worker processes."""
     return MODULE._score(text, MODULE._as_text(schema))
 
 

@@ -1,4 +1,4 @@
-"""`math_answer`: verdicts on a labelled table, beside TRL's; texts that burn time; golds; where the answer stands."""
+"""The reward `math_answer`: verdicts on a labelled table, compared with TRL's; slow texts; golds; final answers."""
 
 import dataclasses
 import importlib
@@ -70,7 +70,7 @@ def _by_trl(completion: str, gold: str) -> float | None:
 
 
 def _read_each_text_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table has 2,164 answers for some 600 golds, and parsing is most of what TRL's reward costs."""
+    """Cache TRL's parser: the table has 2,164 answers for some 600 golds, and parsing is most of TRL's work."""
     parse, parsed = accuracy_rewards.parse, {}
 
     def parse_once(text: str, **options: Any) -> Any:
@@ -92,7 +92,7 @@ def _count(cases: list[Case], verdicts: Sequence[float | Exception | None]) -> C
 
 
 def test_deciding_raises_nothing(verdicts: list[float | Exception]) -> None:
-    """What fails scores 0 and is counted as an error; on ordinary texts nothing does."""
+    """An exception would score 0 and count as an error. No answer of the table raises one."""
     assert [(case, got) for case, got in zip(CASES, verdicts, strict=True) if isinstance(got, Exception)] == []
 
 
@@ -126,7 +126,7 @@ def test_takes_other_columns_and_arguments_by_name() -> None:
     assert reward(completions=[r"\boxed{6\cdot 12}"], solution=["72"]) == [1.0]
 
 
-# -- texts that burn time
+# -- texts that take long to check
 
 
 def test_poison_is_refused_in_time_from_the_main_thread() -> None:
@@ -163,13 +163,13 @@ def test_what_is_not_refused_on_sight_has_a_limit() -> None:
     reward = get_reward("math_answer")
     reward.timeout = 0.05
     sums = ["+".join(rf"\sin({x})\cos({y})" for x in "abc" for y in letters) for letters in ("xyz", "yzw")]
-    outcome = reward.score([boxed(sums[0])], answer=[sums[1]])[0]  # takes five times as long
+    outcome = reward.score([boxed(sums[0])], answer=[sums[1]])[0]  # takes five times as long as the limit
     assert (outcome.status, outcome.score) == ("timeout", 0.0)
 
 
 @pytest.mark.parametrize("name", POISON)
 def test_poison_as_gold_is_found_before_training_or_harmless(name: str) -> None:
-    """The static checks are enough for these: the gold is refused, or parsed, in no time."""
+    """The static checks decide at once whether such a gold is refused or parsed."""
     gold = POISON[name][0]
     with ends():
         if not MODULE._problem(gold):
@@ -275,7 +275,7 @@ def test_many_plain_golds_are_checked_fast() -> None:
         math_answer.definition.check_columns(answer=[str(i) for i in range(20_000)])
 
 
-# -- the parts
+# -- parts of the reward
 
 
 def test_where_the_answer_stands() -> None:

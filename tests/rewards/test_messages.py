@@ -1,7 +1,7 @@
-"""Which of a conversation's messages a reward reads, for every reward of the library and what is made of them.
+"""Which message of a conversation a reward reads, for every reward of the library and the combinations of rewards.
 
-A tool, a user or the system may say anything, and so may the policy before it went on: what counts is the last message
-that the policy wrote.
+Only the last message of the policy counts. The right answer may also stand in a message of a tool, a user or the
+system, or in an earlier message of the policy.
 """
 
 import pytest
@@ -25,7 +25,8 @@ def calling(content):
     return message(content, tool_calls=[CALL])
 
 
-# What is said, the wanted reward's text (`{}`) among it -> what a lone text of the same worth would be.
+# Who says the right text -> (function from the right text to messages, the lone text that must score the same).
+# `None` stands for the right text.
 CONVERSATIONS = {
     "a tool": (lambda text: [calling(SAYS), message(text, "tool")], SAYS),
     "a tool, after a call without words": (lambda text: [calling(None), message(text, "tool")], ""),
@@ -104,7 +105,7 @@ THOUGHT = "6 * 7"
 @pytest.mark.parametrize("field", ["reasoning_content", "thinking"])
 @pytest.mark.parametrize("opened", [False, True])
 def test_thinking_that_trl_has_parsed_out_of_a_text_is_thinking(field, opened):
-    """As TRL does for models with tools: what it puts aside is the text up to `</think>`."""
+    """For models with tools TRL moves the text before `</think>` into another field of the message."""
     parsed = [message("<answer>42</answer>", **{field: THOUGHT}), message("<answer>6</answer>", **{field: "42"})]
     completions = [[one] for one in parsed]
     assert get_reward("math_answer", think_opened=opened)(completions, answer=["42", "42"]) == [1.0, 0.0]
@@ -127,8 +128,8 @@ def test_tokens_of_tools_are_no_part_of_what_the_policy_wrote(ids_of, mask_of):
     length = get_reward("cosine_length", max_length=20, correct="exact_answer")
     assert get_reward("repetition", ngram=2)(texts, **masked) == get_reward("repetition", ngram=2)(texts, **alone)
     assert length(texts, **masked, **columns) == length(texts, **alone, **columns)
-    # TRL's limit on a completion's length counts them.
+    # TRL's limit on a completion's length also counts the tokens of tools.
     assert get_reward("overlong", max_length=10, cache=5)(texts, **masked) == [-1.0] * 3
-    # TRL's own trainer hands over no mask.
+    # TRL's own trainer passes no mask to rewards.
     del masked["tool_mask"]
     assert get_reward("repetition", ngram=2)(texts, **masked) == pytest.approx([-0.6] * 3)

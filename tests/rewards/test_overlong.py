@@ -1,4 +1,4 @@
-"""The reward `overlong`: DAPO's equation 13, against TRL's own."""
+"""The reward `overlong`: equation 13 of DAPO, compared with TRL's reward."""
 
 import pytest
 from trl.rewards import get_soft_overlong_punishment

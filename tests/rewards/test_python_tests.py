@@ -1,4 +1,4 @@
-"""The reward `python_tests`: what passes, and the many programs that want to be paid for less."""
+"""The reward `python_tests`: programs that pass, and programs that try to earn the reward without solving the task."""
 
 import importlib
 import json
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timed
 
 
 MODULE = importlib.import_module("trl_grpo_plus.rewards.python_tests")
-python_tests = MODULE.python_tests.__wrapped__  # here, without the pool
+python_tests = MODULE.python_tests.__wrapped__  # runs in this process, without the pool of workers
 
 HANG_S = 0.4
 SCRIPT_TESTS = [{"stdin": "2 3\n", "stdout": "5\n"}, {"stdin": "10 20\n", "stdout": "30\n"}]
@@ -74,7 +74,7 @@ def check(**row):
     MODULE.check_columns(**one_row(**row))
 
 
-# -- who must be paid
+# -- programs that must earn the reward
 
 
 @pytest.mark.parametrize("form", RIGHT)
@@ -83,7 +83,7 @@ def test_a_right_program(form):
 
 
 def at_once(reward_of, names):
-    """The reward of each name, eight at once, since most of them wait; alone, what was not let on a busy machine."""
+    """Return name -> reward. Eight run at once, because most of them wait. Those that were starved run again alone."""
     with ThreadPool(8) as pool:
         rewards = dict(zip(names, pool.map(reward_of, names), strict=True))
     return {name: reward_of(name) if math.isnan(reward) else reward for name, reward in rewards.items()}
@@ -96,12 +96,12 @@ def test_honest_scripts():
         program, stdin, stdout = scripts[name]
         return score(program, tests=[{"stdin": stdin, "stdout": stdout}])
 
-    score(RIGHT["s"])  # its sandbox is there
+    score(RIGHT["s"])  # starts the sandbox
     assert {name: reward for name, reward in at_once(reward_of, scripts).items() if reward != 1.0} == {}
 
 
 def test_its_workers_and_their_sandboxes_stay():
-    """A worker ends with what a sample leaves running; the sandbox is no sample's."""
+    """A worker is ended if a sample leaves a process running. The sandbox's processes do not count as such."""
 
     def pids():
         assert get_reward("python_tests")(completions=[RIGHT["s"]], tests=[SCRIPT_TESTS]) == [1.0]
@@ -110,18 +110,18 @@ def test_its_workers_and_their_sandboxes_stay():
     assert pids() == pids() != set()
 
 
-# -- who must not
+# -- programs that must not earn it
 
 
 @pytest.mark.parametrize("turn", [True, pytest.param(False, marks=pytest.mark.full)], ids=["its turn", "the rest"])
 @pytest.mark.parametrize("form", RIGHT)
 def test_no_attack_is_paid(form, turn):
-    """Each in one of its forms, in turn; in its others with `make test-full`."""
+    """`make test` tries each attack in one of its forms, and `make test-full` in the others."""
 
     def reward_of(name):
         return score(ATTACKS[name].source if form == "s" else ATTACKS[name].as_function(), form, time_s=HANG_S)
 
-    score(RIGHT[form], form, time_s=HANG_S)  # its sandbox is there
+    score(RIGHT[form], form, time_s=HANG_S)  # starts the sandbox
     before = descendants()
     turns = {name: attack.forms[number % len(attack.forms)] for number, (name, attack) in enumerate(ATTACKS.items())}
     names = [name for name, attack in ATTACKS.items() if form in attack.forms and (turns[name] == form) == turn]
@@ -145,7 +145,7 @@ def test_texts_that_are_no_program(text, form):
         assert score(text, form, fence=False) == 0.0
 
 
-# -- which program, of a completion
+# -- which program of a completion is run
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def _pieces(size):
     return f"{blocks}```\ndef add():\n    return 1{uses}\n```\n"
 
 
-REPEATED = {  # head, what is repeated, tail
+REPEATED = {  # name -> (head, repeated unit, tail)
     "a span of blanks": ("hello `py", " ", ""),
     "spans that open": ("", "`x``", ""),
     "except": ("except", " ", "x"),
@@ -310,7 +310,7 @@ REPEATED = {  # head, what is repeated, tail
 @pytest.mark.parametrize("name", [*REPEATED, "pieces"])
 def test_four_times_the_text_takes_about_four_times_as_long(name):
     def seconds(size):
-        size *= 10 if name == "marks of the end" else 1  # to copy a short text takes no time
+        size *= 10 if name == "marks of the end" else 1  # a short text is copied too fast to be measured
         head, unit, tail = REPEATED.get(name, ("", "", ""))
         text = _pieces(size) if name == "pieces" else head + unit * (size // len(unit)) + tail
         start = time.process_time()
@@ -319,7 +319,7 @@ def test_four_times_the_text_takes_about_four_times_as_long(name):
         MODULE.code_blocks(text)
         return time.process_time() - start
 
-    # Work that grows with the square is 16 times as much in each try, a machine that others use only in some.
+    # Quadratic work takes 16 times as long in every try. A busy machine disturbs only some of the tries.
     assert any(seconds(100_000) < 8 * min(seconds(25_000), seconds(25_000)) + 0.1 for _ in range(5))
 
 
@@ -349,7 +349,7 @@ def test_stdin_may_be_left_out():
 
 
 def test_each_case_is_a_run_of_its_own():
-    """A script cannot answer the second case from what it saw in the first."""
+    """Each case starts the script anew, so that it keeps nothing from the case before."""
     program = "import builtins\nprint(getattr(builtins, 'last', 1))\nbuiltins.last = 2"
     assert score(program, tests=[{"stdout": "1"}, {"stdout": "1"}]) == 1.0
 
@@ -402,7 +402,7 @@ def test_a_method():
     assert score(program, test_code=asserts, entry_point="Solution().add") == 1.0
 
 
-# -- arguments that are changed in place
+# -- functions that change their arguments in place
 
 SORT = "def sort(items):\n    items.sort()"
 CASES = [{"args": [[3, 1, 2]], "expected_args": [[1, 2, 3]]}, {"args": [[2, 1]], "expected_args": [[1, 2]]}]
@@ -495,7 +495,7 @@ def test_asserts_on_what_a_method_leaves_and_at_any_depth():
 
 
 def test_a_call_that_is_asked_for_its_answer_leaves_its_arguments_as_they_were():
-    """Else a program could change the question."""
+    """Otherwise a program could change the question to fit its answer."""
     program = "def least(items):\n    items[:] = [0]\n    return 0"
     for tests in (
         "x = [3, 1]\nassert least(x) == min(x)",
@@ -663,7 +663,7 @@ def test_it_works_in_the_pool_and_survives_what_is_run():
 
 
 def test_the_reward_s_own_limit_leaves_nothing_behind():
-    """The outer net: the worker is killed, and with it its zygote and the program."""
+    """The reward's `timeout` is the last resort. It kills the worker with its sandbox and the program."""
     reward = Reward(MODULE.python_tests.definition, {"time_s": 60.0}, timeout=1.5)
     counts = []
     for _ in range(3):
@@ -680,7 +680,7 @@ def test_a_broken_row_stops_the_run():
 
 def test_it_is_refused_where_nothing_is_safe(monkeypatch):
     monkeypatch.setattr(sandbox, "tiers", list)
-    monkeypatch.setattr(MODULE, "_a_tier_holds", MODULE._a_tier_holds.__wrapped__)  # it was found to hold before
+    monkeypatch.setattr(MODULE, "_a_tier_holds", MODULE._a_tier_holds.__wrapped__)  # an earlier result is cached
     with pytest.raises(RuntimeError, match="allow_unsafe_code_execution=True"):
         get_reward("python_tests")
     get_reward("python_tests", allow_unsafe_code_execution=True)
@@ -688,7 +688,7 @@ def test_it_is_refused_where_nothing_is_safe(monkeypatch):
 
 @pytest.fixture
 def failures(monkeypatch):
-    """What the next runs in the sandbox raise, the last of them first."""
+    """Return a list of errors. Each of the next runs in the sandbox removes the last one and raises it."""
     score(RIGHT["s"])
     made, waiting = MODULE._sandbox(MODULE.os.getpid(), 10.0, 512, 1024, False), []
     run = made.run
@@ -736,7 +736,7 @@ def test_a_share_of_cases_before_one_that_takes_too_long_counts():
 
 @pytest.mark.parametrize(("credit", "times", "wanted"), [("all", 1, 1.0), ("all", 2, 0.0), ("fraction", 2, 0.5)])
 def test_a_function_that_was_killed_goes_on_once(monkeypatch, credit, times, wanted):
-    """As by the kernel, in its second case."""
+    """The function's process is killed in its second case, as by the kernel's OOM killer."""
     program = "def f(n):\n    return n"
     made = Sandbox(tier="landlock+seccomp", self_test=False)
     monkeypatch.setattr(MODULE, "_sandbox", lambda *_: made)
@@ -749,7 +749,7 @@ def test_a_function_that_was_killed_goes_on_once(monkeypatch, credit, times, wan
 
     def call_and_kill(self, args, *more, **changed):
         if args == [1] and len(started) <= times:
-            os.kill(started[-1], signal.SIGSTOP)  # the call ends by nothing else, however late that is
+            os.kill(started[-1], signal.SIGSTOP)  # so that only the kill below ends the call
             threading.Timer(0.1, os.kill, (started[-1], signal.SIGKILL)).start()
         return call(self, args, *more, **changed)
 
@@ -767,9 +767,9 @@ def test_who_kills_itself_earns_nothing(form):
     assert score(die if form == "s" else "def f(*_):\n    " + die.replace("\n", "\n    "), form) == 0.0
 
 
-@pytest.mark.full  # what it is made of, the sandbox and the pool, has such a test of its own
+@pytest.mark.full  # the sandbox and the pool, of which it consists, have such tests of their own
 def test_right_programs_on_a_busy_machine_score():
-    """By the wall clock they take more than `time_s`; in the pool, whose own limit is as tight."""
+    """By the wall clock the program takes longer than `time_s`, and longer than the pool's limit."""
     program = "import time\nend = time.process_time() + 0.1\nwhile time.process_time() < end: pass\n" + RIGHT["s"]
     reward = Reward(MODULE.python_tests.definition, {"time_s": 1.0}, timeout=3.0)
     worker_pool.shared().close()

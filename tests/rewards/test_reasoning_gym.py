@@ -18,7 +18,7 @@ library = pytest.importorskip("reasoning_gym")
 module = importlib.import_module("trl_grpo_plus.rewards.reasoning_gym_answer")
 reward, make_dataset, REFUSED = module.reasoning_gym, module.make_dataset, module.REFUSED
 
-# Generating an item takes 0.1 s and more.
+# To generate an item of these tasks takes 0.1 s or more.
 SLOW = ("futoshiki", "knight_swap", "sokoban", "zebra_puzzles", "intermediate_integration")
 WITHOUT_ORACLE = ("boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour")
 ACCEPTED = sorted(set(library.factory.DATASETS) - set(REFUSED))
@@ -26,7 +26,7 @@ SUM = {"question": "2 + 3 =", "answer": "5", "metadata": {}}
 
 
 def score(completion, task="chain_sum", entry=None):
-    """In this process, where a hang would hang the test."""
+    """Score in this process, without a time limit."""
     return reward.definition.function([completion], task=[task], entry=[SUM if entry is None else entry])[0]
 
 
@@ -77,7 +77,7 @@ def test_no_answer_scores_nothing_where_the_scorer_gives_something(completion):
     assert score("<answer>R</answer>", "rubiks_cube", item("rubiks_cube")) > 0.0
 
 
-# The scorers of these raise on an answer like that.
+# task -> answers on which its scorer raises.
 RAISING = {
     "prime_factorization": ["x", "2 × x", "nan", "½"],
     "game_of_life": ['{"a": 1}', "{}"],
@@ -137,7 +137,7 @@ def test_scorers_print_nothing_and_warn_of_nothing(capsys, recwarn):
 
 
 def test_scorers_know_the_settings_of_their_items():
-    """word_ladder's scorer knows only words of the length it was set up for, by default 4 letters."""
+    """word_ladder's scorer knows only words of the length in its settings, by default 4 letters."""
     settings = {"min_word_length": 3, "max_word_length": 3}
     entry = item("word_ladder", **settings)
     assert entry["config"] == settings
@@ -146,7 +146,7 @@ def test_scorers_know_the_settings_of_their_items():
     assert score(gold, "word_ladder", entry | {"config": {}}) == 0.0
 
 
-# -- what is refused
+# -- tasks that are refused
 
 
 PAYLOAD = "__import__('os').environ.__setitem__('ANSWER_RAN', 'yes')"
@@ -179,7 +179,7 @@ def test_what_executes_answers_or_rows_is_refused_and_nothing_else_does(task):
 )
 def test_what_gives_full_marks_to_one_answer_is_refused(task, answer):
     made = library.create_dataset(task, size=50, seed=1)
-    # The one that coin_flip's scorer does not fall for has the probability 1.
+    # Not all 50: coin_flip's scorer refuses the answer 0 where the probability is 1.
     assert sum(made.score_answer(answer, made[i]) for i in range(50)) > 45
     assert task in REFUSED
 
@@ -249,7 +249,7 @@ def test_make_dataset_leaves_out_items_whose_answer_is_nothing():
 
 
 def test_make_dataset_writes_what_json_does_not_know():
-    """Items of gsm_symbolic hold Fractions here and there."""
+    """Some items of gsm_symbolic hold Fractions, which JSON cannot hold."""
     assert len(make_dataset({"gsm_symbolic": {}}, size=60, seed=5)) == 60
 
 
@@ -290,7 +290,7 @@ def test_in_worker_processes_a_scorer_that_fails_is_told_of_and_stops_no_run(cap
     assert made.failure(outcomes, answers) is None
     warn_of_first("reasoning_gym", outcomes, made.policies, set())
     assert "1 of 2 samples ended with status 'error': The scorer of prime_factorization" in caplog.text
-    assert "To stop at the first" not in caplog.text  # on_error has no say in it
+    assert "To stop at the first" not in caplog.text  # `on_error` does not apply here
 
 
 def test_in_worker_processes_a_bad_row_stops_the_run():

@@ -1,4 +1,4 @@
-"""The reward `regex_match`: the pattern matches all of the final answer, in bounded time."""
+"""The reward `regex_match`: it pays if the pattern matches the whole final answer, and ends in bounded time."""
 
 import time
 

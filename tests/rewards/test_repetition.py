@@ -1,4 +1,4 @@
-"""The reward `repetition`: n-grams of tokens, against TRL's own and against a plain count."""
+"""The reward `repetition`: repeated n-grams of tokens, compared with TRL's reward and with a plain count."""
 
 import random
 

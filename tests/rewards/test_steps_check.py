@@ -1,4 +1,4 @@
-"""Which lines are steps, and which of them are right."""
+"""The reward `steps_check`: which lines are steps, and which of them are right."""
 
 import pytest
 
@@ -11,7 +11,7 @@ POINTS = {"right": 1.0, "wrong": -1.0, "unsupported": 0.25}
 
 
 def points(text, problem=PROBLEM):
-    """Of each step of a text, and the pieces of the text that they are of."""
+    """Return for each step of a text the piece of text that it ends, and the step's reward."""
     (scored,) = steps_check.__wrapped__([text], [problem], **POINTS)
     if not isinstance(scored, list):
         assert scored == 0.0

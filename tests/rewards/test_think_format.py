@@ -1,4 +1,4 @@
-"""The reward `think_format`: one thinking, one answer, and nothing that only looks so."""
+"""The reward `think_format`: it pays for one thinking and one answer, and for nothing that only looks like that."""
 
 import itertools
 
@@ -87,7 +87,7 @@ def test_a_next_turn(turn):
 
 @pytest.mark.parametrize("text", [GOOD, "<think></think>", "<think>a</think>", GOOD + "</think>", GOOD + "\nUser: x"])
 def test_trl_pays_for_all_of_these(text):
-    """What the docstring says of TRL's own reward."""
+    """The docstring of `think_format` says that TRL's reward pays for these."""
     from trl.rewards import think_format_reward
 
     assert think_format_reward([[{"role": "assistant", "content": text}]]) == [1.0]

@@ -1,4 +1,4 @@
-"""Plain data: what passes the sandbox's wall, what does not, and what equals what."""
+"""Plain data: which values may leave and enter the sandbox, which may not, and which are equal."""
 
 import math
 import signal

@@ -1,4 +1,4 @@
-"""The sandbox: honest programs run as under plain Python, hostile ones get nowhere, and the judge is not fooled."""
+"""The sandbox: honest programs run as in plain Python, hostile ones cannot break out, and the judge is not fooled."""
 
 import contextlib
 import logging
@@ -50,7 +50,7 @@ REPOSITORY = Path(sandbox.__file__).parents[2]
 
 
 def at_once(function, cases):
-    """Case -> what `function` gives for it: eight at a time, since a sandbox serves any thread."""
+    """Return case -> result of `function`. Eight cases run at a time, because any thread may use a sandbox."""
     with ThreadPool(8) as pool:
         return dict(zip(cases, pool.map(function, cases, chunksize=1), strict=True))
 
@@ -67,7 +67,7 @@ def is_there(name):
 def tier(request):
     if not is_there(request.param):
         pytest.skip(f"{request.param} is not to be had here")
-    with Sandbox(tier=request.param, time_s=1.0) as made:  # one that is there and does not hold is no reason to skip
+    with Sandbox(tier=request.param, time_s=1.0) as made:  # a tier that is available but not tight fails the tests
         yield made
 
 
@@ -89,7 +89,7 @@ def test_honest_programs_run_and_those_at_once_do_not_meet(tier):
 
 
 def modules_of(paths, package=""):
-    """Names of the standard library's modules, without its tests and applications."""
+    """Yield the names of the standard library's modules, without its tests and applications."""
     skipped = {"test", "tests", "idlelib", "lib2to3", "ensurepip", "tkinter", "turtledemo", "site-packages"}
     for module in pkgutil.iter_modules(paths, package):
         *_, last = module.name.split(".")
@@ -103,7 +103,7 @@ def modules_of(paths, package=""):
 
 @pytest.fixture(scope="module")
 def importable():
-    """What this interpreter can import without a sandbox: some builds lack some."""
+    """Return the modules that this interpreter can import without a sandbox. Some builds lack some of them."""
     folder = sysconfig.get_path("stdlib")
     names = {*sys.builtin_module_names, *modules_of([folder, f"{folder}/lib-dynload"])}
     plain = [sys.executable, "-I", "-S", "-c", IMPORT_ALL]
@@ -118,7 +118,7 @@ def test_a_program_may_import_the_whole_standard_library(tier, importable):
     assert failed == []
 
 
-# -- hostile ones
+# -- hostile programs
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ for tier in ("landlock+seccomp", "seccomp-strict"):
 
 
 def interpreter_for_all():
-    """One that a user without a home can run."""
+    """Return an interpreter that a user without a home can run."""
     for path in (sys.executable, "/usr/bin/python3"):
         probe = [path, "-c", "import sys; sys.exit(sys.version_info < (3, 10))"]
         with contextlib.suppress(OSError):
@@ -217,14 +217,14 @@ os._exit(0)
 
 
 def test_threads_are_limited(tier, monkeypatch):
-    monkeypatch.setattr(sandbox, "tasks_of_user", lambda: 100)  # as on a quiet machine
+    monkeypatch.setattr(sandbox, "tasks_of_user", lambda: 100)  # the user's tasks on a quiet machine
     ran = tier.run(MANY_THREADS, time_s=10)
     assert ran.reason == ""
     assert 20 <= int(ran.stdout) <= THREADS + 100
 
 
 def test_programs_at_once_have_users_of_their_own(tier):
-    """Else one could take the other's threads."""
+    """The kernel counts threads by user, so one program could otherwise use up the threads of another."""
     if not can_become_others():
         pytest.skip("only root can become somebody else")
     with Sandbox(tier=tier.tier.name, self_test=False) as other:
@@ -232,7 +232,7 @@ def test_programs_at_once_have_users_of_their_own(tier):
     assert len(users) == 4
 
 
-# -- how a script's end is told
+# -- how a script ended
 
 
 def test_why_it_failed(box):
@@ -261,7 +261,7 @@ def test_limits_are_the_sandbox_s_own():
         assert small.run("print('x' * 1024)", time_s=5).reason == "it wrote more than 1 KiB"
         start = time.monotonic()
         assert small.run("import time; time.sleep(100)").reason == TOO_LONG
-        assert 0.2 <= time.monotonic() - start < 30  # of the wall clock
+        assert 0.2 <= time.monotonic() - start < 30  # wall-clock time
 
 
 # -- functions
@@ -356,7 +356,7 @@ ASSERTS = {
     "add(1, 1)\nraise SystemExit(0)": "SystemExit: 0",
     "add(1, 1)\nimport os\nos._exit(0)": "it ended",
     "add(1)": "TypeError: add() missing 1 required positional argument: 'b'",
-    # What only looks like a test.
+    # The next ones have names that only look like tests.
     "def test(got, wanted):\n    assert got == wanted\ntest(add(2, 3), 5)": "",
     "class TestData:\n    def __init__(self, n): self.n = n\nassert add(TestData(2).n, 3) == 5": "",
     "from doctest import testmod, testfile\nassert add(2, 3) == 5": "",
@@ -369,7 +369,7 @@ METHOD_CHECK = "def check(candidate):\n    assert candidate(2, 3) == 5"
 LOOP = "for got, wanted in zip(map(add, [2], [3]), [5]):\n    assert got == wanted"
 ODD = "class L(list):\n    __eq__ = lambda self, other: True\n    pop = None\ndef f():\n    return L([1])"
 ENDS = ["StopIteration", "StopAsyncIteration", "GeneratorExit", "SystemExit", "KeyboardInterrupt"]
-# what it is: (program, entry point, tests, why it fails)
+# name -> (program, entry point, tests, why it fails)
 CANDIDATES = {
     **{tests: (ADD, "add", tests, why) for tests, why in ASSERTS.items()},
     "a method": (METHOD, "Solution.add", METHOD_ASSERTS, ""),
@@ -384,7 +384,7 @@ CANDIDATES = {
         "class UnfitTests(Exception): pass\ndef add(a):\n    raise UnfitTests('x')", "add", "add(2)", "Exception: x"
     ),
     "values, plain ones": (ODD, "f", "assert type(f()) is list and f() != [2] and f().pop() == 1", ""),
-    # Raised by a candidate they would end the tests' own loop.
+    # If these exceptions of a candidate reached the tests, they would end the tests' loop early.
     **{end: (f"def add(a, b):\n    raise {end}", "add", LOOP, f"RuntimeError: {end}: ") for end in ENDS},
 }  # fmt: skip
 
@@ -515,7 +515,7 @@ def test_unprotected_only_where_that_is_allowed(monkeypatch, caplog):
     "failure", [NoProcess("none"), Starved("busy"), Killed("killed")], ids=lambda error: type(error).__name__
 )
 def test_scarcity_takes_no_wall_away(monkeypatch, failure):
-    """What is not to be had now may be a moment later; a weaker tier would stay."""
+    """If the machine has no process now, it may have one later. A weaker tier would be used for the whole run."""
     probe, first = Sandbox._probe, _tiers.tiers()[0]
 
     def scarce(self, tier):
@@ -529,7 +529,7 @@ def test_scarcity_takes_no_wall_away(monkeypatch, failure):
 
 
 def test_a_wrap_that_finds_no_process_is_scarcity_too(monkeypatch):
-    """Bubblewrap says the same of a machine that forbids it and of one that has no process for it."""
+    """Bubblewrap gives the same error if the machine forbids it and if the machine has no free process."""
     monkeypatch.setattr(sandbox, "tiers", lambda: [Tier("wrapped", "landlock", ("false",))])
     monkeypatch.setattr(resource_pressure.resources, "spare_tasks", lambda: 3)
     with pytest.raises(Starved, match="wrapped"):
@@ -537,7 +537,7 @@ def test_a_wrap_that_finds_no_process_is_scarcity_too(monkeypatch):
 
 
 def test_a_tier_whose_processes_die_of_themselves_does_not_work(monkeypatch, tmp_path):
-    """As of a system call that its filter is too strict about: that is no machine that kills."""
+    """A filter that is too strict kills the tier's processes (signal 31). The machine did not kill them."""
     child = tmp_path / "entrypoint.py"
     child.write_text("import os\n\ndef enter(channel, options):\n    os.kill(os.getpid(), 31)\n")
     monkeypatch.setattr(sandbox, "CHILD", tmp_path)
@@ -551,7 +551,7 @@ def test_a_safe_tier_is_taken_even_if_unsafe_is_allowed(box):
 
 
 def test_the_self_test_finds_a_wall_that_is_missing(monkeypatch):
-    """The canaries come through where nothing stops them: each of them can fail."""
+    """Without any wall, the attacks of the self-test succeed. So each of them can fail the self-test."""
     monkeypatch.setattr(sandbox, "tiers", lambda: [Tier("a wall of paper", "none")])
     before = descendants()
     with pytest.raises(RuntimeError, match="a wall of paper does not hold") as error:
@@ -563,7 +563,7 @@ def test_the_self_test_finds_a_wall_that_is_missing(monkeypatch):
 
 @pytest.mark.skipif(os.getuid() != 0 or not can_become_others(), reason="the threads of others are counted")
 def test_the_self_test_finds_threads_that_are_not_counted(monkeypatch):
-    """A bubblewrap started by root in a user namespace: there a program is root to the kernel."""
+    """Root starts bubblewrap in a user namespace. The kernel takes a program there for root and counts no threads."""
     monkeypatch.setattr(_tiers, "can_become_others", lambda: False)
     if TIERS[0] not in [tier.name for tier in _tiers.tiers()]:
         pytest.skip("no bubblewrap")
@@ -586,7 +586,7 @@ def test_an_unknown_machine_is_refused(monkeypatch):
 @pytest.mark.parametrize("machine", seccomp.ARCHITECTURES)
 @pytest.mark.parametrize("may_open", [True, False])
 def test_the_filter_decides_as_its_tables_say(monkeypatch, machine, may_open):
-    """Every system call's number, walked through the filter by hand: only what is listed is allowed."""
+    """Each system call's number is run through the filter's code here. Only the listed system calls are allowed."""
     monkeypatch.setattr(seccomp.platform, "machine", lambda: machine)
     code = seccomp._assemble(may_open)
     column, arch = list(seccomp.ARCHITECTURES).index(machine), seccomp.ARCHITECTURES[machine]
@@ -600,7 +600,7 @@ def test_the_filter_decides_as_its_tables_say(monkeypatch, machine, may_open):
     decided = dict.fromkeys(numbers[:2], allow if may_open else eperm)
     decided |= {of_both[column]: allow for of_both in seccomp.FREE.values()}
     decided |= {of_both[column]: seccomp.ENOSYS for of_both in seccomp.ABSENT.values()}
-    # Allowed for some arguments, and with 0 everywhere: to send, to receive, fcntl, prlimit64.
+    # These are allowed for some arguments, also for zeros: sending, receiving, fcntl and prlimit64.
     decided |= dict.fromkeys([send, receive, *((72, 302), (25, 261))[column]], allow)
     assert {number: verdict(number) for number in range(600)} == {n: decided.get(n, eperm) for n in range(600)}
     assert walk(code, 0x40000003, 0, [0] * 6) == seccomp.KILL, "32 bits"
@@ -619,7 +619,7 @@ def test_the_filter_decides_as_its_tables_say(monkeypatch, machine, may_open):
 
 
 def walk(code, arch, number, arguments):
-    """What the kernel's interpreter would answer."""
+    """Return the verdict that the kernel's interpreter of the filter would give."""
     data = {0: number, 4: arch}
     for i, argument in enumerate(arguments):
         data[16 + 8 * i], data[20 + 8 * i] = argument & 0xFFFFFFFF, argument >> 32
@@ -647,16 +647,16 @@ FUNCTION = "def f():\n    " + COMPUTE.replace("\n", "\n    ")
 
 
 def reason(judge):
-    """Why it counts as failed, or what is nobody's fault."""
+    """Return why the program failed, or the beginning of the error if the machine was too busy to tell."""
     try:
         return judge()
     except Starved as error:
         return re.match("the machine was too busy", str(error))[0]
 
 
-@pytest.mark.full  # tests/utils/test_run_clock.py has the clock on a busy machine, the next test a sandbox's
-def test_who_is_not_let_is_starved_and_who_sleeps_is_not():
-    """Sandboxes whose programs hardly get to run, all at once."""
+@pytest.mark.full  # test_run_clock.py tests the clock on a busy machine, and the next test one sandbox there
+def test_a_program_without_a_processor_is_starved_and_one_that_sleeps_takes_too_long():
+    """On a busy processor the programs of all sandboxes hardly get to run."""
 
     def call(own):
         with own.load(FUNCTION, "f") as program:
@@ -684,7 +684,7 @@ def test_who_is_not_let_is_starved_and_who_sleeps_is_not():
 
 
 def test_the_wait_for_a_processor_is_no_time_of_the_program_s():
-    """With so many others on its processor it needs 25 times as long by the wall clock; `time_s` is for ten."""
+    """On the busy processor the program needs 25 times as long by the wall clock, and `time_s` allows ten times."""
     waits: list[float] = []
     with Sandbox(self_test=False, on_wait=waits.append) as own, burners(MANY):
         keep_there(own._zygote)
@@ -727,13 +727,13 @@ def test_no_process_to_be_had_is_an_error(box, monkeypatch):
 
 @pytest.fixture
 def waits():
-    """Seconds that the fixture `waiting` was told of."""
+    """Return the list of waiting times that the sandbox `waiting` reports, in seconds."""
     return []
 
 
 @pytest.fixture
 def waiting(waits):
-    """A sandbox whose processes are told from others, for who stops or kills them."""
+    """Return a sandbox for tests that stop or kill its processes. It reports its waiting times to `waits`."""
     with Sandbox(tier=TIERS[1], self_test=False, on_wait=waits.append) as made:
         waits.clear()
         yield made
@@ -793,7 +793,7 @@ def test_the_self_test_is_not_passed_where_no_process_was_to_be_had(box, monkeyp
 DIES = "import os\nos.kill(os.getpid(), 9)"
 HANGS_UP = "import os\nos.closerange(0, 64)\nimport time\ntime.sleep(100)"
 TESTS_OF_ADD = "assert add(2, 3) == 5"
-# name: (forms whose processes are killed, what is asked, what comes of it, forms of all)
+# name -> (forms of the processes that are killed, call, result of the call, forms of all processes that are started)
 KILLS = {
     "a script, once": (["stdin"], lambda own: own.run("print(1)")[1:], (b"1\n", ""), ["stdin"] * 2),
     "a script, twice": (["stdin"] * 2, lambda own: own.run("print(1)")[1:], (b"", KILLED), ["stdin"] * 2),
@@ -817,7 +817,7 @@ KILLS = {
 
 
 def test_who_was_killed_has_two_lives_and_no_third():
-    """The kernel may have done it, which need not happen again. Where it is the tests' process nothing can be said."""
+    """The kernel may have killed a process, so it is tried again. If the tests' process dies, there is no verdict."""
 
     def play(name):
         victims, ask, _, _ = KILLS[name]
@@ -830,7 +830,7 @@ def test_who_was_killed_has_two_lives_and_no_third():
                 started.append(form)
                 if victims[:1] == [form]:
                     victims.pop()
-                    os.kill(child.pid, signal.SIGSTOP)  # it ends by nothing else, however late that is
+                    os.kill(child.pid, signal.SIGSTOP)  # so that only the kill below ends it
                     threading.Timer(0.1, os.kill, (child.pid, signal.SIGKILL)).start()
                 return child, pids
 

@@ -1,4 +1,4 @@
-"""Columns as codes: what a row by row reading finds, whatever the type, the format and the order of the set."""
+"""Columns as codes: they hold the values that a row-by-row reading finds, for any type, format and order of rows."""
 
 import math
 

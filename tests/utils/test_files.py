@@ -1,4 +1,4 @@
-"""The opening of files in a run that someone else may have made, or may be changing."""
+"""Opening the files of a run that somebody else may have made, or may be changing."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from trl_grpo_plus.utils.files import Unreadable, open_within
 
 @pytest.fixture
 def run(tmp_path):
-    """A run with a file and a subfolder, beside a file of the reader that is none of the run's."""
+    """Make a run with a file and a subfolder. Beside it are files of the reader that do not belong to the run."""
     (tmp_path / "secret.txt").write_text("the reader's own")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "inner.txt").write_text("the reader's own")

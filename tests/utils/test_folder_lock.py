@@ -1,4 +1,4 @@
-"""One run at a time writes into a folder: two processes want one, the first is killed, another takes it over."""
+"""Only one run at a time writes into a folder. If that run is killed, another one takes the folder over."""
 
 import errno
 import fcntl
@@ -21,7 +21,7 @@ from trl_grpo_plus.utils import folder_lock
 from trl_grpo_plus.utils.validation import ConfigError
 
 
-# Trains one step, then stays in it while there is a file "hold". A child that it forked outlives it.
+# Train one step, then wait in the next one while the file "hold" exists. A forked child outlives the process.
 SCRIPT = """
 import os, sys, time
 from pathlib import Path
@@ -66,7 +66,7 @@ def test_a_second_run_is_refused_and_takes_over_when_the_first_is_killed(tmp_pat
     first = start(tmp_path, "first")
     child = psutil.Process(int(wait_for(tmp_path / "child")))
     try:
-        second = tiny_models.trainer(tmp_path, tiny_models.digits)  # to make one is no run
+        second = tiny_models.trainer(tmp_path, tiny_models.digits)  # making a trainer takes no lock
         before = sorted(path.name for path in tmp_path.rglob("*"))
         told = rf"output_dir: another run writes into {tmp_path}/run: process {first.pid} on {socket.gethostname()}, "
         told += rf"since \d{{4}}-\d\d-\d\d [\d:]+\. .* another output_dir, or end that run first \(kill {first.pid}\)"
@@ -82,7 +82,7 @@ def test_a_second_run_is_refused_and_takes_over_when_the_first_is_killed(tmp_pat
         assert child.is_running(), "what it forked holds nothing"
         assert third.wait(120) == 0
     finally:
-        first.kill()  # and what it forked
+        first.kill()  # its child too
     taken_over = (
         rf"{tmp_path}/run was held by process {first.pid} on .*, which ended without giving it back: taken over\."
     )
@@ -91,7 +91,7 @@ def test_a_second_run_is_refused_and_takes_over_when_the_first_is_killed(tmp_pat
 
 
 def left_by(folder, **changes):
-    """What a run that was killed leaves; this process, unless `changes` say otherwise."""
+    """Write the lock file that a killed run leaves. It names this process, except for `changes`."""
     own = psutil.Process()
     holder = {"host": socket.gethostname(), "pid": own.pid, "started": own.create_time(), "since": "yesterday"}
     folder.mkdir(parents=True, exist_ok=True)
@@ -102,9 +102,9 @@ def left_by(folder, **changes):
     ("changes", "said"),
     [
         ({"host": "elsewhere", "pid": 7}, "was held by process 7 on elsewhere, since yesterday, which may have ended"),
-        ({"started": 1.0}, "was held by process PID on .* which ended without giving it back"),  # its pid is another's
+        ({"started": 1.0}, "was held by process PID on .* which ended without giving it back"),  # the pid is reused
         ({"pid": 1 << 30}, "which ended without giving it back: taken over"),
-        ({}, "^$"),  # in a copy of the folder of a run
+        ({}, "^$"),  # the folder is a copy of a run's folder
     ],
 )
 def test_what_a_run_left_is_taken_over_with_a_word(tmp_path, capsys, changes, said):
@@ -119,7 +119,7 @@ def test_what_a_run_left_is_taken_over_with_a_word(tmp_path, capsys, changes, sa
 def test_one_process_may_hold_it_again_and_another_time(tmp_path):
     for _ in range(2):
         with folder_lock.hold(str(tmp_path)):
-            with folder_lock.hold(f"{tmp_path}/../{tmp_path.name}"):  # a script and its trainer
+            with folder_lock.hold(f"{tmp_path}/../{tmp_path.name}"):  # as a trainer does within a script
                 assert (tmp_path / folder_lock.FILE).exists()
             assert (tmp_path / folder_lock.FILE).exists()
             with folder_lock.hold(str(tmp_path / "new" / "run")):
@@ -168,7 +168,7 @@ def test_a_folder_that_cannot_be_locked_is_no_reason_to_stop(tmp_path, caplog):
 
 
 def test_a_link_is_not_written_through(tmp_path):
-    """A folder of somebody else's may hold one that leads to a file of the reader's own."""
+    """Somebody else's folder may hold a link to a file of the reader's own."""
     (tmp_path / "own").write_text("mine")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / folder_lock.FILE).symlink_to(tmp_path / "own")

@@ -1,4 +1,4 @@
-"""The process that forks others: clean, single, and gone when its parent is."""
+"""The process that forks others: it inherits nothing, has no threads, and ends when its parent ends."""
 
 import contextlib
 import json
@@ -50,7 +50,7 @@ def entry(tmp_path_factory):
 
 @pytest.fixture
 def start(entry):
-    """Zygotes whose children run a function of `ENTRY`; all are closed."""
+    """Give a function that starts a zygote whose children run a function of `ENTRY`. Close all zygotes at the end."""
     with contextlib.ExitStack() as closing:
 
         def made(function, **options):
@@ -62,7 +62,7 @@ def start(entry):
 
 
 def message_of(zygote, **options):
-    """What a child that runs `tell` says of itself."""
+    """Fork a child that runs `tell`, and return what it reports about itself."""
     child = zygote.fork(options)
     assert not child.socket.get_inheritable()
     chunks = b""
@@ -153,10 +153,10 @@ def test_a_child_of_a_zygote_that_died_is_nobody_elses(start):
     assert old.socket.recv(5) == b"ready"
     kill(zygote)
     old.socket.settimeout(10.0)
-    assert old.socket.recv(5) == b""  # it has died with it
+    assert old.socket.recv(5) == b""  # the child died with its zygote
     new = zygote.fork()
     assert new.zygote != old.zygote
-    # In a namespace of its own the next zygote counts from the same number on.
+    # In its own pid namespace the next zygote would count from the same number, so both children could have one pid.
     assert zygote.end(old._replace(pid=new.pid)) is None
     assert new.socket.recv(5) == b"ready"
     zygote.end(new)
@@ -164,7 +164,7 @@ def test_a_child_of_a_zygote_that_died_is_nobody_elses(start):
 
 @contextlib.contextmanager
 def no_descriptor():
-    """No room for one more in this process."""
+    """Leave no free file descriptor in this process."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest = os.dup(0)
     os.close(lowest)

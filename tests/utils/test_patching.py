@@ -1,4 +1,4 @@
-"""Attributes that are changed for a while."""
+"""Attributes that are changed temporarily."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a machine has for programs, by the limits that containers set."""
+"""The processors and the memory of a machine, within the limits of its container."""
 
 import math
 import os
@@ -28,7 +28,7 @@ CORES = len(os.sched_getaffinity(0))
 )
 def test_a_quota_takes_processors_away(tmp_path, monkeypatch, files, quota):
     monkeypatch.setattr(resources, "CONTROL_GROUPS", tmp_path)
-    for folder in (tmp_path, tmp_path / "cpu"):  # v2; v1
+    for folder in (tmp_path, tmp_path / "cpu"):  # control groups of version 2, of version 1
         folder.mkdir(exist_ok=True)
         for name, text in files.items():
             (folder / name).write_text(text + "\n")
@@ -57,7 +57,7 @@ def test_a_limit_takes_memory_away(tmp_path, monkeypatch, files, limit):
 
 @pytest.fixture
 def quota():
-    """A control group with the time of one processor; skips where there is none to be had."""
+    """Make a control group with the time of one processor, or skip the test if that is not allowed here."""
     names = dict(line.split(":")[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
     own = next((path for controllers, path in names.items() if "cpu" in controllers.split(",")), None)
     base = Path("/sys/fs/cgroup") if own is None else Path("/sys/fs/cgroup/cpu")

@@ -1,4 +1,4 @@
-"""The time that a process took itself: what a busy machine does to it does not count, and nothing else looks so."""
+"""The clock of a process: the time that a busy machine makes it wait does not count, and any other time does."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timed
 
 
 SPIN = "while True:\n    pass"
-# Each in C for long, outside of Python's lock, so that they are at work at once.
+# Each thread works long in C without Python's lock, so that all work at once.
 SPIN_IN_THREADS = """
 import hashlib, threading
 data = bytes(1 << 22)
@@ -40,7 +40,7 @@ time.sleep(1000)
 
 @contextlib.contextmanager
 def running(source):
-    """The process id of a program on `PROCESSOR`."""
+    """Run a program on `PROCESSOR` and give its process id."""
     keep = {"preexec_fn": lambda: os.sched_setaffinity(0, {PROCESSOR}), "start_new_session": True}
     process = subprocess.Popen([sys.executable, "-c", source], **keep)
     try:
@@ -51,7 +51,7 @@ def running(source):
 
 
 def end_of(source, limit_s, fresh=True):
-    """How the clock of a program on `PROCESSOR` ends, and the wall clock until then."""
+    """Run a program on `PROCESSOR`. Return which error its clock raises, and after how many wall-clock seconds."""
     with running(source) as pid:
         begun = time.monotonic()
         clock = Clock(limit_s, [pid], fresh)
@@ -87,7 +87,7 @@ def test_who_does_not_want_a_processor_is_not_starved_on_a_busy_machine(source):
 
 
 def test_own_threads_are_no_busy_machine():
-    """They wait for each other nearly all of the time, and pay for it together."""
+    """The program's threads wait for each other nearly all the time, and that time counts."""
     with burners(1):
         assert end_of(SPIN_IN_THREADS, 0.5)[0] is TooLong
 
@@ -135,11 +135,11 @@ WAITS = _Thread(7, 1000, 0.5, True)
         (None, WAITS, False),  # a new thread
         (WAITS._replace(runnable=False), WAITS, False),  # has just woken up
         (WAITS._replace(ran=999), WAITS, False),
-        (WAITS._replace(waited=0.4), WAITS, False),  # its waiting is counted
+        (WAITS._replace(waited=0.4), WAITS, False),  # the kernel has counted its waiting, so it has run since
         (WAITS._replace(runnable=False), WAITS._replace(runnable=False), False),
     ],
 )
 def test_a_thread_that_waits_has_been_waiting_all_the_while(then, now, queued):
-    """Else threads that take turns at being seen would pass for one that waits."""
+    """Otherwise threads that wait by turns would look like one thread that waits all the time."""
     last = _Look({} if then is None else {1: then}, 0.0)
     assert _Look({1: now}, 0.0).is_queued_since(last) is queued

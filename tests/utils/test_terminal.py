@@ -1,4 +1,4 @@
-"""What is printed: no terminal obeys what a model, a data set or a run's folder holds."""
+"""Printed text: control characters from a model, a dataset or a run's folder do not reach the terminal."""
 
 import ast
 import sys
@@ -61,7 +61,7 @@ def test_an_error_that_ends_a_process_is_seen(monkeypatch, capsys):
 
 
 def test_nobody_prints_past_it():
-    """What goes into a sandbox prints into a pipe."""
+    """Only the modules that run inside the sandbox may use `print`: they print into a pipe."""
     printing = {
         module
         for module, tree in TREES.items()

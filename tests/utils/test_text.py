@@ -1,4 +1,4 @@
-"""What a completion's text alone tells."""
+"""Functions of a completion's text: its answer, its words and its repetition."""
 
 import pytest
 
@@ -16,7 +16,7 @@ from trl_grpo_plus.utils.text import as_text, find_answer, repeated, words
         ("just 42", None),
         ("<answer>no <answer>5</answer> <answer>", "5"),
         ("</answer> 5 <answer>", None),
-        ("<answer>" * 100_000, None),  # in no time, though nothing is closed
+        ("<answer>" * 100_000, None),  # many open tags take no long time
         ("", None),
     ],
 )

@@ -1,4 +1,4 @@
-"""What fits an annotation, how it is spelled, and which numbers are finite."""
+"""Which values fit an annotation, how an annotation is spelled, and which numbers are finite."""
 
 import math
 from pathlib import Path
@@ -10,7 +10,7 @@ from trl_grpo_plus.utils.validation import finite_or_none, fits, spelled
 
 
 class Unusual(TypedDict):
-    """What isinstance does not take."""
+    """A type for which `isinstance` raises."""
 
     a: int
 
