@@ -14,7 +14,8 @@ import pytest
 pytest.register_assert_rewrite("watched")
 
 if importlib.util.find_spec("vllm"):
-    # Before torch is imported. Both libraries have a pool of threads, which spin while they wait for the other one's.
+    # Set before torch is imported. torch and vLLM each have a pool of threads, which would spin while it waits for the
+    # other pool.
     os.environ["OMP_WAIT_POLICY"] = "passive"
     os.environ["TORCHDYNAMO_DISABLE"] = "1"
     os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
@@ -24,7 +25,7 @@ if importlib.util.find_spec("vllm"):
 
 @pytest.fixture
 def engine():
-    """An engine may be made in the test; it is gone afterwards."""
+    """Let a test make engines, and remove them after the test."""
     import shims
 
     with shims.installed():
@@ -39,7 +40,7 @@ def free_port():
 
 @pytest.fixture(scope="session")
 def on_server(server):
-    """Options of a trainer that uses it; every trainer needs a port of its own for the weights."""
+    """Return a function that makes a trainer's options for the server. Each trainer needs its own port for weights."""
     return lambda: {"vllm_mode": "server", "vllm_server_base_url": server, "vllm_group_port": free_port()}
 
 
@@ -52,7 +53,10 @@ def is_up(url):
 
 @pytest.fixture(scope="session", autouse=True)
 def starting_server(request, tmp_path_factory):
-    """Its process, address and log. Started with the session where any test wants it, since it takes its time."""
+    """Start the server at the beginning of the session, if any test uses it. Give its process, address and log.
+
+    It starts early because it takes long.
+    """
     if not any("server" in item.fixturenames for item in request.session.items):
         yield None
         return
@@ -71,7 +75,7 @@ def starting_server(request, tmp_path_factory):
         "weight-transfer-config": json.dumps({"backend": "nccl"}),
         "worker-extension-cls": "wire.Extension",
     }
-    # `vllm serve` looks for a distribution called vllm.
+    # `vllm serve` would need an installed distribution called vllm, and the CPU build has another name.
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager"]
     command += [text for name, value in options.items() for text in (f"--{name}", str(value))]
     environment = {**os.environ, "VLLM_SERVER_DEV_MODE": "1", "PYTHONPATH": str(Path(__file__).parent)}
@@ -84,7 +88,7 @@ def starting_server(request, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def server(starting_server):
-    """Address of a vLLM server with the model that the tests train."""
+    """Return the address of a vLLM server with the model that the tests train, once it answers."""
     process, url, log = starting_server
     deadline = time.monotonic() + 300
     while not is_up(url):

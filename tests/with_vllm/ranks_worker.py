@@ -1,7 +1,7 @@
-"""Run by test_vllm_ranks.py on two processes: `torchrun --nproc_per_node 2 ranks_worker.py OUT SERVED`.
+"""The script that test_vllm_ranks.py runs on two processes: `torchrun --nproc_per_node 2 ranks_worker.py OUT SERVED`.
 
-Trains once for each of `RUNS`; each rank writes what it saw to OUT/NAME-RANK.json. SERVED (JSON) are the options of a
-trainer that uses a server.
+It trains once for each of `RUNS`, and each rank writes its result to OUT/NAME-RANK.json. SERVED is a JSON list of the
+options of each trainer that uses a server.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from accelerate import PartialState
 from vllm.distributed.parallel_state import destroy_model_parallel
 
 
-# 3 groups of 4 on 2 ranks of 6 rows: the middle one lies on both. With this seed rows change ranks.
+# 3 groups of 4 attempts on 2 ranks of 6 rows: the middle group lies on both. With this seed some rows change ranks.
 BATCH = {"per_device_train_batch_size": 6, "seed": 3, "vllm_check_every": 1}
 DROP = {**BATCH, "zero_variance_groups": "drop"}
 RESAMPLE = {**BATCH, **watched.RESAMPLE}
@@ -52,7 +52,7 @@ def main() -> None:
         seen = {"world": state.num_processes, "weights": fingerprint(trained), "batches": trained.batches, **metrics}
         (out / f"{name}-{state.process_index}.json").write_text(json.dumps(seen))
         state.wait_for_everyone()
-        destroy_model_parallel()  # the next engine may be split otherwise
+        destroy_model_parallel()  # the next engine may be split in another way
 
 
 if __name__ == "__main__":

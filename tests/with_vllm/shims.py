@@ -1,4 +1,4 @@
-"""What lets TRL drive vLLM's CPU build: each stands in for something that a GPU build has."""
+"""Stand-ins that let TRL use vLLM's CPU build. Each replaces something that only a GPU build has."""
 
 import functools
 import gc
@@ -21,13 +21,15 @@ RENDEZVOUS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def plain_linear(layer: torch.nn.Module, remove_weight: bool) -> None:
-    """The CPU build packs each weight for oneDNN and empties it: the first weight sync would have nothing to fill."""
+    """Use a plain linear layer. The CPU build packs weights for oneDNN and empties them: no sync could fill them."""
     layer.cpu_linear = torch.nn.functional.linear
 
 
 class SmallLLM(vllm.LLM):
-    """The engine as TRL asks for it, but in float32 (else its log-probs would be those of bfloat16 weights), and with
-    a cache for a few rows. The CPU build refuses sleep mode: here sleep only loses the weights, as level 2 does."""
+    """The engine that TRL makes, but with a small cache and in float32 instead of bfloat16, for exact log-probs.
+
+    The CPU build refuses sleep mode. Here `sleep` only clears the weights, as level 2 does.
+    """
 
     def __init__(self, *args: Any, enable_sleep_mode: bool, **kwargs: Any):
         small = {"dtype": "float32", "enforce_eager": True, "kv_cache_memory_bytes": 64 * 2**20}
@@ -43,18 +45,18 @@ class SmallLLM(vllm.LLM):
 
 
 def open_endpoint(init_info: dict[str, Any]) -> SimpleNamespace:
-    """The trainer's end of the wire to a server (see wire.py); TRL closes its `group` at exit."""
+    """Open the trainer's end of the TCP connection to a server (see wire.py). TRL closes its `group` at exit."""
     address = init_info["master_address"], init_info["master_port"]
     return SimpleNamespace(group=StatelessProcessGroup.create(*address, rank=0, world_size=init_info["world_size"]))
 
 
 def send(iterator: Iterator, group: SimpleNamespace, src: int, post_iter_func: Callable[[Any], torch.Tensor]) -> None:
-    """Each tensor, in the order that TRL has announced."""
+    """Send each tensor, in the order that TRL has announced."""
     for item in iterator:
         group.group.broadcast(post_iter_func(item).contiguous(), src)
 
 
-# TRL's client looks whether the trainer has a CUDA device, and asks nothing else of this.
+# TRL's client uses torch only to check whether the trainer has a CUDA device.
 CLAIMS_CUDA = SimpleNamespace(device=lambda device: SimpleNamespace(type="cuda", index=None))
 
 STAND_INS = [
@@ -64,24 +66,24 @@ STAND_INS = [
     (vllm_client, "packed_nccl_broadcast_producer", send),
     (vllm_client, "get_ip", lambda: "127.0.0.1"),
     (vllm_client, "torch", CLAIMS_CUDA),
-    # An engine does it seven times, which takes longer than all else in a test.
+    # An engine collects garbage seven times, which takes longer than the rest of a test.
     (gc, "collect", lambda generation=2: 0),
-    (torch, "set_num_threads", torch.set_num_threads),  # which the engine replaces
+    (torch, "set_num_threads", torch.set_num_threads),  # listed to be restored: the engine replaces it
 ]
 
 
 def install() -> None:
-    """For the rest of this process."""
+    """Install the stand-ins for the rest of this process."""
     for target, name, stand_in in STAND_INS:
         setattr(target, name, stand_in)
 
 
 @contextmanager
 def installed() -> Iterator[None]:
-    """In a `with` block; afterwards the process is as it was, whatever engines were made in it."""
+    """Install the stand-ins in a `with` block. At its end shut all engines down and restore the process."""
     before = [(target, name, getattr(target, name)) for target, name, _ in STAND_INS]
     environment = {name: os.environ.get(name) for name in RENDEZVOUS}
-    os.environ["MASTER_PORT"] = "0"  # a free one; accelerate would set its default, which may be taken
+    os.environ["MASTER_PORT"] = "0"  # any free port; accelerate would set its default, which may be taken
     engines: list[SmallLLM] = []
     made = SmallLLM.__init__
 
@@ -98,7 +100,7 @@ def installed() -> Iterator[None]:
         SmallLLM.__init__ = made  # type: ignore[method-assign]
         for engine in engines:
             engine.llm_engine.engine_core.shutdown()
-        # Else whatever comes next believes that it is one of several processes.
+        # Otherwise the next test would believe that it runs in one of several processes.
         cleanup_dist_env_and_memory()
         AcceleratorState._reset_state(True)
         for target, name, value in before:

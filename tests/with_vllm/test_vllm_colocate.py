@@ -1,4 +1,4 @@
-"""A vLLM engine in the trainer's process: batches that were filtered, resampled and put together anew are right."""
+"""A vLLM engine in the trainer's process: batches that were filtered, resampled and reassembled are right."""
 
 import dataclasses
 import functools
@@ -28,7 +28,7 @@ MODES = {"keep": {}, "drop": {"zero_variance_groups": "drop"}, "resample": watch
 
 @pytest.fixture(scope="module", params=MODES)
 def run(request, tmp_path_factory):
-    """Mode, the trainer after training, and its folder."""
+    """Train in each mode. Return the mode, the trainer and its folder."""
     folder = tmp_path_factory.mktemp("run")
     with shims.installed():
         return request.param, watched.trained(folder, **MODES[request.param]), folder / "run"
@@ -101,16 +101,16 @@ def test_weights_reach_the_engine_when_they_are_sent(tmp_path):
 
 
 def test_beliefs_and_the_choice_by_them(tmp_path):
-    """The head reads the trainer's weights while the engine samples from its copy: both are the same ones."""
+    """The head reads the trainer's weights while the engine samples from its copy of them. Both must be equal."""
     options = {"advantage_baseline": "belief", "scale_rewards": "prior", "prompt_selection": "belief"}
     options |= {"belief_head": "prompt", "failed_reward": 0.3, "max_steps": 6}
     trained = watched.trained(tmp_path, **watched.RESAMPLE, **options)
-    watched.check_batches(trained.batches, advantages=False)  # they follow from the memory, too
+    watched.check_batches(trained.batches, advantages=False)  # advantages also depend on the beliefs
     assert [batch["syncs"] for batch in trained.batches] == [1] * 6
     groups = list(traces.groups(tmp_path / "run"))
     assert all(row["belief"]["attempts"] > 0 for group in groups for row in group)
-    assert len({group[0]["reference"]["number"] for group in groups}) == 30  # what was not tried comes first
-    assert len(trained._prompts.memory.state_dict()["heads"]["total"]["window"]) == 5  # batches that it foretold
+    assert len({group[0]["reference"]["number"] for group in groups}) == 30  # prompts without attempts come first
+    assert len(trained._prompts.memory.state_dict()["heads"]["total"]["window"]) == 5  # batches it predicted
 
 
 def prompts_of_another_group(exchange, *args):
@@ -187,7 +187,7 @@ def test_lora(tmp_path):
 
 
 def test_rollout_func(tmp_path):
-    """The user's own, on the trainer's engine."""
+    """A user's `rollout_func` samples from the trainer's engine."""
 
     def rollout(prompts, trainer):
         ids = tiny_models.tokenizer()(list(prompts))["input_ids"]
@@ -210,7 +210,7 @@ def test_sleep(tmp_path):
 
 
 def test_evaluation(tmp_path):
-    """Not filtered, and of the weights as they are then; the step that follows need not send them again."""
+    """Evaluation is not filtered and uses the current weights. The next step does not have to send them again."""
     options = {"eval_strategy": "steps", "eval_steps": 1, "num_generations_eval": 2, "per_device_eval_batch_size": 8}
     extra = {"eval_dataset": tiny_models.prompts(4)}
     trained = watched.trained(tmp_path, **watched.RESAMPLE, **options, extra=extra, max_steps=2)
@@ -238,16 +238,16 @@ def test_resumed(tmp_path):
 def tool_user(tmp_path_factory):
     folder = tmp_path_factory.mktemp("policy")
     test_tools.tokenizer().save_pretrained(folder)
-    return test_tools.taught(folder, hidden_size=64, heads=2)  # the attention kernels want 32 a head
+    return test_tools.taught(folder, hidden_size=64, heads=2)  # attention kernels need 32 dimensions per head
 
 
 def test_a_policy_that_calls_a_tool(tool_user, tmp_path):
-    """What the engine is asked in later turns is a part of a round."""
+    """The engine's calls for later turns of a conversation belong to the same round."""
     options = {"zero_variance_groups": "resample", "max_resample_rounds": 8, "shuffle_dataset": False}
     engine = {"use_vllm": True, "vllm_mode": "colocate", "vllm_importance_sampling_mode": "token_mask"}
     run = test_tools.Run(tool_user, tmp_path, dead=lambda number: number % 2 > 0, **options, **engine)
     test_tools.check(run)
     assert min(run.logged("groups/rounds")) > 0
-    # The engine's log-probs are those after `top_p`, the trainer's those before; of the tool's tokens there are none.
+    # The engine's log-probs are those after `top_p`, and the trainer's those before. The tool's tokens have none.
     assert min(run.logged("sampling/importance_sampling_ratio/min")) > test_tools.OPTIONS["top_p"] - 1e-3
     assert max(run.logged("sampling/importance_sampling_ratio/max")) < 1 + 1e-3

@@ -1,4 +1,4 @@
-"""Two processes, each with an engine of its own, with one engine shared by both, and with a server."""
+"""Training on two processes that have an engine each, share one engine, or use a server."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def out(tmp_path_factory, on_server):
     folders = (WORKER.parent, WORKER.parent.with_name("helpers"))
     paths = [os.environ.get("PYTHONPATH", ""), *map(str, folders)]
     environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    # A deadlock would last for ever; this is far beyond what the runs take.
+    # The timeout ends a deadlock. It is far longer than the runs take.
     done = subprocess.run(
         [*command, str(folder), json.dumps([on_server(), on_server()])],
         env=environment,
@@ -38,7 +38,7 @@ def out(tmp_path_factory, on_server):
 
 
 def both(out, run):
-    """What each rank saw of a run, once it is checked that they agree and that each batch, put together, is whole."""
+    """Check that the ranks of a run agree and that their rows together make whole batches. Return both results."""
     first, second = (json.loads((out / f"{run}-{rank}.json").read_text()) for rank in range(2))
     assert first["world"] == second["world"] == 2
     for key in ("weights", "rounds", "generated", "trained", "off"):
@@ -68,5 +68,5 @@ def test_drop(out, source):
 def test_resample(out, source):
     first, _ = both(out, f"resample, {source}")
     rounds = [asked for batch in first["batches"] for asked in batch["asked"][1:]]
-    assert {2, 4} <= set(rounds)  # of a round with one group each rank has a half
+    assert {2, 4} <= set(rounds)  # in a round with one group of 4, each rank has 2 rows
     assert first["rounds"] == [len(batch["asked"]) - 1 for batch in first["batches"]]

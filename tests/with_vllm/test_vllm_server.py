@@ -1,4 +1,4 @@
-"""A vLLM server in another process, which the trainer sends its prompts and its weights."""
+"""A vLLM server in another process, to which the trainer sends its prompts and its weights."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def test_weights_reach_the_server_when_they_are_sent(tmp_path, on_server):
 def test_the_error_of_a_server_that_is_gone_names_it(tmp_path, on_server, monkeypatch, asked):
     made = watched.trainer(tmp_path, **on_server())
     client, server = made.vllm_generation.vllm_client, made.args.vllm_server_base_url
-    client.session.mount("http://", HTTPAdapter())  # without the minute of retries
+    client.session.mount("http://", HTTPAdapter())  # TRL's adapter would retry for a minute
     post, gone = client._post, "http://127.0.0.1:9"
     made.args.vllm_server_base_url = gone
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""The check, of a real engine: quiet where it has the policy's weights; where not, told what it has instead."""
+"""`vllm_check_every` with a real engine: no warning if the engine has the policy's weights, else one that says why."""
 
 import re
 
@@ -23,7 +23,7 @@ def lora(**options):
 
 @pytest.fixture
 def run(tmp_path, caplog):
-    """A run and what it warned of; `breaking` is done to the trainer before."""
+    """Give a function that trains and returns the trainer and its warnings. `breaking` changes the trainer before."""
 
     def train(breaking=lambda made: None, **options):
         made = watched.trainer(tmp_path, **{"vllm_check_every": 1, "max_steps": 4, **options})
@@ -110,14 +110,14 @@ def test_an_engine_with_other_weights(run, name):
 
 
 def test_a_part_of_the_weights(run):
-    """The rest is there from the start, when engine and trainer were made of the same files."""
+    """The last layer is never sent. It stays as it was at the start, when engine and trainer loaded the same files."""
     _, warned = run(all_but_the_last_layer)
     assert re.search("Step 2: .*does not explain the difference: some weights are not sent", warned[0])
 
 
 @pytest.mark.parametrize(("every", "looked_at"), [(0, []), (3, [0, 3])])
 def test_nothing_else_is_changed(run, every, looked_at):
-    """Dropout draws random numbers, and so does this engine, in the trainer's process."""
+    """The check changes no random number, though dropout and the engine draw them in the trainer's process."""
     options = lora(lora_dropout=0.2)
     made, _ = run(vllm_check_every=every, **options)
     other, _ = run(vllm_check_every=1, **options)

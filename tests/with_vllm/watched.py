@@ -1,4 +1,4 @@
-"""What the tests train with vLLM, and what they look at: of each batch, all that the engine was asked and gave."""
+"""A trainer with vLLM that records each batch: what the engine was asked, what it returned, and what is trained on."""
 
 import statistics
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ RESAMPLE = {"zero_variance_groups": "resample", "max_resample_rounds": 4}
 
 
 def model_path(folder: Path) -> str:
-    """As `tiny_models.model_path`, but as large as vLLM's attention kernels want it, and with the tokenizer."""
+    """Save a model as `tiny_models.model_path` does, but as large as vLLM's attention needs, and with a tokenizer."""
     path = str(folder / "model")
     if PartialState().is_main_process and not Path(path).exists():
         torch.manual_seed(0)
@@ -41,33 +41,33 @@ def model_path(folder: Path) -> str:
 
 
 def score(completion: str, number: int, place: int) -> float:
-    """0.3 for two prompts in three; else the share of digits, and 0.01 for each place in the group."""
+    """Return 0.3 for two prompts in three, for the others the share of digits plus 0.01 per place in the group."""
     return 0.3 if number % 3 else tiny_models.digits([completion])[0] + 0.01 * place
 
 
 def reward(completions: list[str], number: list[int], **kwargs: Any) -> list[float]:
-    """`score` of each."""
+    """Return the `score` of each completion."""
     first = PartialState().process_index * len(completions)
     return [score(text, n, (first + i) % SIZE) for i, (text, n) in enumerate(zip(completions, number, strict=True))]
 
 
 class Watched(GRPOPlusTrainer):
-    """Notes each batch in `batches`, as plain data:
+    """A trainer that records each batch in `batches`, as plain data:
 
-    asked    rows of this rank in each call of the engine
-    syncs    how often the weights were sent to it
-    rows     this rank's, as they are trained on: `ids` of prompt and completion, and both as text; whether it `moved`
-             here from another rank; the dataset row's `given` and `number`; `advantage`; `ratio`, of importance
-             sampling, for each token or one for all; and log-probs of the tokens: `sampled` (the engine's), and
-             Hugging Face's under the weights as they are `now`, as they were `before` the last training step, and
-             `first` of all
-    training whether it is not an evaluation's
+    asked    number of this rank's rows in each call of the engine
+    syncs    how often the weights were sent to the engine
+    rows     this rank's rows that are trained on. Each has the `ids` of prompt and completion, and both as text;
+             whether it `moved` here from another rank; the dataset row's prompt (`given`) and `number`; its
+             `advantage`; the importance sampling `ratio`, for each token or one for all; and log-probs of the tokens:
+             `sampled` are the engine's, and Hugging Face's are those with the weights `now`, `before` the last
+             training step, and at `first`
+    training whether the batch is of training, not of an evaluation
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.batches: list[dict[str, Any]] = []
-        self._weights: tuple[Any, ...] = ()  # the first, and those of the last batch
+        self._weights: tuple[Any, ...] = ()  # the first weights, and those at the last batch
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         now = tiny_models.weights(self)
@@ -127,7 +127,7 @@ def _row(row: dict[str, Any], i: int, output: dict[str, Any], model: Any, weight
 
 
 def logps(model: Any, weights: dict[str, Any], prompt_ids: list[int], completion_ids: list[int]) -> list[float]:
-    """Log-prob of each token of the completion, unpadded and alone: nothing here that a batch could get wrong."""
+    """Return the log-prob of each token of a completion, computed alone and without padding, as a safe reference."""
     ids = torch.tensor([[*prompt_ids, *completion_ids]])
     with torch.no_grad():
         logits = torch.func.functional_call(model, weights, kwargs={"input_ids": ids}).logits
@@ -136,7 +136,7 @@ def logps(model: Any, weights: dict[str, Any], prompt_ids: list[int], completion
 
 
 def trainer(folder: Path, **options: Any) -> Watched:
-    """A trainer on 30 prompts. `options` go to its config, but `extra` (arguments of the trainer) and `data`."""
+    """Make a trainer on 30 prompts. `options` go to its config, except `extra` (more of its arguments) and `data`."""
     arguments = {**BASE, "output_dir": str(folder / "run"), **options}
     extra, data = arguments.pop("extra", {}), arguments.pop("data", None)
     return Watched(
@@ -149,26 +149,26 @@ def trainer(folder: Path, **options: Any) -> Watched:
 
 
 def trained(folder: Path, **options: Any) -> Watched:
-    """That, after training."""
+    """Make a `trainer` and train it."""
     made = trainer(folder, **options)
     made.train()
     return made
 
 
 def groups(rows: Sequence[dict[str, Any]]) -> list[Sequence[dict[str, Any]]]:
-    """The rows of all ranks, by group."""
+    """Split the rows of all ranks into groups."""
     return [rows[start : start + SIZE] for start in range(0, len(rows), SIZE)]
 
 
 def rewards_of(group: Sequence[dict[str, Any]]) -> list[float]:
-    """Out of each row's tokens."""
+    """Return the reward of each row, computed from its own completion."""
     return [score(row["completion"], row["number"], place) for place, row in enumerate(group)]
 
 
 def check_batches(batches: Sequence[dict[str, Any]], advantages: bool = True) -> None:
-    """Each is whole, and was sampled from the weights that the step before it had made.
+    """Assert that each batch is whole, and was sampled from the weights after the step before it.
 
-    `rows` must be all ranks'. `advantages` is whether these follow from the rewards alone.
+    The `rows` of a batch must be those of all ranks. `advantages` says whether advantages follow from rewards alone.
     """
     assert len(batches) > 1
     for batch in batches:
@@ -178,13 +178,15 @@ def check_batches(batches: Sequence[dict[str, Any]], advantages: bool = True) ->
             check_advantages(batch["rows"])
     for batch in batches[1:]:
         assert apart(batch["rows"], batch["rows"], "before") > 0.1
-    # It would show if rows were mixed up, though by chance one batch may hold nothing but equal attempts.
+    # Mixed-up rows would be noticed in at least one batch. (A single batch may by chance hold only equal attempts.)
     assert max(apart(rows, [*rows[1:], rows[0]]) for rows in (batch["rows"] for batch in batches)) > 0.3
 
 
 def check_rows(rows: Sequence[dict[str, Any]]) -> None:
-    """All ranks' rows of a batch: prompt, completion, dataset row and the engine's log-probs are of one attempt, whose
-    place in its group is the one that it was scored at, and it was sampled from the weights as they are now."""
+    """Assert that in each row of a batch prompt, completion, dataset row and log-probs belong to the same attempt.
+
+    The attempt must have been sampled from the current weights. `rows` are those of all ranks.
+    """
     assert rows
     for group in groups(rows):
         assert len({row["number"] for row in group}) == 1
@@ -194,13 +196,13 @@ def check_rows(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def apart(rows: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]], key: str = "now") -> float:
-    """The largest difference between the engine's log-probs of `rows` and `key` of `others`, over tokens of both."""
+    """Return the largest difference between the engine's log-probs in `rows` and the log-probs `key` in `others`."""
     pairs = zip(rows, others, strict=True)
     return max(abs(a - b) for row, other in pairs for a, b in zip(row["sampled"], other[key], strict=False))
 
 
 def check_advantages(rows: Sequence[dict[str, Any]]) -> None:
-    """Those of the rewards that each group's own tokens deserve."""
+    """Assert that advantages follow from the rewards of each group's own completions."""
     for group in groups(rows):
         rewards = rewards_of(group)
         mean, std = statistics.mean(rewards), statistics.stdev(rewards)
@@ -209,13 +211,13 @@ def check_advantages(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def check_ratios(rows: Sequence[dict[str, Any]]) -> None:
-    """The engine samples from the policy itself, so there is nothing to correct."""
+    """Assert that importance sampling ratios are 1, because the engine samples from the policy itself."""
     for row in rows:
         assert row["ratio"] == pytest.approx([1.0] * len(row["ratio"]), abs=1e-3)
 
 
 def check_sync(made: Watched) -> None:
-    """What the engine samples with is what was sent to it, not what the trainer has."""
+    """Assert that the engine samples with the weights that were sent last, not with the trainer's current ones."""
     ids = tiny_models.tokenizer()(list(tiny_models.prompts(8)["prompt"]))["input_ids"]
 
     def distance() -> float:

@@ -1,6 +1,6 @@
-"""Loaded by the worker of a vLLM server: weights come over TCP instead of NCCL, which has no CPU build.
+"""A module that a vLLM server's worker loads, so that weights come over TCP. NCCL has no CPU build.
 
-vLLM's engine for NCCL is kept but for the wire: how it is asked for, announced, started, filled and finished.
+Only the transport of vLLM's NCCL engine is replaced. The requests, announcements and steps of a transfer are vLLM's.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferEngin
 
 
 class TCPWeightTransferEngine(NCCLWeightTransferEngine):
-    """For a server of one worker."""
+    """A transfer engine for a server with one worker."""
 
     def init_transfer_engine(self, init_info: Any) -> None:
         assert init_info.packed
@@ -32,4 +32,4 @@ WeightTransferEngineFactory._registry["nccl"] = lambda: TCPWeightTransferEngine
 
 
 class Extension:
-    """What vLLM is told to add to its worker, so that this is loaded there."""
+    """An empty class that vLLM adds to its worker. Naming it makes the worker import this module."""
