@@ -83,7 +83,7 @@ def the_wheel_works(wheel: Path, python: Path, folder: Path) -> None:
 
 
 def main() -> None:
-    wheel, python = only("*.whl"), Path(sys.argv[1]).absolute()  # not resolved: it is a link to another interpreter
+    wheel, python = only("*.whl"), Path(sys.argv[1]).absolute()  # a link to another interpreter: not resolved
     with tempfile.TemporaryDirectory() as temporary:
         the_archive_makes_the_same_wheel(wheel, Path(temporary))
         the_wheel_works(wheel, python, Path(temporary))

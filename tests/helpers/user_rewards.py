@@ -96,12 +96,12 @@ def dawdles(completions, **kwargs):
 
 
 def plain(completions, **kwargs):
-    """Length."""
+    """Return the length of each completion."""
     return [float(len(text)) for text in completions]
 
 
 def by_tokens(completion_ids):
-    """A reward that does not look at the text."""
+    """Return the number of tokens. This reward does not read the text."""
     return [len(ids) for ids in completion_ids]
 
 
@@ -125,7 +125,7 @@ def fails_on_one(completions, number, **kwargs):
 
 
 async def asynchronous(completions, **kwargs):
-    """Share of digits."""
+    """Return the share of digits."""
     return [sum(c.isdigit() for c in text) / max(len(text), 1) for text in completions]
 
 

@@ -179,7 +179,7 @@ def become(control, options):
             folder.__init__()
     status = _status_of(options["argv"], options["path"])
     for finish in (threading._shutdown, atexit._run_exitfuncs):
-        with contextlib.suppress(KeyboardInterrupt):  # a cold process reports it, and exits
+        with contextlib.suppress(KeyboardInterrupt):  # a cold process only reports a Ctrl-C here, and exits
             finish()
     sys.stdout.flush()
     if status == -signal.SIGINT:

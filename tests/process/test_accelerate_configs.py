@@ -243,7 +243,7 @@ def test_resumed_where_one_machine_has_none_of_our_state_the_ranks_agree(out):
     first, second = results(out, "ddp", "resumed_apart")
     assert first["losses"] == second["losses"]
     assert first["trained"] == second["trained"]
-    assert (first["stream"]["position"] > 0, second["stream"]) == (True, None)  # the first one's deals for both
+    assert (first["stream"]["position"] > 0, second["stream"]) == (True, None)  # the first rank deals for both
 
 
 def test_processes_that_do_not_see_each_other_are_refused(monkeypatch):

@@ -123,7 +123,7 @@ def test_a_gold_that_scores_in_one_form_alone(place):
     assert form.startswith(
         r"The gold answers were posed as \boxed{0}. Bare, such as '0', 0 of 6 score full marks: the "
     )
-    assert "\n" not in by_name(checked(place()))["exact_answer"].text  # as the data has it
+    assert "\n" not in by_name(checked(place()))["exact_answer"].text  # it needs no other form
 
 
 def test_odd_sampling_settings_of_the_model_and_of_the_recipe_are_warned_of(place):
@@ -361,7 +361,7 @@ def test_a_prompt_is_shown_as_the_model_is_given_it(place, capsys):
     ],
     ids=["adds", "has", "kwargs", "no turn", "text"],
 )
-def test_it_is_what_trl_would_give_the_model(place, tmp_path, stream, template, prompt, kwargs, warns):
+def test_the_shown_prompt_is_what_trl_gives_the_model(place, tmp_path, stream, template, prompt, kwargs, warns):
     tokenizer = with_template(template)
     write_prompts(*[prompt] * 6)
     row = by_name(checked(place(chat_template_kwargs=kwargs, dataset_streaming=stream)))["given"]

@@ -217,7 +217,7 @@ def test_pictures_on_two_processes(tmp_path):
     small = {path.stem for path in (run / "rollouts" / "thumbnails").iterdir()}
     groups = traces.groups(run)
     told = {name for group in groups for name in re.findall(r"<image (.+)>", as_text(group[0]["prompt"]))}
-    assert small == {name.replace(" ", "-") for name in told}  # of pictures that the second rank alone has
+    assert small == {name.replace(" ", "-") for name in told}  # also for pictures of the second rank
     assert small
     assert first["seen"] == [False] * 4
     assert second["seen"] == [True] * 4

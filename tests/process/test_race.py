@@ -283,7 +283,7 @@ def looked_at(folder, lane):
     return [step for step in range(0, STEPS + 1, 2) if step not in stopped]
 
 
-def test_a_race_ends_with_looks_at_both(raced):
+def test_a_race_ends_with_evaluations_of_both(raced):
     folder, interrupted, printed = raced
     stock, plus = json.loads((folder / "race.json").read_text())
     for lane, run, size, trainer in ((STOCK, stock, 4, "GRPOTrainer"), (PLUS, plus, 2, "GRPOPlusTrainer")):

@@ -237,7 +237,7 @@ def test_entries_of_reward_funcs_in_a_yaml(config):
 
 
 @pytest.mark.parametrize("before", [[], ["--resume_from_checkpoint", "old"], ["--resume_from_checkpoint=old"]])
-def test_the_resume_command_is_the_resume_command(monkeypatch, before):
+def test_the_resume_command_repeats_the_launch_command(monkeypatch, before):
     words = ("torchrun", "-m", "mod", *before, "--output_dir", "my runs")
     monkeypatch.setattr(command_line, "launched_as", lambda: words)
     expected = "torchrun -m mod --output_dir 'my runs' --resume_from_checkpoint 'my runs/checkpoint-3'"
@@ -576,7 +576,7 @@ def test_a_seed_makes_the_same_problems_and_the_same_model(tmp_path):
     assert not same_weights(tmp_path / "first" / "warm_start", tmp_path / "other" / "warm_start")
 
 
-def test_the_tokenizer_goes_there_and_back(tmp_path):
+def test_the_tokenizer_decodes_what_it_encodes(tmp_path):
     made = arithmetic.make_tokenizer()
     made.save_pretrained(tmp_path)
     for tokenizer in [made, AutoTokenizer.from_pretrained(tmp_path)]:

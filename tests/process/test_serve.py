@@ -126,7 +126,7 @@ def test_a_host_name_that_was_rebound_to_this_machine_is_not_answered(server, ho
     "path",
     ["../../etc/passwd", "..%2f..%2fetc%2fpasswd", "data/", "rollouts/run.json", "texts/../data", ".", "%00", "page"],
 )
-def test_no_path_becomes_one_of_a_file(server, path):
+def test_no_request_path_reaches_a_file(server, path):
     answer, body = ask(server, f"/{server.token}/{path}")
     assert (answer.status, body) == (404, b"404 Not Found\n")
 

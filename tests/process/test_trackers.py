@@ -86,7 +86,7 @@ def run_script(folder: Path, code: str, before: str = SCRIPT, start: Callable = 
         (folder / place).mkdir(exist_ok=True)
     env |= {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "PYTHONUNBUFFERED": "1"}
     if start is warm_processes.cold:
-        env["TRACKIO_DIR"] = str(folder / "trackio")  # read at import
+        env["TRACKIO_DIR"] = str(folder / "trackio")  # trackio reads it at import
     tests = Path(tiny_models.__file__).parent
     env["PYTHONPATH"] = os.pathsep.join([str(tests.parent), str(tests)])
     printed = folder / f"printed-{time.monotonic_ns()}"

@@ -100,7 +100,7 @@ def test_wait_signals_and_timeouts_work_as_in_subprocess(tmp_path):
         warm_processes.run([sys.executable, "-c", code], timeout=0.5)
 
 
-def test_several_find_each_other_and_end_where_one_fails():
+def test_several_processes_find_each_other_and_end_if_one_fails():
     code = "import os, sys, time, torch.distributed as d\nd.init_process_group('gloo')\nrank = d.get_rank()\n"
     code += "print(rank, d.get_world_size(), os.environ['LOCAL_WORLD_SIZE'], list({'a', 'b', 'c', 'd', 'e'}))\n"
     done = warm_processes.run_ranks([sys.executable, "-c", code])

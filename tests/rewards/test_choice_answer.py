@@ -24,7 +24,7 @@ def placed(stated):
 
 
 @with_and_without
-def test_the_letter_in_all_its_dress(choices):
+def test_the_letter_in_all_its_forms(choices):
     for text in (text for letter in texts("choice", "letter") for text in placed(letter)):
         assert (text, score(text, "B", choices), score(text, "C", choices)) == (text, 1.0, 0.0)
         assert (text, score(f"<think>C? No.</think>\n{text}", "B", choices)) == (text, 1.0)

@@ -221,7 +221,7 @@ def test_they_travel_to_judge_processes(make):
     assert copied(**columns) == reward(**columns)
 
 
-def test_they_do_not_change():
+def test_a_combined_reward_is_immutable():
     with pytest.raises(AttributeError):
         gate(points, by=judge).parts = ()
 

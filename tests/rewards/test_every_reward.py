@@ -231,7 +231,7 @@ def test_bombs_are_read_in_time_and_earn_nothing(name, number, turn):
 
 def _deserved(name, args, completion):
     if name == "gsm8k_answer":
-        return {0.0, 0.5}  # a number in a box
+        return {0.0, 0.5}  # 0.5 for any number in a box
     if name == "think_format":  # the form allows a long text in the thinking or in the answer
         in_form = completion.startswith("<think>") or (args["think_opened"] and not args["answer_tag"])
         return {0.0, 1.0} if in_form else {0.0}

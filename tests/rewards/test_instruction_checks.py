@@ -52,7 +52,7 @@ BLANK = [
 
 @pytest.mark.parametrize("text", BLANK, ids=ascii)
 @pytest.mark.parametrize("credit", ["all", "fraction"])
-def test_an_answer_that_says_nothing_keeps_to_nothing(text, credit):
+def test_an_empty_answer_keeps_no_constraint(text, credit):
     assert score(text, *EASY, credit=credit) == 0.0
 
 

@@ -233,7 +233,7 @@ def test_much_between_boxes(between: str) -> None:
 # -- golds
 
 
-def test_golds_are_not_read_for_what_they_are_not_and_words_and_lists_are_golds() -> None:
+def test_words_and_lists_are_golds_and_no_gold_is_misread() -> None:
     golds = list(table("math_golds"))
     math_answer.definition.check_columns(answer=[gold for verdict, gold, _ in golds if verdict == "+"])
     assert [case for case in golds if _score(boxed(case[2]), case[1]) != REWARDS[case[0]]] == []

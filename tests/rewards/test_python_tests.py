@@ -444,7 +444,7 @@ def test_what_a_function_leaves_of_its_arguments(program, reward):
         ("def cut(items, n):\n    del items[n:]\n    return float(n)", 0.0),
     ],
 )
-def test_what_it_returns_counts_where_it_is_said(program, reward):
+def test_the_returned_value_counts_if_the_test_expects_one(program, reward):
     tests = [{"args": [[5, 6, 7], 2], "expected": 2, "expected_args": [[5, 6], 2]}]
     assert score(program, tests=tests, entry_point="cut") == reward
 
@@ -711,7 +711,7 @@ def test_a_sandbox_that_was_killed_is_tried_again(failures):
 
 
 @pytest.mark.parametrize("errors", [[Starved("busy")], [Killed("killed"), Killed("killed")]], ids=["busy", "killed"])
-def test_what_the_machine_does_is_no_verdict(failures, errors):
+def test_a_starved_or_killed_run_gives_no_verdict(failures, errors):
     failures += errors
     reward = score(RIGHT["s"])
     assert math.isnan(reward)
@@ -762,7 +762,7 @@ def test_a_function_that_was_killed_goes_on_once(monkeypatch, credit, times, wan
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_who_kills_itself_earns_nothing(form):
+def test_a_program_that_kills_itself_earns_nothing(form):
     die = "import os\nos.kill(os.getpid(), 9)\n"
     assert score(die if form == "s" else "def f(*_):\n    " + die.replace("\n", "\n    "), form) == 0.0
 

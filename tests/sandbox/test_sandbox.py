@@ -514,7 +514,7 @@ def test_unprotected_only_where_that_is_allowed(monkeypatch, caplog):
 @pytest.mark.parametrize(
     "failure", [NoProcess("none"), Starved("busy"), Killed("killed")], ids=lambda error: type(error).__name__
 )
-def test_scarcity_takes_no_wall_away(monkeypatch, failure):
+def test_a_lack_of_processes_leads_to_no_weaker_tier(monkeypatch, failure):
     """If the machine has no process now, it may have one later. A weaker tier would be used for the whole run."""
     probe, first = Sandbox._probe, _tiers.tiers()[0]
 
@@ -528,7 +528,7 @@ def test_scarcity_takes_no_wall_away(monkeypatch, failure):
         Sandbox(allow_unsafe=True, self_test=False)
 
 
-def test_a_wrap_that_finds_no_process_is_scarcity_too(monkeypatch):
+def test_a_bubblewrap_that_finds_no_process_counts_as_scarcity(monkeypatch):
     """Bubblewrap gives the same error if the machine forbids it and if the machine has no free process."""
     monkeypatch.setattr(sandbox, "tiers", lambda: [Tier("wrapped", "landlock", ("false",))])
     monkeypatch.setattr(resource_pressure.resources, "spare_tasks", lambda: 3)
@@ -816,7 +816,7 @@ KILLS = {
 }  # fmt: skip
 
 
-def test_who_was_killed_has_two_lives_and_no_third():
+def test_a_killed_program_is_tried_once_more_and_not_again():
     """The kernel may have killed a process, so it is tried again. If the tests' process dies, there is no verdict."""
 
     def play(name):

@@ -39,7 +39,7 @@ def test_codes_are_what_a_row_by_row_reading_finds(dataset):
     assert decoded(codes) == column(dataset, "x")
 
 
-def test_no_number_and_nothing_are_one_value():
+def test_nan_and_none_are_one_value():
     dataset = Dataset.from_dict({"x": [1.0, math.nan, None, 2.0, math.nan]})
     assert decoded(encoded_column(dataset, "x")) == [1.0, None, None, 2.0, None]
     assert decoded(encoded([1.0, math.nan, None])) == [1.0, None, None]

@@ -1,4 +1,4 @@
-"""The process that forks others: it inherits nothing, has no threads, and ends when its parent ends."""
+"""The zygote, the process that forks others: what its children inherit, how they end, and that nothing is left."""
 
 import contextlib
 import json
@@ -147,7 +147,7 @@ def test_what_does_not_start_is_said(entry, setup, words):
     assert words in str(caught.value)
 
 
-def test_a_child_of_a_zygote_that_died_is_nobody_elses(start):
+def test_a_child_of_a_dead_zygote_is_not_taken_for_one_of_the_next(start):
     zygote = start("linger")
     old = zygote.fork()
     assert old.socket.recv(5) == b"ready"

@@ -68,12 +68,12 @@ def end_of(source, limit_s, fresh=True):
     [SPIN, "import time\ntime.sleep(1000)", "import os\nos.kill(os.getpid(), 19)", "input()", SPIN_IN_THREADS],
     ids=["computes", "sleeps", "stops itself", "waits for input", "computes in threads"],
 )
-def test_who_takes_too_long_on_an_idle_machine(source, fresh):
+def test_a_program_takes_too_long_on_an_idle_machine(source, fresh):
     assert end_of(source, 0.4, fresh=fresh)[0] is TooLong
 
 
 @pytest.mark.parametrize("fresh", [True, pytest.param(False, marks=pytest.mark.full)])
-def test_who_computes_and_is_not_let_is_starved(fresh):
+def test_a_program_that_computes_without_a_processor_is_starved(fresh):
     with burners(MANY):
         end, wall = end_of(SPIN, 0.2, fresh)
     assert end is TooBusy
@@ -81,12 +81,12 @@ def test_who_computes_and_is_not_let_is_starved(fresh):
 
 
 @pytest.mark.parametrize("source", [SLEEP_BESIDE_A_THREAD_THAT_WAKES, "import os\nos.kill(os.getpid(), 19)"])
-def test_who_does_not_want_a_processor_is_not_starved_on_a_busy_machine(source):
+def test_a_program_that_wants_no_processor_is_not_starved_on_a_busy_machine(source):
     with burners(3):
         assert end_of(source, 2.0)[0] is TooLong
 
 
-def test_own_threads_are_no_busy_machine():
+def test_a_programs_own_threads_do_not_count_as_a_busy_machine():
     """The program's threads wait for each other nearly all the time, and that time counts."""
     with burners(1):
         assert end_of(SPIN_IN_THREADS, 0.5)[0] is TooLong

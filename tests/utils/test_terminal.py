@@ -60,7 +60,7 @@ def test_an_error_that_ends_a_process_is_seen(monkeypatch, capsys):
     assert err.endswith("KeyError: 'a\\x1b[2J'\n")
 
 
-def test_nobody_prints_past_it():
+def test_no_other_module_prints():
     """Only the modules that run inside the sandbox may use `print`: they print into a pipe."""
     printing = {
         module

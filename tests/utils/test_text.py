@@ -16,7 +16,7 @@ from trl_grpo_plus.utils.text import as_text, find_answer, repeated, words
         ("just 42", None),
         ("<answer>no <answer>5</answer> <answer>", "5"),
         ("</answer> 5 <answer>", None),
-        ("<answer>" * 100_000, None),  # many open tags take no long time
+        ("<answer>" * 100_000, None),  # this is fast, though no tag is closed
         ("", None),
     ],
 )
