@@ -8,7 +8,6 @@ And processes with the same `PYTHONHASHSEED` order their sets in the same way.
 """
 
 import atexit
-import contextlib
 import functools
 import os
 import runpy
@@ -177,10 +176,28 @@ def become(control, options):
         if isinstance(folder := finalizer.peek()[0], tempfile.TemporaryDirectory):
             finalizer()
             folder.__init__()
-    status = _status_of(options["argv"], options["path"])
+    finishing = False
+
+    def interrupt(*_):
+        """Raise KeyboardInterrupt once in each function that finishes, and never between two of them."""
+        nonlocal finishing
+        if finishing:
+            finishing = False
+            raise KeyboardInterrupt
+
+    try:
+        status = _status_of(options["argv"], options["path"])
+        signal.signal(signal.SIGINT, interrupt)
+    except KeyboardInterrupt:  # a second Ctrl-C, while the first one's traceback was printed
+        signal.signal(signal.SIGINT, interrupt)
+        status = -signal.SIGINT
     for finish in (threading._shutdown, atexit._run_exitfuncs):
-        with contextlib.suppress(KeyboardInterrupt):  # a cold process only reports a Ctrl-C here, and exits
+        try:
+            finishing = True
             finish()
+            finishing = False
+        except KeyboardInterrupt:  # a cold process only reports it here, and exits
+            pass
     sys.stdout.flush()
     if status == -signal.SIGINT:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
