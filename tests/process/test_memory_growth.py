@@ -20,6 +20,7 @@ def cheap(load):
     return [reward for reward in load.REWARDS if reward["name"] != "math_answer"]
 
 
+@pytest.mark.full
 def test_thirty_steps_leave_no_object_process_thread_or_file_behind(load, cheap, tmp_path):
     figures = load.measure(tmp_path, 30, **SIZES, rewards=cheap)
     assert figures["left_behind"].keys() == {"threads", "files", "processes"}

@@ -561,6 +561,7 @@ def test_the_last_groups_are_sent_before_trackio_closes_its_run(tmp_path):
     assert names.index("Recording") < names.index("TrackioCallback")
 
 
+@pytest.mark.full
 @needs_trackio
 def test_a_run_reports_to_trackio(tmp_path):
     printed = run_script(tmp_path, f"{TRAIN}\ntrain('trackio', project='p')", start=warm_processes.cold)

@@ -4,6 +4,7 @@ import importlib
 
 import pytest
 from case_tables import misjudged, table, texts
+from slow_cases import one_in
 from time_limit import ends
 
 from trl_grpo_plus.rewards.choice_answer import choice_answer
@@ -139,7 +140,7 @@ LONG = {
 
 
 @with_and_without
-@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize("name", one_in(3, LONG))
 def test_long_texts(name, choices):
     with ends():
         assert MODULE._score(LONG[name], 1, choices) == 0.0

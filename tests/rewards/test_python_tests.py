@@ -14,6 +14,7 @@ from cpu_load import MANY, PROCESSOR, burners
 from datasets import Dataset
 from programs_benign import DRESSED, HONEST, LIBRARY, NOT_ANSWERED
 from programs_hostile import ATTACKS, descendants, files_left
+from slow_cases import one_in
 from slow_texts import BOMBS, has_its_turn, placed
 from time_limit import ends
 
@@ -257,7 +258,7 @@ def test_a_program_cannot_stop_the_run_by_what_it_answers():
     assert score("def f(x):\n    return x[::-1]", **columns) == 1.0
 
 
-@pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.parametrize("name", one_in(2, BOMBS))
 @pytest.mark.parametrize("turn", [True, pytest.param(False, marks=pytest.mark.full)], ids=["its turn", "the rest"])
 def test_bombs_are_read_in_time(name, turn):
     bomb, number = BOMBS[name], list(BOMBS).index(name)
@@ -269,7 +270,9 @@ def test_bombs_are_read_in_time(name, turn):
                 assert isinstance(MODULE.program_of(text, entry_point), str)
 
 
-@pytest.mark.parametrize("line", ["x```", "```x", "```x```", "  ```", "~~~", "```<a", "- ```", "<answer>```", "a"])
+@pytest.mark.parametrize(
+    "line", one_in(3, ["x```", "```x", "```x```", "  ```", "~~~", "```<a", "- ```", "<answer>```", "a"])
+)
 def test_many_fences_are_read_in_time(line):
     with ends():
         MODULE.program_of(f"{line}\n" * 75_000, "add")
@@ -307,7 +310,7 @@ REPEATED = {  # name -> (head, repeated unit, tail)
 }
 
 
-@pytest.mark.parametrize("name", [*REPEATED, "pieces"])
+@pytest.mark.parametrize("name", one_in(3, [*REPEATED, "pieces"]))
 def test_four_times_the_text_takes_about_four_times_as_long(name):
     def seconds(size):
         size *= 10 if name == "marks of the end" else 1  # a short text is copied too fast to be measured

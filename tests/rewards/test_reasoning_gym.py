@@ -8,6 +8,7 @@ import os
 import pytest
 from case_tables import misjudged
 from datasets import Dataset
+from slow_cases import one_in
 
 from trl_grpo_plus.registry import RewardError, get_reward
 from trl_grpo_plus.scoring import outcome_of
@@ -39,7 +40,7 @@ def test_chain_sum(entry):
     assert misjudged("reasoning_gym", lambda completion: score(completion, entry=entry)) == []
 
 
-@pytest.mark.parametrize("task", [task for task in ACCEPTED if task not in WITHOUT_ORACLE])
+@pytest.mark.parametrize("task", one_in(3, (task for task in ACCEPTED if task not in WITHOUT_ORACLE)))
 def test_the_right_answer_of_every_accepted_task_gets_full_marks(task):
     rows = make_dataset({task: {}}, size=2 if task in SLOW else 8, seed=5)
     reward.definition.check_columns(task=list(rows["task"]), entry=list(rows["entry"]))
@@ -100,7 +101,7 @@ JUNK = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("task", ACCEPTED)
+@pytest.mark.parametrize("task", one_in(3, ACCEPTED))
 def test_junk_never_gets_full_marks_and_never_raises(task):
     entry = item(task)
     scores = [score(f"<answer>{junk}</answer>", task, entry) for junk in JUNK if junk != entry["answer"]]
