@@ -19,18 +19,17 @@ from trl import __version__ as trl_version
 from trl_grpo_plus.cli.check import estimate, samples
 from trl_grpo_plus.cli.check.estimate import (
     GIB,
-    GPU,
     Job,
     ModelShape,
     cache,
     context_of,
     count,
-    gpu_of,
     memory,
     operations,
     rounded,
     seconds,
 )
+from trl_grpo_plus.cli.check.gpus import DEFAULT_GPU, GPU, gpu_of
 
 
 SIZES = {"layers": 10, "hidden": 100, "queries": 100, "keys": 20, "feed_forward": 300, "words": 1000}
@@ -60,6 +59,47 @@ def test_memory_by_hand():
     assert parts.generating == {"KV cache": 320_000, "prompts": 240 * (1200 + 1200), "gathered weights": 0}
     assert parts.total == 12e6 + 6e6 + 990_000 + 496_000 + estimate.OVERHEAD
     assert list(parts.parts)[:3] == ["CUDA and holes", "optimizer", "weights"]
+    assert parts.phase == "training"
+
+
+def test_evaluation_scores_a_whole_batch_at_once():
+    # 900 rows of 50 tokens: a layer's 3 x 300 x 2, 4 x 100 x 4, a mask of 50; a head of 18,000 positions, 4096 a tile.
+    through, in_head = 900 * 50 * (1800 + 1600 + 50), 4096 * 1000 * 2 + 18_000 * 100 * 2
+    parts = memory(SHAPE, replace(JOB, evaluated=900), 80 * GIB)
+    assert parts.evaluating == {"bf16 casts": 2e6, "activations": through, "head": in_head}
+    assert parts.phase == "evaluating"
+    assert parts.total == 12e6 + 2e6 + through + in_head + estimate.OVERHEAD
+    wide = replace(SHAPE, queries=400)  # attention takes more than the feed-forward layer
+    assert memory(wide, replace(JOB, evaluated=90)).evaluating["activations"] == 90 * 50 * (4100 + 1600 + 50)
+    assert memory(SHAPE, replace(JOB, on_cpu=True, evaluated=90)).evaluating == {}
+
+
+@pytest.mark.parametrize(("stage", "gathered"), [("zero1", None), ("zero2", None), ("zero3", 2e6)])
+def test_deepspeed_has_buffers_of_its_own(stage, gathered):
+    """As in DeepSpeed 0.19: 5e8 elements of `reduce_bucket_size`, 1e9 of `stage3_max_live_parameters`."""
+    parts = memory(SHAPE, replace(JOB, sharding=stage, processes=4, evaluated=90), 80 * GIB)
+    assert parts.training["gradients on their way"] == 1e9
+    assert "gradients on their way" not in parts.evaluating
+    assert (parts.training.get("gathered weights"), parts.evaluating.get("gathered weights")) == (gathered, gathered)
+    large = replace(SHAPE, parameters=7 * 10**9)
+    assert memory(large, replace(JOB, sharding="zero3", processes=4)).training["gathered weights"] == 2e9
+
+
+@pytest.mark.parametrize(
+    ("shape", "change", "a_weight"),
+    [
+        (SHAPE, {}, 4 + 8),
+        (SHAPE, {"weight_bytes": 2, "optimizer_bytes": 4}, 2 + 4),
+        (SHAPE, {"sharding": "zero2"}, 2 + 2 + 4 + 8),
+        (SHAPE, {"sharding": "zero3"}, 2 + 4 + 8),
+        (SHAPE, {"sharding": "fsdp"}, 4 + 4 + 8),
+        (ADAPTER, {"weight_bytes": 2}, 4 + 8),
+    ],
+)
+def test_a_checkpoint_has_the_trained_weights_and_the_optimizer(shape, change, a_weight):
+    job = replace(JOB, processes=4, **change)
+    assert estimate.checkpoint(shape, job) == shape.trained * a_weight
+    assert estimate.checkpoint(shape, job, without_optimizer=True) in (2 * shape.trained, 4 * shape.trained)
 
 
 @pytest.mark.parametrize(
@@ -123,14 +163,17 @@ def test_an_adapter_leaves_holes_in_a_cpus_memory():
 
 
 def test_vllm_has_its_share_and_gives_it_up_asleep():
-    gpu = 100e6
+    gpu, half = 4 * GIB, 2 * GIB
     colocated = memory(SHAPE, replace(JOB, vllm="colocate", vllm_share=0.5), gpu)
-    assert (colocated.always["vLLM"], sum(colocated.generating.values())) == (50e6, 0)
+    assert (colocated.always["vLLM"], sum(colocated.generating.values())) == (half, 0)
     asleep = memory(SHAPE, replace(JOB, vllm="sleep", vllm_share=0.5), gpu)
-    assert (asleep.always["vLLM"], asleep.generating) == (0, {"vLLM": 50e6})
-    assert asleep.total == 12e6 + 50e6 + estimate.OVERHEAD
+    assert (asleep.always["vLLM"], asleep.generating) == (0, {"vLLM": half})
+    assert asleep.total == 12e6 + half + estimate.OVERHEAD
     assert sum(memory(SHAPE, replace(JOB, vllm="server"), gpu).generating.values()) == 0
-    assert estimate.vllm_room(SHAPE, replace(JOB, vllm="colocate", vllm_share=0.5, vllm_parallel=2), gpu) == 49e6
+    parallel = replace(JOB, vllm="colocate", vllm_share=0.5, vllm_parallel=2)
+    assert estimate.vllm_room(SHAPE, parallel, gpu) == GIB - 1e6  # the other half is the engine's own
+    assert estimate.vllm_sequences(SHAPE, parallel, gpu) == (GIB - 1e6) // 20_000  # each GPU has half of each
+    assert estimate.vllm_sequences(SHAPE, replace(parallel, vllm_share=0.2), gpu) == 0
 
 
 def test_zero3_gathers_the_weights_to_generate_and_what_is_offloaded_takes_nothing():
@@ -144,18 +187,20 @@ def test_zero3_gathers_the_weights_to_generate_and_what_is_offloaded_takes_nothi
 
 
 def test_operations_by_hand():
-    assert operations(SHAPE, JOB) == 1e6 * 8 * 100  # 2 rows x 50 tokens; 6 N, and 2 N to recompute
-    assert operations(SHAPE, replace(JOB, checkpointing=False)) == 1e6 * 6 * 100
-    assert operations(ADAPTER, JOB) == 1e6 * 6 * 100
+    # 2 rows x 50 tokens, 6 and 2 to recompute; attention: 10 layers x 100 wide x 50 tokens x 4, forward.
+    attended = 10 * 100 * 50 * 4
+    assert operations(SHAPE, JOB) == (1e6 * 8 + 4 * attended) * 100
+    assert operations(SHAPE, replace(JOB, checkpointing=False)) == (1e6 * 6 + 3 * attended) * 100
+    assert operations(ADAPTER, JOB) == (1e6 * 6 + 4 * attended) * 100
     # Three micro-batches; half a generation batch of 8 x 50 tokens, scored by the old policy and by the reference.
     job = replace(JOB, micro_batches=3, generations=0.5, scoring_passes=2)
-    assert operations(SHAPE, job) == 1e6 * (8 * 300 + 2 * 2 * 200)
+    assert operations(SHAPE, job) == 1e6 * (8 * 300 + 2 * 2 * 200) + attended * (4 * 300 + 2 * 200)
 
 
 def test_seconds_by_hand():
     gpu = GPU("X", 100, 1000, 80)
     spent = seconds(SHAPE, replace(JOB, reward_seconds=3.0, generations=0.5), gpu)
-    assert spent["training"] == pytest.approx(0.8e9 / 40e12)
+    assert spent["training"] == pytest.approx(0.88e9 / 40e12)
     assert spent["rewards"] == 1.5
     # Kernel launches bound so small a model: 10 layers x 1 ms x 20 tokens. Prompts have 240 tokens in addition.
     assert spent["generating"] == pytest.approx(0.5 * (20 * 0.010 + 2e6 * 240 / 40e12))
@@ -169,9 +214,12 @@ def test_seconds_by_hand():
 
 def test_vllm_goes_in_waves_where_its_cache_is_too_small():
     gpu = GPU("X", 100, 1000, 10)
-    share = (2e6 + 8 * cache(SHAPE, JOB)) / (10 * GIB)
-    one = replace(JOB, vllm="colocate", vllm_share=share * 1.0001)
-    two = replace(one, vllm_share=(2e6 + 4 * cache(SHAPE, JOB)) / (10 * GIB) * 1.0001)
+
+    def holds(rows):
+        return (estimate.VLLM_OWN + 2e6 + rows * cache(SHAPE, JOB) + 1) / (10 * GIB)
+
+    one = replace(JOB, vllm="colocate", vllm_share=holds(8))
+    two = replace(one, vllm_share=holds(4))
     prefill = 2e6 * 240 / 40e12
     assert seconds(SHAPE, one, gpu)["generating"] == pytest.approx(prefill + 20 * 0.005)
     assert seconds(SHAPE, two, gpu)["generating"] == pytest.approx(prefill + 2 * 20 * 0.005)
@@ -241,6 +289,24 @@ def test_an_adapter_keeps_what_goes_into_its_maps(dtype, autocast, targets, drop
     saved = saved_bytes(get_peft_model(model, lora), torch.randint(0, 1000, (3, 100)), autocast)
     job = job_on_cpu(dtype, autocast, dropout=dropout > 0)
     assert estimate.activations(shape, job) == pytest.approx(saved, rel=0.2)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+@pytest.mark.parametrize(("dtype", "autocast"), DTYPES)
+def test_an_evaluation_batch_takes_what_pytorch_allocates(tmp_path, kind, dtype, autocast):
+    config, model = small(kind, dtype)
+    ids = torch.randint(0, 1000, (3, 400))
+    padded = torch.ones_like(ids)
+    padded[0, :10] = 0
+
+    def score():
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            model.base_model(input_ids=ids, attention_mask=padded, use_cache=False)
+
+    computed = {"compute_bytes": 2 if autocast else dtype.itemsize, "weight_bytes": dtype.itemsize}
+    reckoned = memory(count(config), Job(1, 1, 300, 100, evaluated=3, **computed)).evaluating
+    expected = reckoned["activations"] + reckoned["bf16 casts"]
+    assert allocated(score, tmp_path / "trace.json") == pytest.approx(expected, rel=0.15)
 
 
 def allocated(function, file):
@@ -378,7 +444,7 @@ def test_fsdp_trains_float32_weights_and_accumulates_whole_gradients():
 )
 def test_gpus_by_name(name, known):
     assert getattr(gpu_of(name), "name", None) == known
-    assert estimate.DEFAULT_GPU.name == "H100"
+    assert DEFAULT_GPU.name == "H100"
 
 
 def test_a_report_estimates_the_cases_that_were_measured(tmp_path, monkeypatch, capsys):

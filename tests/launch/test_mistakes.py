@@ -4,7 +4,10 @@
 each check.
 """
 
+import math
 import os
+import re
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -13,7 +16,7 @@ from invalid_recipes import BELIEF, MISTAKES, Mistake, make_place
 
 from trl_grpo_plus import GRPOPlusConfig
 from trl_grpo_plus.cli.main import main
-from trl_grpo_plus.launch import preflight
+from trl_grpo_plus.launch import option_checks, preflight
 from trl_grpo_plus.launch.accelerate import RUN_AS
 from trl_grpo_plus.launch.command_line import parse
 from trl_grpo_plus.launch.option_checks import bad_together
@@ -198,11 +201,51 @@ BAD_TOGETHER = [
 ]
 
 
+MADE = {"use_cpu": True, "bf16": False, "report_to": "none", "per_device_train_batch_size": 8}
+
+
+def test_long_attempts_lose_their_weight_to_the_product_of_ratios():
+    long = {"use_vllm": True, "max_completion_length": 8192}
+    (warned,) = bad_together(GRPOPlusConfig("out", **MADE, **long))
+    assert "sequence_mask' with max_completion_length=8,192: an attempt's weight is the product" in warned
+    assert "keep on average 66% at 0.01 and 8% at 0.03 nats a token of their weight" in warned
+    for otherwise in (
+        {"max_completion_length": 1999},
+        {"use_vllm": False},
+        {"vllm_importance_sampling_mode": "token_truncate"},
+        {"vllm_importance_sampling_correction": False},
+        {"vllm_importance_sampling_clip_max": None},
+    ):
+        assert bad_together(GRPOPlusConfig("out", **MADE, **{**long, **otherwise})) == []
+
+
+@pytest.mark.parametrize(("tokens", "difference"), [(200, 0.01), (8192, 0.01), (8192, 0.03)])
+def test_the_weight_that_long_attempts_keep_is_what_trl_would_give_them(tokens, difference):
+    """As TRL weighs them: the exponential of the summed differences, 0 above the highest."""
+    torch.manual_seed(0)
+    size = difference * (math.pi / 2) ** 0.5
+    assert (torch.randn(100_000) * size).abs().mean() == pytest.approx(difference, rel=0.02)
+    # A token's ratio has the mean 1, so its logarithm has the mean -size^2 / 2.
+    summed = torch.randn(400_000) * size * tokens**0.5 - tokens * size**2 / 2
+    weights = summed.exp()
+    kept = weights.masked_fill(weights > 3, 0).mean().item()
+    assert option_checks.kept_by_product(tokens, difference, 3.0) == pytest.approx(kept, abs=0.01)
+
+
+def test_the_guide_has_the_weights_that_are_reckoned():
+    guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text()
+    _, _, table = guide.partition("| mean difference, nats a token |")
+    for difference, *weights in re.findall(r"^\| (0\.0\d)" + r" \| (\d\.\d\d)" * 4, table, re.MULTILINE):
+        reckoned = [
+            option_checks.kept_by_product(tokens, float(difference), 3.0) for tokens in (500, 2000, 4000, 8000)
+        ]
+        assert [float(weight) for weight in weights] == [round(weight, 2) for weight in reckoned]
+
+
 def test_nothing_is_advised_that_step_reward_credit_refuses():
-    made = {"use_cpu": True, "bf16": False, "report_to": "none", "per_device_train_batch_size": 8}
     for options in ({"num_generations": 2}, {"prompt_selection": "belief"}):
-        assert bad_together(GRPOPlusConfig("out", **made, **options))
-        assert not bad_together(GRPOPlusConfig("out", **made, **options, step_reward_credit="own"))
+        assert bad_together(GRPOPlusConfig("out", **MADE, **options))
+        assert not bad_together(GRPOPlusConfig("out", **MADE, **options, step_reward_credit="own"))
 
 
 @pytest.mark.parametrize(("keys", "text"), BAD_TOGETHER)

@@ -27,7 +27,8 @@ from trl_grpo_plus.cli.check import model as check_model
 from trl_grpo_plus.cli.check import samples
 from trl_grpo_plus.cli.check import smoke as check_smoke
 from trl_grpo_plus.cli.check import smoke_run as smoke
-from trl_grpo_plus.cli.check.estimate import GIB, gpu_for
+from trl_grpo_plus.cli.check.estimate import GIB
+from trl_grpo_plus.cli.check.gpus import gpu_for
 from trl_grpo_plus.cli.check.recipe import check_recipe
 from trl_grpo_plus.cli.check.rewards import RewardCheck
 from trl_grpo_plus.cli.check.tiny_model import CHATML, byte_tokenizer, write
@@ -488,6 +489,37 @@ def test_vllms_share_must_hold_the_weights(place, facts):
     rows = by_name(checked("my_run.yaml", gpu_memory=24))
     assert rows["vllm"].status == FAILED
     assert "vllm_gpu_memory_utilization=0.1 is 2.4 GiB: the weights take 2.9" in rows["vllm"].text
+    share = ["--vllm_gpu_memory_utilization", "0.5", "--max_completion_length", "1024"]
+    held = by_name(checked("my_run.yaml", share, gpu_memory=24))["vllm"]
+    assert held.status == OK
+    assert "beside the weights (2.9) an engine holds all of its" in held.text
+    many = ["--per_device_train_batch_size", "512", *share]
+    held = by_name(checked("my_run.yaml", many, gpu_memory=24))["vllm"].text
+    # 12 GiB without the weights' 2.9 and the engine's own 1, at 28 layers x 512 x 2 bytes a token.
+    assert "holds 296 of its 512 attempts of 1,025 tokens. The others wait." in held
+
+
+def test_what_a_run_takes_beside_memory_is_told(place, facts):
+    """Checkpoints, the rounds of resampling, and processes that wait for others."""
+    place(**ON_A_GPU, zero_variance_groups="resample", max_steps=100, save_steps=40, max_resample_rounds=2)
+    rows = by_name(checked("my_run.yaml", num_processes=2))
+    assert rows["disk"].text.startswith(
+        "a checkpoint takes about 19 GB, 3 at most at a time (save_total_limit=None) 56 GB"
+    )
+    generating, total, most = (
+        float(re.search(pattern, rows["speed"].text)[1])
+        for pattern in (r"generating ([\d.]+)", r"all 100 steps: about ([\d.]+) h", r"up to ([\d.]+) h if all of")
+    )
+    assert most == pytest.approx(total + 2 * generating * 100 / 3600, rel=0.2)
+    assert "timeout" not in rows
+    limited = by_name(checked("my_run.yaml", ["--save_total_limit", "1", "--ddp_timeout", "1"], num_processes=2))
+    assert "2 at most at a time (save_total_limit=1) 37 GB" in limited["disk"].text
+    assert limited["timeout"].status == WARNED
+    assert "more than ddp_timeout=1: a process that is done earlier" in limited["timeout"].text
+    alone = by_name(checked("my_run.yaml", ["--ddp_timeout", "1", "--save_strategy", "no"], num_processes=1))
+    assert not {"timeout", "disk"} & alone.keys()
+    every = by_name(checked("my_run.yaml", ["--save_strategy", "epoch"], num_processes=1))["disk"].text
+    assert every == "a checkpoint takes about 19 GB, and all are kept (save_total_limit=None)"
 
 
 def test_which_gpu_is_meant():

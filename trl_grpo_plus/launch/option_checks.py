@@ -15,6 +15,7 @@ from ..utils.validation import ConfigError, Number, did_you_mean
 
 
 LEAST_16_BIT_RATE = 1e-5  # learning rate; `lost_in_rounding` explains the trouble below it
+LONG = 2000  # tokens of a completion; `kept_by_product` explains the trouble above it
 COUNT, NOT_NEGATIVE = Number(at_least=1, integer=True, optional=True), Number(at_least=0, optional=True)
 SHARE = Number(at_least=0, at_most=1, optional=True)
 # TRL finds values outside these bounds only in the middle of a run, or never.
@@ -103,7 +104,41 @@ def bad_together(args: Any) -> list[str]:
             "filter_metric='total': this filters out groups whose attempts are good in different ways but equal in "
             "total. Those are the groups that vector is for. Set filter_metric='any'."
         )
+    unwise.extend(_weighed_by_product(args))
     return unwise
+
+
+def _weighed_by_product(args: Any) -> Iterator[str]:
+    """Warn of TRL's default weight of attempts from vLLM if they are long."""
+    mode, longest = args.vllm_importance_sampling_mode, args.max_completion_length or 0
+    highest = args.vllm_importance_sampling_clip_max or 0
+    corrects = args.use_vllm and args.vllm_importance_sampling_correction
+    if not (corrects and mode == "sequence_mask" and longest >= LONG and highest > 0):
+        return
+    kept = " and ".join(f"{kept_by_product(longest, off, highest):.0%} at {off:g}" for off in (0.01, 0.03))
+    yield (
+        f"vllm_importance_sampling_mode={mode!r} with max_completion_length={longest:,}: an attempt's weight is the "
+        f"product of its tokens' ratios of trainer to vLLM, and 0 above {highest:g}. If the two differ at random, "
+        f"attempts of this length keep on average {kept} nats a token of their weight, short ones nearly all. Set "
+        "vllm_importance_sampling_mode: token_truncate, which weighs each token by itself; or watch "
+        "sampling/importance_sampling_ratio/mean, which should stay near 1."
+    )
+
+
+def kept_by_product(tokens: int, difference: float, highest: float) -> float:
+    """Return the mean weight of attempts that are weighed by TRL's `sequence_mask`; 1 where none is dropped.
+
+    The log-ratios of tokens are taken as independent and normal, and the ratios' mean is 1. The product of n of them
+    is then log-normal: its logarithm has the variance v = n x variance, and the mean -v / 2. The mean of what is at
+    most `highest` is the normal distribution function at (log(highest) - v / 2) / sqrt(v).
+
+    Args:
+        tokens (`int`): tokens of an attempt.
+        difference (`float`): mean absolute log-ratio of a token, in nats.
+        highest (`float`): weight above which an attempt is dropped.
+    """
+    variance = tokens * difference**2 * math.pi / 2
+    return (1 + math.erf((math.log(highest) - variance / 2) / math.sqrt(2 * variance))) / 2
 
 
 def lost_in_rounding(training_args: Any, model_args: Any, sharded: bool) -> str | None:

@@ -9,6 +9,7 @@ trial            one call of a reward that has neither examples nor gold answers
 data             splits, prompts, columns, time of the rewards
 model            architecture, tokenizer, memory
 estimate         memory and seconds of a step, from the model's shapes
+gpus             kinds of GPU, and the one to estimate for
 hub              models and datasets on the Hub
 samples/         rows and model shapes that stand in for the Hub
 tiny_model       a model of some thousand weights that stands in for the real one

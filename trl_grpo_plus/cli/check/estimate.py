@@ -5,7 +5,7 @@ They give the right order of magnitude, and a way to compare settings. The symbo
     w, c   bytes of a weight as loaded (TRL's default is float32, so 4), and in a matrix product (2 in bf16, fp16)
     L, H   layers, and their width; Q, K   width of the queries, and of the keys and values
     I, V   feed-forward width, and words of the vocabulary
-    B, R   rows in a micro-batch, and in the batch that a process generates
+    B, R   rows in a micro-batch, and in the batch that a process generates; E rows of its evaluation batch
     S, C   tokens of a row, and those of its completion
     D, a   with an adapter: total input width of the maps that the adapter changes in a layer, and bytes of an input
 
@@ -21,6 +21,8 @@ They give the right order of magnitude, and a way to compare settings. The symbo
 In addition, while training:
 
     gradients    T w      / P under ZeRO-2 and ZeRO-3, and FSDP; but T c, unsharded, if FSDP accumulates gradients
+    ZeRO         10^9 bytes for the gradients on their way, and under ZeRO-3 min(2 N, 2 10^9) for the gathered weights:
+                          DeepSpeed's defaults, reduce_bucket_size and stage3_max_live_parameters
     casts        N c      if c < w: autocast's copies of the weights; under FSDP those of two layers
     activations  B S (L H w + A), without checkpointing B S L A. A is the bytes that one layer keeps of a token:
                  A = c (4 Q + 3 I + S) + 16 H + c (2 H + I). If c < w, autocast casts for each matrix product, and
@@ -28,13 +30,19 @@ In addition, while training:
                  a D plus the adapter's ranks, and 1 D more with dropout
     head         min(B C, 4096) 32768 c + 4 V H + 4 B C H; TRL before 1.15 holds all logits, about 10 B C V
 
+In addition, while evaluating (TRL scores an evaluation batch at once, without gradients), besides the casts and what
+ZeRO-3 gathers:
+
+    activations  E S (max(3 I c, 5 Q c + S c) + 4 H w + S): the layer that goes through, and the mask
+    head         min(E C, 4096) 32768 c + E C H c
+
 In addition, while transformers generates (vLLM has its own share):
 
     KV cache     R S L 2 K c
     prompts      R (S - C) (2 I c + 3 H w): all prompts go through a layer at once
     gathered     2 N under ZeRO-3 with `ds3_gather_for_generation`
 
-The larger of the two phases counts. Attention is assumed to be a fused kernel (sdpa, flash) without S x S scores.
+The largest of the three phases counts. Attention is assumed to be a fused kernel (sdpa, flash) without S x S scores.
 Gemma 2's attention is not. Rows are padded, so sdpa gets a mask, and therefore keys and values for each query. A is
 checked against PyTorch's saved tensors (tests/cli). OVERHEAD is for CUDA and the allocator's holes.
 
@@ -53,20 +61,22 @@ while activations are freed, but gradients of several micro-batches stay.
 **Time.** A token costs 2 N operations forward and 4 N backward. The backward pass costs 2 N with LoRA, because frozen
 weights need no gradient. Checkpointing costs 2 N more to recompute. Each pass that only scores costs 2 N: the old
 log-probs (with vLLM, or with several updates per batch) and the reference's log-probs. N counts only active experts.
+A pass through attention costs 4 L Q S more for each token, and the backward pass twice that: the mask keeps the kernel
+from skipping later tokens. Evaluations are not counted.
 Generation reads all weights and the cache for each token of the longest completion. It is therefore bound by memory:
-bytes / bandwidth, but at least the time of Python and of kernel launches. The estimate assumes that every completion
+bytes / bandwidth, but at least the time of Python and of kernel launches. vLLM samples as many sequences at a time as
+its cache holds: its share without the weights and VLLM_OWN. The estimate assumes that every completion
 has the maximum length and that no group is dropped.
 """
 
 import math
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
-from ...utils.validation import ConfigError, did_you_mean
+from .gpus import GPU
 
 
 GIB = 2**30
@@ -78,87 +88,8 @@ BANDWIDTH_USED = 0.6  # share of the peak while generating
 LAUNCH_S = 1e-3  # for each layer and token, in transformers' generate
 VLLM_STEP_S = 5e-3  # for each token
 TILE_TOKENS, TILE_WORDS = 4096, 32768  # tile of TRL's fused head
-
-
-class GPU(NamedTuple):
-    """A kind of GPU, with published numbers: dense 16-bit TFLOP/s, memory bandwidth in GB/s, memory in GiB."""
-
-    name: str
-    tflops: float
-    bandwidth: float
-    memory: float
-
-
-GPUS = (
-    GPU("B200", 2250, 8000, 180),
-    GPU("H200", 989, 4800, 141),
-    GPU("GH200", 989, 4000, 96),
-    GPU("H100", 989, 3350, 80),
-    GPU("H20", 148, 4000, 96),
-    GPU("A100", 312, 2039, 80),
-    GPU("L40S", 362, 864, 48),
-    GPU("L40", 181, 864, 48),
-    GPU("A40", 150, 696, 48),
-    GPU("RTX 6000 Ada", 364, 960, 48),
-    GPU("RTX A6000", 155, 768, 48),
-    GPU("RTX 5090", 210, 1792, 32),
-    GPU("V100", 125, 900, 32),
-    GPU("L4", 121, 300, 24),
-    GPU("A10G", 70, 600, 24),
-    GPU("A10", 125, 600, 24),
-    GPU("RTX 4090", 165, 1008, 24),
-    GPU("RTX 3090", 71, 936, 24),
-    GPU("T4", 65, 320, 16),
-)
-DEFAULT_GPU = next(gpu for gpu in GPUS if gpu.name == "H100")
-
-
-def gpu_of(name: str) -> GPU | None:
-    """Return the kind of GPU that a name means; `None` if unknown.
-
-    The name comes from a device or a user, such as "NVIDIA A100-SXM4-80GB", "a100" or "4090".
-    """
-    words = name.lower().replace("-", " ")
-    for gpu in GPUS:
-        label = gpu.name.lower()
-        if f" {label} " in f" {words} " or words.replace(" ", "") in (label.replace(" ", ""), label.split()[-1]):
-            return gpu
-    return None
-
-
-class Card(NamedTuple):
-    """The GPU to estimate for, the reason for this GPU, and whether a user or this machine named it."""
-
-    gpu: GPU
-    why: str
-    named: bool
-
-
-def gpu_for(name: str | None, memory_gib: float | None, here: list[str]) -> Card:
-    """Return the GPU to estimate for.
-
-    Args:
-        name (`str`, *optional*): value of `--gpu`. Its memory, as in "A100-SXM4-40GB", replaces that of the kind.
-        memory_gib (`float`, *optional*): value of `--gpu_memory`.
-        here (`list[str]`): name and memory of each GPU of this machine, see [`~trl_grpo_plus.cli.env.gpus`].
-
-    Raises:
-        ConfigError: the requested GPU is unknown.
-    """
-    card = name or (here[0] if here else "")
-    kind = gpu_of(card)
-    if name and kind is None:
-        names = [gpu.name for gpu in GPUS]
-        known = f"{', '.join(names)}.{did_you_mean(name, names)}"
-        raise ConfigError(f"--gpu: nothing is known of {name!r}, only of {known}")
-    gpu = kind or DEFAULT_GPU
-    why = f"--gpu {name}" if name else card or "no GPU here"
-    why += "" if kind else f": reckoned as {gpu.name}; --gpu names another"
-    if memory_gib is not None:
-        return Card(gpu._replace(memory=memory_gib), f"{why}; --gpu_memory", True)
-    if said := re.findall(r"(\d+(?:\.\d+)?) ?Gi?B", card, re.IGNORECASE):
-        gpu = gpu._replace(memory=float(said[-1]))
-    return Card(gpu, why, bool(card))
+BUCKET, LIVE_WEIGHTS = 10**9, 2 * 10**9  # bytes in 16 bits, see "ZeRO" above
+VLLM_OWN = GIB  # of vLLM's share, for activations and CUDA graphs: a guess
 
 
 @dataclass(frozen=True)
@@ -191,6 +122,7 @@ class Job:
     generated: int  # R
     prompt: int  # maximum tokens
     completion: int  # C, maximum tokens
+    evaluated: int = 0  # E; 0 if the run does not evaluate
     micro_batches: int = 1  # per optimizer step and process
     generations: float = 1.0  # generation batches per optimizer step
     weight_bytes: float = 4  # w
@@ -229,19 +161,23 @@ class Memory:
     always: Mapping[str, float]
     training: Mapping[str, float]
     generating: Mapping[str, float]
+    evaluating: Mapping[str, float] = field(default_factory=dict)
     overhead: tuple[str, float] = ("CUDA and holes", OVERHEAD)
 
     @property
+    def phase(self) -> str:
+        """Name of the phase that takes most."""
+        return max(("training", "generating", "evaluating"), key=lambda name: sum(getattr(self, name).values()))
+
+    @property
     def total(self) -> float:
-        """Total bytes in the larger of the two phases."""
-        worse = max(sum(self.training.values()), sum(self.generating.values()))
-        return sum(self.always.values()) + worse + self.overhead[1]
+        """Total bytes in the phase that takes most."""
+        return sum(self.parts.values())
 
     @property
     def parts(self) -> dict[str, float]:
-        """Bytes by purpose in the larger of the two phases, the largest first."""
-        worse = max(self.training, self.generating, key=lambda part: sum(part.values()))
-        parts = {**self.always, **worse, self.overhead[0]: self.overhead[1]}
+        """Bytes by purpose in the phase that takes most, the largest first."""
+        parts = {**self.always, **getattr(self, self.phase), self.overhead[0]: self.overhead[1]}
         return {name: size for name, size in sorted(parts.items(), key=lambda item: -item[1]) if size}
 
 
@@ -267,14 +203,20 @@ def memory(shape: ModelShape, job: Job, gpu_bytes: float = 0) -> Memory:
     gradients = trained / job.shards("zero2", *everywhere)
     if fsdp and job.micro_batches > 1:
         gradients = shape.trained * job.compute_bytes
+    passing = {"bf16 casts": 2 * casts / shape.layers if fsdp else casts}
+    if job.sharding == "zero3":
+        passing["gathered weights"] = min(weights, LIVE_WEIGHTS)
     training = {
         "gradients": gradients,
-        "bf16 casts": 2 * casts / shape.layers if fsdp else casts,
+        **passing,
+        **({"gradients on their way": BUCKET} if deepspeed else {}),
         "activations": activations(shape, job),
         "head": head(shape, job),
     }
     generating = _generating(shape, job, gpu_bytes)
-    return _on_cpu(shape, job, always, training, generating) if job.on_cpu else Memory(always, training, generating)
+    if job.on_cpu:
+        return _on_cpu(shape, job, always, training, generating)
+    return Memory(always, training, generating, {**passing, **_evaluating(shape, job)})
 
 
 def _on_cpu(
@@ -289,7 +231,7 @@ def _on_cpu(
     if job.micro_batches > 1:  # the gradients of earlier micro-batches stay during the forward pass
         forward |= backward
     staying = max(forward, backward, generating, key=lambda part: sum(part.values()))
-    return Memory(always, {**staying, "head": training["head"]}, {}, ("Python and libraries", BASE))
+    return Memory(always, {**staying, "head": training["head"]}, {}, overhead=("Python and libraries", BASE))
 
 
 def activations(shape: ModelShape, job: Job) -> float:
@@ -329,6 +271,16 @@ def head(shape: ModelShape, job: Job) -> float:
     return tile * job.compute_bytes + gradient + 4 * positions * shape.hidden
 
 
+def _evaluating(shape: ModelShape, job: Job) -> dict[str, float]:
+    """Return the bytes of a forward pass, without gradients, over an evaluation batch."""
+    c, positions = job.compute_bytes, job.evaluated * job.completion
+    layer = max(3 * shape.feed_forward * c, 5 * shape.queries * c + job.tokens * c)
+    passing = job.evaluated * job.tokens * (layer + 4 * shape.hidden * job.weight_bytes + job.tokens)
+    tile = min(positions, TILE_TOKENS) * min(TILE_WORDS, shape.words) * c if job.fused_head else 0
+    scored = positions * shape.hidden * c if job.fused_head else 6 * positions * shape.words
+    return {"activations": passing, "head": tile + scored}
+
+
 def cache(shape: ModelShape, job: Job) -> float:
     """Return the bytes of the keys and values of one whole sequence."""
     return job.tokens * shape.layers * 2 * shape.keys * job.compute_bytes
@@ -346,8 +298,29 @@ def _generating(shape: ModelShape, job: Job, gpu_bytes: float) -> dict[str, floa
 
 
 def vllm_room(shape: ModelShape, job: Job, gpu_bytes: float) -> float:
-    """Return the bytes of vLLM's share that are left for its cache, after the weights in 16 bits."""
-    return gpu_bytes * job.vllm_share - 2 * shape.parameters / job.vllm_parallel
+    """Return the bytes of vLLM's share that are left for its cache, after the weights in 16 bits and VLLM_OWN."""
+    return gpu_bytes * job.vllm_share - VLLM_OWN - 2 * shape.parameters / job.vllm_parallel
+
+
+def vllm_sequences(shape: ModelShape, job: Job, gpu_bytes: float) -> int:
+    """Return the number of whole sequences that the cache of a vLLM engine holds, on all of its GPUs together."""
+    room = vllm_room(shape, job, gpu_bytes) * job.vllm_parallel
+    return max(0, math.floor(room / cache(shape, job)))
+
+
+def checkpoint(shape: ModelShape, job: Job, without_optimizer: bool = False) -> float:
+    """Return the bytes of a checkpoint, of all processes together.
+
+    An adapter is saved without the model. DeepSpeed saves its float32 weights with the optimizer and, below ZeRO-3,
+    the model beside transformers' own copy. accelerate saves another copy under FSDP.
+    """
+    deepspeed, fsdp = job.sharding.startswith("zero"), job.sharding == "fsdp"
+    half = deepspeed and job.compute_bytes == 2
+    weight = 4 if shape.adapter or fsdp else 2 if half else job.weight_bytes
+    if without_optimizer:
+        return shape.trained * weight
+    copies = 2 if fsdp or job.sharding in ("zero1", "zero2") else 1
+    return shape.trained * (copies * weight + job.optimizer_bytes + (4 if half else 0))
 
 
 def operations(shape: ModelShape, job: Job) -> float:
@@ -355,7 +328,8 @@ def operations(shape: ModelShape, job: Job) -> float:
     passes = (4 if shape.adapter else 6) + 2 * job.checkpointing
     trained = job.micro_batches * job.rows * job.tokens
     scored = job.generations * job.generated * job.tokens * job.scoring_passes
-    return shape.active * (passes * trained + 2 * scored)
+    attended = 4 * shape.layers * shape.queries * job.tokens * ((3 + job.checkpointing) * trained + scored)
+    return shape.active * (passes * trained + 2 * scored) + attended
 
 
 def seconds(shape: ModelShape, job: Job, gpu: GPU) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """The checks of the model: that it exists, that the prompts fit its context, and its memory and time."""
 
+import math
 import statistics
 from collections.abc import Mapping
 from functools import partial
@@ -17,7 +18,8 @@ from ...utils.resources import memory_bytes
 from ...utils.tables import FAILED, OK, UNSEEN, WARNED, Row
 from ...utils.validation import ConfigError
 from . import hub
-from .estimate import GIB, GPU, Card, Job, ModelShape, cache, context_of, count, memory, rounded, seconds, vllm_room
+from .estimate import GIB, Job, ModelShape, checkpoint, context_of, count, memory, rounded, seconds, vllm_sequences
+from .gpus import GPU, Card
 from .hub import Loaded
 
 
@@ -168,6 +170,7 @@ def job_of(recipe: Recipe, config: Loaded, shape: ModelShape, prompt: int) -> Jo
         generated=args.per_device_train_batch_size * args.steps_per_generation,
         prompt=prompt,
         completion=args.max_completion_length or 0,
+        evaluated=args.per_device_eval_batch_size if recipe.evaluates else 0,
         micro_batches=args.gradient_accumulation_steps,
         generations=args.gradient_accumulation_steps / every,
         weight_bytes=weight,
@@ -195,27 +198,42 @@ def costs(recipe: Recipe, shape: ModelShape, job: Job, card: Card, granted: str)
     """Estimate the run's memory and time on `card`. `granted` names the other assumptions."""
     # If neither the number nor the kind of the GPUs was given, too little memory is no failure.
     lacking = FAILED if card.named or recipe.spread.named else UNSEEN
-    return [*_memory(shape, job, card.gpu, f"{card.why}; {granted}", lacking), _speed(recipe, shape, job, card.gpu)]
+    return [
+        *_memory(shape, job, card.gpu, f"{card.why}; {granted}", lacking),
+        *_speed(recipe, shape, job, card.gpu),
+        *_disk(recipe, shape, job),
+    ]
 
 
 def _memory(shape: ModelShape, job: Job, gpu: GPU, granted: str, lacking: str) -> list[Row]:
     size = gpu.memory * GIB
     needed = memory(shape, job, size)
     parts = _in_gib(needed.parts)
-    summary = f"about {rounded(needed.total / GIB)} GiB of the {gpu.memory:g} of each GPU ({granted}): {parts}"
+    most = f"about {rounded(needed.total / GIB)} GiB of the {gpu.memory:g} of each GPU, most while {needed.phase}"
+    summary = f"{most} ({granted}): {parts}"
+    batch = "per_device_eval_batch_size" if needed.phase == "evaluating" else "per_device_train_batch_size"
     advice = (
-        "Lower per_device_train_batch_size or max_completion_length, spread the model (--accelerate_config "
+        f"Lower {batch} or max_completion_length, spread the model (--accelerate_config "
         "zero3, with dtype: bfloat16), or train an adapter (use_peft). Another GPU: --gpu."
     )
     where = "Say what there is (--accelerate_config, --num_processes, --gpu). " if lacking == UNSEEN else ""
     rows = [_fits(needed.total, size, summary, lacking, where + advice)]
-    if job.vllm in ("colocate", "sleep") and vllm_room(shape, job, size) < cache(shape, job):
-        share = f"vllm_gpu_memory_utilization={job.vllm_share:g} is {rounded(job.vllm_share * gpu.memory)} GiB"
-        weights = rounded(2 * shape.parameters / job.vllm_parallel / GIB)
+    return [*rows, _vllm(shape, job, gpu, lacking)] if job.vllm in ("colocate", "sleep") else rows
+
+
+def _vllm(shape: ModelShape, job: Job, gpu: GPU, lacking: str) -> Row:
+    """Return the row about the sequences that vLLM's share of a GPU holds."""
+    share = f"vllm_gpu_memory_utilization={job.vllm_share:g} is {rounded(job.vllm_share * gpu.memory)} GiB"
+    weights = rounded(2 * shape.parameters / job.vllm_parallel / GIB)
+    held, sampled = vllm_sequences(shape, job, gpu.memory * GIB), job.generated * job.vllm_parallel
+    if not held:
         beside = f"no sequence of {job.tokens:,} tokens fits beside them. Raise it, or vllm_tensor_parallel_size."
-        small = f"{share}: the weights take {weights}, and {beside}"
-        rows.append(Row("vllm", lacking, small))
-    return rows
+        return Row("vllm", lacking, f"{share}: the weights take {weights}, and {beside}")
+    beside = f"beside the weights ({weights}) an engine holds"
+    if held >= sampled:
+        return Row("vllm", OK, f"{share}: {beside} all of its {sampled:,} attempts at once")
+    slow = "The others wait. A larger share is faster, with vllm_enable_sleep_mode if training needs the memory."
+    return Row("vllm", OK, f"{share}: {beside} {held:,} of its {sampled:,} attempts of {job.tokens:,} tokens. {slow}")
 
 
 def costs_on_cpu(recipe: Recipe, shape: ModelShape, job: Job, granted: str) -> list[Row]:
@@ -254,16 +272,51 @@ def _reward_workers(recipe: Recipe) -> int:
     return (recipe.training.reward_workers or max(1, default_size() // recipe.spread.processes)) if limited else 0
 
 
-def _speed(recipe: Recipe, shape: ModelShape, job: Job, gpu: GPU) -> Row:
-    spent = seconds(shape, job, gpu)
-    step = sum(spent.values())
+def _speed(recipe: Recipe, shape: ModelShape, job: Job, gpu: GPU) -> list[Row]:
+    args, spent = recipe.training, seconds(shape, job, gpu)
+    step, total = sum(spent.values()), total_steps(recipe)
     parts = ", ".join(f"{name} {rounded(part, 1)}" for name, part in spent.items() if part > 0.02 * step)
     summary = f"about {rounded(step, 1)} s a step ({parts}), {rounded(86_400 / step, 1)} steps a day"
-    if total := total_steps(recipe):
+    if total:
         summary += f"; all {total:,} steps: about {rounded(total * step / 3600, 1)} h"
+    if args.zero_variance_groups == "resample":
+        more = (spent["generating"] + spent["rewards"]) * args.max_resample_rounds
+        slowest = f"{rounded(total * (step + more) / 3600, 1)} h" if total else f"{rounded(step + more, 1)} s a step"
+        summary += f", up to {slowest} if all of max_resample_rounds={args.max_resample_rounds} are full rounds"
     assumed = f"{gpu.name}, 40 % of its peak in training, 60 % of its bandwidth in generation, completions as long as"
     engines = ", a server's engines as many and as large as colocated ones" if job.vllm == "server" else ""
-    return Row("speed", OK, f"{summary}. Taken for granted: {assumed} they may be, no group dropped{engines}.")
+    rest = f"they may be, no group dropped, no evaluation{engines}"
+    return [Row("speed", OK, f"{summary}. Taken for granted: {assumed} {rest}."), *_timeout(args, spent, job)]
+
+
+def _timeout(args: Any, spent: Mapping[str, float], job: Job) -> list[Row]:
+    """Warn if a process may wait for others' attempts for longer than its collectives wait."""
+    waits = (spent["generating"] + spent["rewards"]) / job.generations
+    if job.processes == 1 or waits <= args.ddp_timeout:
+        return []
+    text = (
+        f"a generation batch may take {rounded(waits, 1)} s, more than ddp_timeout={args.ddp_timeout}: a process that "
+        "is done earlier, or waits for a server, then ends the run. Raise ddp_timeout."
+    )
+    return [Row("timeout", WARNED, text)]
+
+
+def _disk(recipe: Recipe, shape: ModelShape, job: Job) -> list[Row]:
+    """Tell what the checkpoints of a run take."""
+    args, total = recipe.training, total_steps(recipe)
+    if args.save_strategy.value == "no":
+        return []
+    one = checkpoint(shape, job, args.save_only_model)
+    size = f"a checkpoint takes about {rounded(one / 1e9)} GB"
+    every = args.save_steps if args.save_steps >= 1 else math.ceil(args.save_steps * (total or 0))
+    saved = math.ceil(total / every) if total and every and args.save_strategy.value == "steps" else math.inf
+    # transformers removes an old checkpoint once the next is complete.
+    count = min(saved, args.save_total_limit + 1 if args.save_total_limit else math.inf)
+    limit = f"save_total_limit={args.save_total_limit}"
+    if count == math.inf:
+        return [Row("disk", OK, f"{size}, and all are kept ({limit})")]
+    whole = f"{count:,} at most at a time ({limit}) {rounded(count * one / 1e9)} GB"
+    return [Row("disk", OK, f"{size}, {whole}; traces of the attempts not counted")]
 
 
 def _weight_bytes(recipe: Recipe, config: Loaded) -> float:

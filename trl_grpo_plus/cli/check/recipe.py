@@ -21,7 +21,7 @@ from ..env import gpus
 from . import data as check_data
 from . import hub
 from . import model as check_model
-from .estimate import Card, gpu_for
+from .gpus import Card, gpu_for
 from .hub import Loaded
 from .smoke import clocked as run_clocked
 from .smoke import smoke as run_smoke
