@@ -516,10 +516,17 @@ def test_what_a_run_takes_beside_memory_is_told(place, facts):
     assert "2 at most at a time (save_total_limit=1) 37 GB" in limited["disk"].text
     assert limited["timeout"].status == WARNED
     assert "more than ddp_timeout=1: a process that is done earlier" in limited["timeout"].text
-    alone = by_name(checked("my_run.yaml", ["--ddp_timeout", "1", "--save_strategy", "no"], num_processes=1))
+    # 100 batches of 16 x 512 tokens of 4 bytes, then of every second batch 4 attempts.
+    assert limited["disk"].text.endswith(
+        "; the traces' completions about 0.0033 GB at full length (trace_compress: a third)"
+    )
+    traced = ["--trace_every", "2", "--trace_max_groups", "1", "--save_strategy", "no"]
+    assert "about 0.00041 GB" in by_name(checked("my_run.yaml", traced, num_processes=2))["disk"].text
+    nothing = ["--ddp_timeout", "1", "--save_strategy", "no", "--trace_every", "0"]
+    alone = by_name(checked("my_run.yaml", nothing, num_processes=1))
     assert not {"timeout", "disk"} & alone.keys()
     every = by_name(checked("my_run.yaml", ["--save_strategy", "epoch"], num_processes=1))["disk"].text
-    assert every == "a checkpoint takes about 19 GB, and all are kept (save_total_limit=None)"
+    assert every.startswith("a checkpoint takes about 19 GB, and all are kept (save_total_limit=None); ")
 
 
 def test_which_gpu_is_meant():

@@ -25,6 +25,7 @@ from .hub import Loaded
 
 MOST_PROMPTS, LONGEST_PROMPTS = 1000, 100
 TIGHT, TOO_MUCH = 0.9, 1.1  # shares of the available memory: the estimate is no more precise than this
+BYTES_A_TOKEN = 4  # of text, in English
 WORKER = GIB / 64  # a reward process's own memory, the most measured with any reward that ships
 
 
@@ -302,21 +303,30 @@ def _timeout(args: Any, spent: Mapping[str, float], job: Job) -> list[Row]:
 
 
 def _disk(recipe: Recipe, shape: ModelShape, job: Job) -> list[Row]:
-    """Tell what the checkpoints of a run take."""
+    """Tell what the checkpoints and traces of a run take."""
     args, total = recipe.training, total_steps(recipe)
-    if args.save_strategy.value == "no":
-        return []
-    one = checkpoint(shape, job, args.save_only_model)
-    size = f"a checkpoint takes about {rounded(one / 1e9)} GB"
+    said = (
+        []
+        if args.save_strategy.value == "no"
+        else [_checkpoints(args, total, checkpoint(shape, job, args.save_only_model))]
+    )
+    if args.trace_every and total:
+        most = args.trace_max_groups or math.inf
+        written = min(args.generation_batch_size, most * args.num_generations) / args.trace_every
+        size = written * total * job.generations * job.completion * BYTES_A_TOKEN / 1e9
+        said.append(f"the traces' completions about {rounded(size)} GB at full length (trace_compress: a third)")
+    return [Row("disk", OK, "; ".join(said))] if said else []
+
+
+def _checkpoints(args: Any, total: int | None, one: float) -> str:
     every = args.save_steps if args.save_steps >= 1 else math.ceil(args.save_steps * (total or 0))
     saved = math.ceil(total / every) if total and every and args.save_strategy.value == "steps" else math.inf
     # transformers removes an old checkpoint once the next is complete.
     count = min(saved, args.save_total_limit + 1 if args.save_total_limit else math.inf)
-    limit = f"save_total_limit={args.save_total_limit}"
+    size, limit = f"a checkpoint takes about {rounded(one / 1e9)} GB", f"save_total_limit={args.save_total_limit}"
     if count == math.inf:
-        return [Row("disk", OK, f"{size}, and all are kept ({limit})")]
-    whole = f"{count:,} at most at a time ({limit}) {rounded(count * one / 1e9)} GB"
-    return [Row("disk", OK, f"{size}, {whole}; traces of the attempts not counted")]
+        return f"{size}, and all are kept ({limit})"
+    return f"{size}, {count:,} at most at a time ({limit}) {rounded(count * one / 1e9)} GB"
 
 
 def _weight_bytes(recipe: Recipe, config: Loaded) -> float:
