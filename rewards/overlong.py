@@ -34,9 +34,11 @@ def overlong(
     and -1 beyond. This is equation 13 of DAPO (https://huggingface.co/papers/2503.14476). On any input it equals
     `trl.rewards.get_soft_overlong_punishment(max_length, cache)`.
 
-    The reward punishes length and rewards nothing: add it to a reward for the answer. A completion that the engine cut
-    off at `max_completion_length` never gets longer than that, so set `max_length` to it or lower. All tokens of a
-    completion count, also those of tools, as they count towards `max_completion_length`.
+    The reward punishes length and rewards nothing: add it to a reward for the answer. In DAPO answers earn 1 or -1.
+    Beside a reward of 1 or 0, as this package's are, the weight 0.5 gives the same advantages, if these are divided by
+    the std. A completion that the engine cut off at `max_completion_length` never gets longer than that, so set
+    `max_length` to it or lower. All tokens of a completion count, also those of tools, as they count towards
+    `max_completion_length`.
 
     Args:
         completions (`list`): N completions; not read.

@@ -1,8 +1,11 @@
 """The reward `overlong`: equation 13 of DAPO, compared with TRL's reward."""
 
 import pytest
+import torch
+import yaml
 from trl.rewards import get_soft_overlong_punishment
 
+from trl_grpo_plus.launch import accelerate
 from trl_grpo_plus.registry import get_reward
 
 
@@ -46,3 +49,22 @@ def test_the_text_does_not_matter():
     ids = [[1] * 3] * 5
     completions = ["", "a" * 1000, [{"role": "assistant", "content": "a"}], [], "\ud800\x00"]
     assert reward(completions, completion_ids=ids) == [-0.5] * 5
+
+
+@pytest.mark.parametrize("name", ["math_dapo_qwen2.5-7b_8gpu", "math_dapo_qwen2.5-7b_2nodes"])
+def test_the_recipes_weigh_it_as_the_paper_does(name):
+    """The paper's answers earn 1 or -1, ours 1 or 0. Divided by the group's std, the two must be the same."""
+    recipe = yaml.safe_load(accelerate.recipes()[name].read_text())
+    answer, penalty = recipe["reward_funcs"]
+    assert (answer, penalty["name"]) == ("math_answer", "overlong")
+    right = torch.tensor([1.0, 0.0, 1.0, 0.0])
+    lengths = [1000, 1000, 7000, 8192]
+    punished = torch.tensor(
+        get_reward("overlong", **penalty["args"])([""] * 4, completion_ids=[[1] * n for n in lengths])
+    )
+
+    def advantages(rewards):
+        return (rewards - rewards.mean()) / rewards.std()
+
+    ours = advantages(right + penalty.get("weight", 1.0) * punished)
+    torch.testing.assert_close(ours, advantages(2 * right - 1 + punished))

@@ -73,9 +73,9 @@ PRESETS: dict[str, Preset] = {
         },
         "each token has the same weight; a higher upper bound of the ratio; dead groups are replaced; no KL.",
         PAPERS + "2503.14476",
-        "the paper's overlong reward shaping, which is the reward `overlong`; with it `filter_metric`, to judge "
-        "groups by the answer alone; the paper's groups of 16. Resampling ends after `max_resample_rounds`; in "
-        "the paper it goes on until the batch is full.",
+        "the paper's overlong reward shaping, which is the reward `overlong`, at weight 0.5 where answers earn 0 or 1 "
+        "(the paper: -1 or 1); with it `filter_metric`, to judge groups by the answer alone; the paper's groups of "
+        "16. Resampling ends after `max_resample_rounds`; in the paper it goes on until the batch is full.",
     ),
     "dr_grpo": Preset(
         {"loss_type": "dr_grpo", "advantage_baseline": "mean", "scale_rewards": "none", "beta": 0.0},
