@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from accelerate.commands import launch as accelerate_launch
+from accelerate.utils.launch import prepare_simple_launcher_cmd_env
 
 from trl_grpo_plus import registry
 from trl_grpo_plus.cli.main import main
@@ -93,7 +95,7 @@ def test_an_unsuitable_launcher_is_refused_by_each_command(capsys, verb):
         assert words in capsys.readouterr().err
 
 
-def test_the_command_says_how_many_processes(tmp_path):
+def test_the_command_says_how_many_processes(tmp_path, monkeypatch):
     mine = tmp_path / "mine.yaml"
     mine.write_text("gradient_accumulation_steps: 4")
 
@@ -105,14 +107,43 @@ def test_the_command_says_how_many_processes(tmp_path):
     assert launched() == f"launch --num_processes 1 {plain} {script}"
     assert launched("--seed", "2", num_gpus=1) == f"launch --num_processes 1 {plain} {script} --seed 2"
     assert launched(num_gpus=4) == f"launch --num_processes 4 {plain} --multi_gpu {script}"
-    assert launched(num_gpus=4, num_processes=1) == f"launch --num_processes 1 {plain} {script}"
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert launched(num_gpus=4, num_processes=1) == f"launch --num_processes 1 {plain} --gpu_ids 0 {script}"
     assert launched(num_processes=2) == f"launch --num_processes 2 {plain} --multi_gpu {script}"
     assert "--num_processes 1 " in launched(num_gpus=4, recipe="arithmetic_cpu")  # the recipe sets use_cpu
     assert "--num_processes 4 " in launched("--use_cpu=false", num_gpus=4, recipe="arithmetic_cpu")
     assert "--num_processes 1 " in launched("--use_cpu", "--seed", "2", num_gpus=4)
 
 
-def test_the_command_with_a_configuration_of_trls_or_a_file_of_accelerates(tmp_path):
+def test_one_process_sees_one_gpu(tmp_path, monkeypatch):
+    """With more, transformers would use DataParallel, which TRL refuses once it has loaded the model."""
+    mine, own = tmp_path / "mine.yaml", tmp_path / "own.yaml"
+    mine.write_text("seed: 1")
+
+    def option(*options, **how):
+        words = launch_command(Start(str(mine), options, **how))
+        return words[words.index("--gpu_ids") + 1] if "--gpu_ids" in words else None
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,7")
+    assert option(num_gpus=2, num_processes=1) == "6"
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert option(num_gpus=2, num_processes=1) == option(num_gpus=2, accelerate_config="single_gpu") == "0"
+    assert option(num_gpus=1, num_processes=1) is None
+    assert option(num_gpus=2, num_processes=2) is None
+    assert option("--use_cpu", num_gpus=2, num_processes=1) is None
+    assert option(num_gpus=2, num_processes=1, accelerate_config="zero2") is None  # a process group: no DataParallel
+    assert option(num_gpus=2, num_processes=1, launcher="torchrun") is None
+    own.write_text("{num_processes: 1, distributed_type: 'NO', gpu_ids: '1'}")
+    assert option(num_gpus=2, accelerate_config=str(own)) is None
+    words = launch_command(Start(str(mine), num_gpus=2, num_processes=1))
+    arguments = words[2 : words.index("-m")]
+    args = accelerate_launch.launch_command_parser().parse_args([*arguments, "script.py"])
+    args, _, _ = accelerate_launch._validate_launch_command(args)
+    _, environment = prepare_simple_launcher_cmd_env(args)
+    assert environment["CUDA_VISIBLE_DEVICES"] == "0"
+
+
+def test_the_command_with_a_configuration_of_trls_or_a_file_of_accelerates(tmp_path, monkeypatch):
     mine, own = tmp_path / "mine.yaml", tmp_path / "own.yaml"
     mine.write_text("gradient_accumulation_steps: 4")
     own.write_text("{num_processes: 3}")
@@ -126,7 +157,8 @@ def test_the_command_with_a_configuration_of_trls_or_a_file_of_accelerates(tmp_p
     assert launched("zero2", num_gpus=4) == "--num_processes 4 --mixed_precision no"
     assert launched("zero2", num_gpus=4, num_processes=2) == "--num_processes 2 --mixed_precision no"
     assert launched("zero2") == "--num_processes 8 --mixed_precision no"  # as the configuration says
-    assert launched("single_gpu", num_gpus=4) == "--num_processes 1 --mixed_precision no"
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert launched("single_gpu", num_gpus=4) == "--num_processes 1 --mixed_precision no --gpu_ids 0"
     assert launched("zero1", num_gpus=4).endswith(" --gradient_accumulation_steps 4")
     assert launched("zero1", "--gradient_accumulation_steps", "2").endswith(" --gradient_accumulation_steps 2")
     assert launched("own", num_gpus=4) == ""

@@ -4,6 +4,7 @@ A launcher defines the command that starts a recipe. `trl-grpo-plus run` shows t
 [`trl_grpo_plus.launch.launcher_main`], so that Ctrl-C reaches the run and waits until the run has saved.
 """
 
+import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -105,20 +106,36 @@ def _accelerate(start: Start) -> list[str]:
         # Without these options accelerate guesses their values, each with a warning. Without --multi_gpu it starts
         # one process, on a CPU too.
         where = start.nodes.words or ("--num_machines", "1")
-        arguments = ["launch", *processes, *where, *precision, "--dynamo_backend", "no"]
+        arguments = ["launch", *processes, *where, *precision, "--dynamo_backend", "no", *_one_gpu(start, {})]
         return [*arguments, "--multi_gpu"] if start.spread.processes > 1 else arguments
     arguments = ["launch", "--config_file", config_file(config)]
     of_trl = config in accelerate_configs()
     arguments += processes if of_trl or start.num_processes or start.nodes.count > 1 else []
     arguments += precision if of_trl else []
-    arguments += start.nodes.words
     accumulation, content = "gradient_accumulation_steps", content_of(config)
+    arguments += [*start.nodes.words, *_one_gpu(start, content)]
     deepspeed = content.get("deepspeed_config") or {}
     if accumulation in deepspeed:  # must equal the recipe's value
         arguments += [f"--{accumulation}", str(setting(accumulation, start.recipe, start.options) or 1)]
     if start.nodes.count > 1 and content.get("distributed_type") == "DEEPSPEED":
         arguments += _each_node_by_itself(deepspeed, config)
     return arguments
+
+
+def _one_gpu(start: Start, content: dict[str, Any]) -> list[str]:
+    """Return the option that shows one GPU to a run of one process.
+
+    If it saw more, transformers would use them by DataParallel, which TRL refuses once it has loaded the model.
+    """
+    alone = start.spread.processes == 1 and start.spread.sharding == "none"
+    if (
+        not alone
+        or start.num_gpus < 2
+        or on_cpu(start.recipe, start.options)
+        or content.get("gpu_ids") not in (None, "all")
+    ):
+        return []
+    return ["--gpu_ids", os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]]
 
 
 def _each_node_by_itself(deepspeed: dict[str, Any], config: str) -> list[str]:
