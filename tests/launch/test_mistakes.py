@@ -16,12 +16,13 @@ from invalid_recipes import BELIEF, MISTAKES, Mistake, make_place
 
 from trl_grpo_plus import GRPOPlusConfig
 from trl_grpo_plus.cli.main import main
-from trl_grpo_plus.launch import option_checks, preflight
+from trl_grpo_plus.launch import accelerate as launch
+from trl_grpo_plus.launch import option_checks, preflight, recipe
 from trl_grpo_plus.launch.accelerate import RUN_AS
 from trl_grpo_plus.launch.command_line import parse
 from trl_grpo_plus.launch.option_checks import bad_together
 from trl_grpo_plus.recipes import grpo
-from trl_grpo_plus.utils.tables import FAILED, Row
+from trl_grpo_plus.utils.tables import FAILED, WARNED, Row
 from trl_grpo_plus.utils.validation import ConfigError
 
 
@@ -182,6 +183,25 @@ def test_updates_lost_in_rounding_fail_a_check_and_are_a_warning_to_a_run(here, 
     with pytest.raises(MadeError):
         script()
     assert "warning: dtype='bfloat16' with learning_rate=1e-06: nearly all updates" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("keys", "warned"),
+    [
+        ({"dtype": "bfloat16", "use_peft": True, "use_vllm": True}, True),
+        ({"dtype": "float32", "use_peft": True, "use_vllm": True}, False),
+        ({"dtype": "bfloat16", "use_peft": True}, False),
+        ({"dtype": "bfloat16", "use_vllm": True, "learning_rate": 1e-4}, False),
+    ],
+)
+def test_an_adapter_whose_base_drifts_is_warned_of(here, place, keys, warned):
+    """TRL merges it into the weights to send them to vLLM, and takes it out again: 16 bits round each time."""
+    Mistake("none", (), keys).write(place)
+    rows = preflight.dtype(recipe.read("my_run.yaml", (), launch.distribution(None, 1, 0)))
+    assert [row.status for row in rows] == [WARNED] * warned
+    assert all(
+        "dtype='bfloat16' with use_peft and use_vllm: each time TRL sends the weights" in row.text for row in rows
+    )
 
 
 BAD_TOGETHER = [

@@ -159,6 +159,18 @@ def lost_in_rounding(training_args: Any, model_args: Any, sharded: bool) -> str 
     )
 
 
+def base_drifts(training_args: Any, model_args: Any) -> str | None:
+    """Return a warning if the weights under an adapter drift; `None` otherwise."""
+    dtype = (training_args.model_init_kwargs or {}).get("dtype", model_args.dtype)
+    if not (model_args.use_peft and training_args.use_vllm) or dtype not in ("bfloat16", "float16"):
+        return None
+    return (
+        f"dtype={dtype!r} with use_peft and use_vllm: each time TRL sends the weights to vLLM, it merges the adapter "
+        "into them and takes it out again, and 16-bit weights are rounded. They drift, and the saved adapter belongs "
+        "to weights that nobody has saved. Set dtype: float32, if it fits."
+    )
+
+
 def evaluates(args: Any) -> bool:
     """Return `True` if the run ever evaluates. Call this before a resumed run turns `eval_on_start` off."""
     return args.eval_strategy != "no" or args.do_eval or args.eval_on_start

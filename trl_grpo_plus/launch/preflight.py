@@ -22,7 +22,7 @@ from ..utils import optional_packages
 from ..utils.files import beside, looks_local, not_writable
 from ..utils.tables import FAILED, OK, UNSEEN, WARNED, Row, refused
 from ..utils.validation import ConfigError, did_you_mean
-from .option_checks import bad_together, lost_in_rounding, missing_packages, wrong_options
+from .option_checks import bad_together, base_drifts, lost_in_rounding, missing_packages, wrong_options
 from .recipe import Recipe
 from .reward_inputs import check_data_name, load_callables, read_rewards, reward_name
 
@@ -83,11 +83,12 @@ def machine(recipe: Recipe) -> list[Row]:
 
 
 def dtype(recipe: Recipe) -> list[Row]:
-    """Check that the weights have the precision that their updates need. A launched run gets only a warning."""
+    """Check that the weights have the precision that updates and adapters need. A launched run gets only a warning."""
     sharded = recipe.spread.sharding not in ("none", "ddp")
     lost = lost_in_rounding(recipe.training, recipe.model, sharded) if recipe.stands else None
     status = WARNED if recipe.launching else UNSEEN if recipe.spread.guessed else FAILED
-    return [Row("dtype", status, lost)] if lost else []
+    drift = base_drifts(recipe.training, recipe.model) if recipe.stands else None
+    return [Row("dtype", status, lost)] if lost else [Row("dtype", WARNED, drift)] if drift else []
 
 
 def output(recipe: Recipe) -> list[Row]:
