@@ -1,22 +1,24 @@
-"""The ledger of communication: collectives of one generation batch, and their bytes, ours beside TRL's.
+"""Count the collectives of one generation batch and their bytes, with our trainer and with TRL's.
 
     python benchmarks/collectives.py [--processes 2 8] [--rows 8] [--seconds 5] [--output results.json]
 
-Each mode of tests/helpers/collectives.py trains the tiny model of the tests for two steps, on gloo processes of this
-machine; the second step is counted. A rank has `--rows` attempts, in groups of four, of six tokens. Half of the groups
-are dead, so that rows change rank under drop and resample, which samples one further round. A tensor gather is an
-all_gather; an object gather sends a pickle, in two messages (its size, then its bytes). "sent" are the bytes that a
-rank hands in, "got" those that it gets from all others: of rank 0, and the most that any other rank gets. What
-DistributedDataParallel does by itself (gradients, buffers) runs in C++ and is in no column.
+It prints a table for each number of processes. Each mode of tests/helpers/collectives.py trains the tiny model of the
+tests for two steps, on gloo processes of this machine; the second step is counted. A rank has `--rows` attempts of six
+tokens, in groups of four. Half of the groups are dead, so that rows change rank with drop and with resample, which
+samples one further round. A tensor gather is an all_gather. An object gather sends a pickle, in two messages (its
+size, then its bytes). "sent" is the number of bytes that a rank hands in, "got" the number that it gets from all
+others: of rank 0, and the largest of any other rank. The table leaves out what DistributedDataParallel does by itself
+(gradients, buffers), because that runs in C++.
 
-With `--seconds ROUNDS` it also clocks some modes. In each round all of them train for ten steps, in a random order,
-and the first two steps warm up. The table has the median step over the rounds, by the clock and in seconds of the
-processors of all ranks, and its ratio to TRL's step in the same round, with the least and the most of the rounds. TRL
-runs twice: what the second is off by is noise. After each training all ranks must have equal weights. The model is so
-small that the ratio is near the worst case: what an option takes does not grow with the model.
+With `--seconds ROUNDS` it also measures the time of some modes. In each round all of them train for ten steps, in a
+random order; the first two steps are warm-up. The table has the median step over the rounds, in wall-clock seconds and
+in processor seconds of all ranks, and its ratio to TRL's step in the same round, with the lowest and the highest ratio
+of the rounds. TRL runs twice: the difference between its two runs is noise. After each training all ranks must have
+equal weights. The ratio is near the worst case, because the model is tiny and the cost of an option does not grow with
+the model.
 
-With `--slow MILLISECONDS` the last process sleeps so long at the start of each clocked step, as a process whose
-attempts are longer. "x TRL" then says whether an option makes the others wait for it more often than TRL does.
+With `--slow MILLISECONDS` the last process sleeps at the start of each measured step, like a process with longer
+attempts. "x TRL" then shows whether an option makes the other processes wait for it more often than TRL does.
 """
 
 import argparse
@@ -54,8 +56,8 @@ STEPS, WARM = 10, 2
 
 
 def work(out: Path, rows: int, rounds: int, slow: float) -> None:
-    """On one of the processes: count each mode, and clock some."""
-    sys.path.insert(0, str(HELPERS))  # before this folder, which has a file of the helper's name
+    """Count each mode, and measure the time of some, on one of the processes."""
+    sys.path.insert(0, str(HELPERS))  # before this folder, which has a file of the same name as the helper
     ledger = importlib.import_module("collectives")
     from accelerate import PartialState
 
@@ -70,8 +72,10 @@ def work(out: Path, rows: int, rounds: int, slow: float) -> None:
 
 
 def clocked(ledger: Any, out: Path, mode: str, rows: int, slow: float) -> tuple[float, float]:
-    """Seconds a step of a training without its first steps: the median by the clock, and the mean of this processor's.
-    Asserts that all ranks have equal weights after it."""
+    """Return seconds per step, without the first steps: the wall-clock median, and the mean of processor seconds.
+
+    Assert that all ranks have equal weights afterwards.
+    """
     tiny_models = importlib.import_module("tiny_models")
     from accelerate import PartialState
     from accelerate.utils import gather_object
@@ -102,7 +106,7 @@ def clocked(ledger: Any, out: Path, mode: str, rows: int, slow: float) -> tuple[
 
 
 def launch(out: Path, processes: int, *arguments: str) -> None:
-    """Run this file as so many processes that find each other."""
+    """Run this file in several processes that find each other."""
     warm_processes = importlib.import_module("warm_processes")
     command = [sys.executable, os.path.abspath(__file__), "--worker", str(out), *arguments]
     done = warm_processes.run_ranks(command, processes, env=dict(os.environ), timeout=3600)
@@ -111,7 +115,7 @@ def launch(out: Path, processes: int, *arguments: str) -> None:
 
 
 def prepare() -> None:
-    """Set what libraries read at import, in this process and its children, and find the tests' helpers."""
+    """Set the environment variables that libraries read at import, and put the tests' helpers on the path."""
     if not ENVIRONMENT.items() <= os.environ.items():
         os.environ.update(ENVIRONMENT)
         os.execv(sys.executable, [sys.executable, *sys.argv])
@@ -123,7 +127,7 @@ def kinds(of_owner: dict[str, Any]) -> str:
 
 
 def report(processes: int, rows: int, ranks: list[dict[str, Any]]) -> dict[str, Any]:
-    """Print the table of one number of processes, and return its figures."""
+    """Print the table for one number of processes, and return its figures."""
     print(f"\n{processes} processes, {rows} attempts a process")
     print("T tensor gathers, O object gathers, B broadcasts, S sums")
     print(f"{'':42}{'ours':>12}{'sent':>8}{'got, 0':>9}{'others':>8}{'TRL':>13}{'sent':>7}{'got':>7}")
@@ -145,7 +149,7 @@ def report(processes: int, rows: int, ranks: list[dict[str, Any]]) -> dict[str, 
 
 
 def report_seconds(ranks: list[dict[str, list[tuple[float, float]]]]) -> dict[str, Any]:
-    """Print the table of seconds: by the clock of rank 0, for which the others wait, and of all ranks' processors."""
+    """Print the table of seconds: wall-clock seconds of rank 0, and processor seconds of all ranks."""
     print(f"{'':48}{'clock':>11}{'x TRL':>7} (least, most){'processors':>14}{'x TRL':>7} (least, most)")
     figures: dict[str, Any] = {}
     rounds = range(len(ranks[0]["TRL"]))

@@ -1,23 +1,24 @@
-"""Tasks to measure on, made from scratch: a family has data, a warm model, a reward and held-out problems.
+"""Tasks for the benchmarks, made from scratch. A family has data, a warm model, a reward and held-out problems.
 
     python benchmarks/families.py [--families sums word_problems digits] [--conditions hard] [--seed 1]
 
-prints, for each family and condition, how many problems of each level there are, how often the warm model solves them,
-and the share of groups of eight that are dead. What is made lies in outputs/families, and is made once a seed.
+It prints, for each family and condition, the number of problems of each level, how often the warm model solves them,
+and the share of dead groups among groups of eight. Data and models are made once per seed, into outputs/families.
 
-- `sums`: sums with a carry, which the warm-up forgets six times in ten, among sums that are always right and products
-  that never are (recipes/arithmetic.py).
-- `word_problems`: chains of one to six steps, reasoned through (recipes/word_problems.py).
-- `smollm2`: sums and products for SmolLM2-135M-Instruct with LoRA, a real language model of which all else is small
-  (recipes/mental_arithmetic.py). `make real-model` gets the model.
+- `sums`: sums with a carry, which the warm model forgets six times in ten, among sums that it always solves and
+  products that it never solves (recipes/arithmetic.py).
+- `word_problems`: problems of one to six steps, worked out step by step (recipes/word_problems.py).
+- `smollm2`: sums and products for SmolLM2-135M-Instruct with LoRA: a real language model on a small task
+  (recipes/mental_arithmetic.py). `make real-model` downloads the model.
 - `smollm2_passes`: the same with 96 problems, which a run visits four times on average.
 - `chains`: sums of up to eight terms, worked out line by line by the same model after a warm-up of some minutes
   (recipes/chain_sums.py).
-- `digits`: sums of three digits, rewarded by the share of right digits. The warm-up forgets a carry to the tens six
-  times in ten and one to the hundreds always, so that groups are flat at two thirds as well as at 1.
+- `digits`: sums of three digits, rewarded by the share of right digits. The warm model forgets a carry to the tens six
+  times in ten and a carry to the hundreds always, so that there are groups with equal rewards of 2/3 as well as of 1.
 
-Conditions: `easy` (few dead groups), `hard` (four of five or more are dead), `below_one_epoch` (more problems than a
-run's rollouts reach twice), `noisy` (the hard mix; the reward of one row in ten is a coin, whatever is answered).
+Conditions: `easy` (few dead groups), `hard` (at least four groups of five are dead), `below_one_epoch` (so many
+problems that a run samples none twice), `noisy` (the problems of `hard`; the reward of one row in ten is random,
+whatever the answer is).
 """
 
 import argparse
@@ -41,7 +42,7 @@ from trl_grpo_plus.registry import get_reward
 
 CACHE = Path("outputs/families")
 CONDITIONS = ("easy", "hard", "below_one_epoch", "noisy")
-NOISY = 0.1  # of the rows, under that condition
+NOISY = 0.1  # share of the rows with a random reward under the condition `noisy`
 Reward = Callable[..., list[float | None]]
 
 
@@ -49,13 +50,18 @@ Reward = Callable[..., list[float | None]]
 class Family:
     """A task under one condition and seed.
 
-    `train` and the `held_out` splits have the columns `prompt`, `answer`, `gold` (a right completion) and `key` (the
-    level, as text), and more where the reward asks for them. `goals` are the splits whose mean accuracy counts,
-    `reward` a registered name or a function, `solves` what gives 1 to a completion that is wholly right. `rollouts`
-    and `rollouts_a_step` are those of a whole run, `learning_rate` is what rates are multiples of, `attempts` are
-    those on each held-out problem at the end. A run at a constant rate is looked at `looks` times, each time with
-    `look_completions`. With `stop_at_target` it ends once its last target is reached. Where there is `lora`, an
-    adapter of so many ranks is trained, on weights in bfloat16. A step is taken in so many `micro_batches`.
+    - `train`, `held_out`: datasets with the columns `prompt`, `answer`, `gold` (a right completion), `key` (the level,
+      as text), and further columns that the reward needs
+    - `goals`: the held-out splits whose mean accuracy counts
+    - `reward`: a registered name or a function
+    - `solves`: a reward that is 1 for a completion that is wholly right
+    - `rollouts`, `rollouts_a_step`: the rollouts of a whole run and of a step
+    - `learning_rate`: the rate 1; the rates of runs are multiples of it
+    - `attempts`: attempts on each held-out problem at the end
+    - `looks`, `look_completions`: the number of evaluations during a run at a constant rate, and completions in each
+    - `stop_at_target`: whether such a run ends when it reaches its last target
+    - `lora`: the rank of the adapter that is trained on weights in bfloat16; without it all weights are trained
+    - `micro_batches`: the number of gradient accumulation steps
     """
 
     name: str
@@ -79,22 +85,22 @@ class Family:
     micro_batches: int = 1
 
     def model(self) -> PreTrainedModel:
-        """The warm model, anew."""
+        """Load the warm model."""
         return AutoModelForCausalLM.from_pretrained(self.warm, dtype=torch.bfloat16 if self.lora else torch.float32)
 
     def adapter(self) -> LoraConfig | None:
-        """What is trained, where it is not all of the model."""
+        """Return the configuration of the adapter, `None` if all weights are trained."""
         if self.lora is None:
             return None
         return LoraConfig(r=self.lora, lora_alpha=2 * self.lora, target_modules="all-linear", task_type="CAUSAL_LM")
 
     def tokenizer(self) -> PreTrainedTokenizerFast:
-        """The warm model's, padding on the left."""
+        """Load the warm model's tokenizer, with padding on the left."""
         return AutoTokenizer.from_pretrained(self.warm, padding_side="left")
 
 
 def share_of_digits(completions: list[str], answer: list[str], **_: Any) -> list[float | None]:
-    """The share of an answer's digits that stand at their place; 0 for a completion of another length."""
+    """Return the share of digits that are right; 0 for a completion of another length than the answer."""
     return [
         sum(a == b for a, b in zip(text, gold, strict=True)) / len(gold) if len(text) == len(gold) else 0.0
         for text, gold in zip(completions, answer, strict=True)
@@ -108,11 +114,11 @@ SUMS_MIX = {
     "hard": (2, {"easy": 1536, "edge": 384, "hard": 1024}),
     "below_one_epoch": (3, {"easy": 10_000, "edge": 3_000, "hard": 7_000}),
 }
-SUMS_WARM = {2: None, 3: 3000}  # steps; None: the recipe's
+SUMS_WARM = {2: None, 3: 3000}  # digits -> steps of the warm-up; None: as in the recipe
 
 
 def sums(condition: str, seed: int) -> Family:
-    """Sums with a carry."""
+    """Make the family `sums`."""
     digits, mix = SUMS_MIX[condition]
     data, warm = _made(
         f"sums-{digits}-{'-'.join(map(str, mix.values()))}",
@@ -142,7 +148,7 @@ WORDS_MIX = {
 
 
 def words(condition: str, seed: int) -> Family:
-    """Word problems; one warm model a seed for all conditions."""
+    """Make the family `word_problems`. All conditions share one warm model per seed."""
     whole = WORDS_MIX["below_one_epoch"]
     data, warm = _made(
         "word_problems",
@@ -172,9 +178,9 @@ DIGITS_WARM = arithmetic.WarmUp(steps=4000, batch=64, rate=3e-3)
 
 
 def digits(condition: str, seed: int) -> Family:
-    """Sums of three digits, rewarded digit by digit; `edge` has a carry to the tens, `hard` one to the hundreds.
+    """Make the family `digits`: `edge` has a carry to the tens, `hard` one to the hundreds.
 
-    One warm model a seed for all conditions.
+    All conditions share one warm model per seed.
     """
     data, warm = _made("digits", seed, lambda args: _make_digits(args, DIGITS_MIX["below_one_epoch"]))
     train, held_out = _columns(data, gold="answer", key="difficulty")
@@ -219,7 +225,7 @@ def _make_digits(args: Any, mix: Mapping[str, int]) -> DatasetDict:
 
 
 def _kind(a: int, b: int) -> str | None:
-    """By the carry that there is; no problem has two, or a sum of four digits."""
+    """Return the level of a sum by its carry, `None` for sums that are left out: two carries, or four digits."""
     ones, tens, whole = a % 10 + b % 10 > 9, a % 100 + b % 100 > 99, a + b > 999
     if whole or (ones and tens):
         return None
@@ -235,9 +241,9 @@ FEW_PROBLEMS = {"sums_1": 12, "sums_2": 24, "sums_3": 24, "products_1x1": 12, "p
 
 
 def smollm2(condition: str, seed: int, name: str = "smollm2", mix: Mapping[str, int] | None = None) -> Family:
-    """Mental arithmetic, whatever the condition, by default the recipe's mix.
+    """Make the family `smollm2`: mental arithmetic, with the recipe's mix by default.
 
-    Prompts are texts: the chat template is applied.
+    All conditions are the same. Prompts are texts, with the chat template applied.
     """
     _need_smollm2()
     made = mental_arithmetic.prepare(None, types.SimpleNamespace(seed=seed), None, train_mix=mix)
@@ -253,13 +259,13 @@ def smollm2(condition: str, seed: int, name: str = "smollm2", mix: Mapping[str, 
         attempts=8,
         looks=12,
         look_completions=320,
-        stop_at_target=True,  # a look takes as long as two steps
+        stop_at_target=True,  # an evaluation takes as long as two steps
         lora=32,
     )
 
 
 def chains(condition: str, seed: int) -> Family:
-    """Sums of many terms, worked out line by line. One warm model and one set of problems for all seeds."""
+    """Make the family `chains`. All seeds share one warm model and one set of problems."""
     _need_smollm2()
 
     def make(args: Any) -> DatasetDict:
@@ -278,7 +284,7 @@ def chains(condition: str, seed: int) -> Family:
         rollouts_a_step=64,
         attempts=8,
         lora=32,
-        micro_batches=4,  # in one, stock TRL would need about 20 GiB (estimated)
+        micro_batches=4,  # with one, stock TRL would need about 20 GiB (estimated)
     )
 
 
@@ -288,7 +294,7 @@ def _need_smollm2() -> None:
 
 
 def _as_texts(made: DatasetDict, key: str, gold: str) -> dict[str, Dataset]:
-    """Prompts of messages as the texts that the model reads."""
+    """Return the datasets with prompts as the texts that the model reads, instead of messages."""
     tokenizer = AutoTokenizer.from_pretrained(SMOLLM2)
 
     def converted(row: dict[str, Any]) -> dict[str, Any]:
@@ -298,11 +304,11 @@ def _as_texts(made: DatasetDict, key: str, gold: str) -> dict[str, Dataset]:
     return {name: rows.map(converted, remove_columns=key) for name, rows in made.items()}
 
 
-# --- What they share ------------------------------------------------------------------------------------------------
+# --- Shared by the families -----------------------------------------------------------------------------------------
 
 
 def _also_noisy(make: Callable[[str, int], Family]) -> Callable[[str, int], Family]:
-    """The family under the condition `noisy` too: the hard one, with a coin in place of the reward of some rows."""
+    """Add the condition `noisy` to a family: the condition `hard`, with random rewards for some rows."""
 
     def family(condition: str, seed: int) -> Family:
         if condition != "noisy":
@@ -333,7 +339,7 @@ FAMILIES: dict[str, Callable[[str, int], Family]] = {
 
 
 def _made(name: str, seed: int, make: Callable[[Any], DatasetDict]) -> tuple[DatasetDict, Path]:
-    """Data and warm model, from the cache or into it."""
+    """Return data and the path of the warm model, from the cache; make them first if they are not there."""
     folder = CACHE / f"{name}-{seed}"
     if not (folder / "data").is_dir():
         args = types.SimpleNamespace(seed=seed, output_dir=str(folder), process_index=0, resume_from_checkpoint=None)
@@ -345,7 +351,7 @@ def _made(name: str, seed: int, make: Callable[[Any], DatasetDict]) -> tuple[Dat
 
 
 def _mixed(train: Dataset, mix: Mapping[Any, int]) -> Dataset:
-    """So many rows of each level, in the order that they are in."""
+    """Return the first rows of each level, as many as `mix` says, in their order."""
     left = {str(level): count for level, count in mix.items()}
     rows = []
     for row, key in enumerate(train["key"]):
@@ -378,10 +384,10 @@ def sample(
     max_completion_length: int,
     seed: int = 12345,
 ) -> tuple[list[str], float]:
-    """Completions at temperature 1, `times` for each prompt in turn, and their entropy in nats a token.
+    """Return `times` completions at temperature 1 for each prompt in turn, and their entropy in nats per token.
 
-    Random numbers of its own: the run's stay where they are. Shorter prompts go first, in batches of 512, fewer where
-    the vocabulary is large.
+    The state of the run's random numbers is restored. Shorter prompts are sampled first, in batches of 512, or fewer
+    if the vocabulary is large.
     """
     at_once = max(1, min(512, 2**22 // model.config.vocab_size))
     training, state = model.training, torch.get_rng_state()
@@ -420,20 +426,20 @@ def sample(
 
 
 def solved(family: Family, rows: Dataset, texts: list[str]) -> torch.Tensor:
-    """Whether each completion is wholly right, (rows, attempts)."""
+    """Return whether each completion is wholly right, as a tensor `(rows, attempts)`."""
     times = len(texts) // len(rows)
     scores = family.solves(completions=texts, **columns_of(rows, times))
     return torch.tensor([float(score == 1.0) for score in scores]).view(len(rows), times)
 
 
 def columns_of(rows: Dataset, times: int) -> dict[str, list[Any]]:
-    """What rewards read of the rows, each so many times in turn."""
+    """Return the columns that rewards read, each value `times` times in turn."""
     read = [name for name in ("answer", "pattern") if name in rows.column_names]
     return {name: [value for value in rows[name] for _ in range(times)] for name in read}
 
 
 def describe(family: Family, problems: int = 256) -> dict[str, Any]:
-    """Problems, pass rate and dead groups of eight by level, on training problems; the last also over all."""
+    """Return problems, pass rate and share of dead groups of eight by level, and that share over all levels."""
     model, tokenizer = family.model(), family.tokenizer()
     reward = get_reward(family.reward) if isinstance(family.reward, str) else family.reward
     levels: dict[str, Any] = {}
@@ -451,7 +457,7 @@ def describe(family: Family, problems: int = 256) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print what the families are like."""
+    """Print [`describe`] of each family and condition."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES))
     parser.add_argument("--conditions", nargs="+", choices=CONDITIONS, default=list(CONDITIONS))

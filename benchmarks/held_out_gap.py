@@ -1,11 +1,11 @@
-"""How late the alarm `held_out_gap` comes, and how often it is wrong, in simulated runs (docs/alarms.md).
+"""Measure how late the alarm `held_out_gap` comes, and how often it is false, in simulated runs (docs/alarms.md).
 
     python benchmarks/held_out_gap.py > benchmarks/results/held_out_gap.md     # half a minute on one core
 
-A run has 400 batches, an evaluation every 20, and a training reward that rises from 0.3 to 0.7 in a line. The standard
-deviations in `NOISE`, of a batch and of an evaluation, are about those of 0/1 rewards on prompts of mixed difficulty:
-of 8 prompts x 8 attempts and of 100 prompts, and half of these for four times as many. The rule is the package's own,
-with its defaults.
+It prints a table in Markdown. A run has 400 batches, an evaluation every 20 batches, and a training reward that
+rises linearly from 0.3 to 0.7. `NOISE` has the standard deviations of a batch and of an evaluation. They are about
+those of 0/1 rewards on prompts of mixed difficulty, with 8 prompts x 8 attempts in a batch and 100 prompts in an
+evaluation, and half of these, for four times as many prompts. The rule is the package's own, with its defaults.
 """
 
 import argparse
@@ -24,12 +24,12 @@ Curve = Callable[[float], float]
 
 
 def rises(share: float = 1.0) -> Curve:
-    """Return a reward that rises by `share` of what the training reward does."""
+    """Return a reward that rises by `share` of the rise of the training reward."""
     return lambda step: 0.3 + share * 0.4 * step / STEPS
 
 
 def turns(at: int, slope: float = 0.0) -> Curve:
-    """Return a reward that rises as the training reward does up to evaluation `at`, then by `slope` an evaluation."""
+    """Return a reward that rises like the training reward up to evaluation `at`, then by `slope` per evaluation."""
     last, rising = at * EVERY, rises()
     return lambda step: rising(min(step, last)) + slope * max(0, step - last) / EVERY
 
@@ -41,7 +41,7 @@ LATE: dict[str, tuple[Curve, int]] = {
     "falls by 0.01 an evaluation after the 6th": (turns(6, -0.01), 6),
     "falls by 0.02 an evaluation after the 10th": (turns(10, -0.02), 10),
 }
-# Training reward and held-out reward of runs in which the alarm would be false, or nearly.
+# Training reward and held-out reward of runs in which an alarm would be false, or nearly so.
 FALSE: dict[str, tuple[Curve, Curve]] = {
     "both flat": (lambda step: 0.4, lambda step: 0.4),
     "both rise alike": (rises(), rises()),
@@ -51,7 +51,7 @@ FALSE: dict[str, tuple[Curve, Curve]] = {
 
 
 def parted(rng: random.Random, train: Curve, held_out: Curve, noise: float, scatter: float) -> int | None:
-    """Return the number of the evaluation at which the alarm comes, `None` if it does not."""
+    """Return the number of the evaluation at which the alarm comes, `None` if it never comes."""
     limits, evaluations = Thresholds(), Evaluations()
     totals = [train(step) + rng.gauss(0, noise) for step in range(STEPS + SMOOTHED)]
     for number, step in enumerate(range(EVERY, STEPS + 1, EVERY), 1):
@@ -65,7 +65,7 @@ def parted(rng: random.Random, train: Curve, held_out: Curve, noise: float, scat
 
 
 def simulated(runs: int, train: Curve, held_out: Curve, noise: tuple[float, float]) -> list[int]:
-    """Return the evaluations at which the alarm came, of the runs in which it did."""
+    """Return, for the runs with an alarm, the evaluation at which it came."""
     rng = random.Random(0)
     return [number for _ in range(runs) if (number := parted(rng, train, held_out, *noise)) is not None]
 

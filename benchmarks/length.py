@@ -1,17 +1,18 @@
-r"""What length costs on a task that is reasoned through: sums of many terms, worked out line by line, on a real model.
+r"""Measure what length costs a real model on a task that it works out line by line: sums of many terms.
 
     make real-model
     python benchmarks/length.py --arms key-2 belief-2          # 12 steps each: half an hour on one core
     python benchmarks/length.py --report
 
-Three measures over a run of the family `chains` (benchmarks/families.py), a line of JSON a step:
+It runs the family `chains` (benchmarks/families.py), writes a line of JSON per step, and prints two tables of three
+measures:
 
-- behind: the share of generated tokens that come after the answer, `#### 20`. What a stop there would save.
-- length: tokens of an attempt, and terms of the problem, as sampled. `key-2` chooses its prompts, `belief-2` takes
-  them as they come.
-- kept: of attempts that were sampled so many steps ago, the share of tokens that a speculative test keeps. Token t is
-  kept where u <= pi_now / pi_then for it and for all before it, u uniform: the expected share is the mean over tokens
-  of the product of min(1, pi_now / pi_then) up to t. One forward without gradient for each age.
+- behind: the share of generated tokens that come after the answer, `#### 20`. A stop string would save them.
+- length: tokens per attempt, and terms of the sampled problems. `key-2` chooses its prompts, `belief-2` samples them
+  in shuffled order.
+- kept: the share of tokens of earlier attempts, 1 to 8 steps old, that a speculative test would keep. It keeps token t
+  if u <= pi_now / pi_then for this token and for all tokens before it, with u uniform. The expected share is the mean
+  over tokens of the product of min(1, pi_now / pi_then) up to t. Each age needs one forward pass without gradient.
 """
 
 import argparse
@@ -36,13 +37,13 @@ from trl_grpo_plus.registry import get_reward
 
 RESULTS = Path("benchmarks/results/length-cpu.jsonl")
 AGES = (1, 2, 4, 8)
-ROWS = 16  # of a step, that are looked at again
+ROWS = 16  # attempts of a step that are kept for later steps
 MARKER = re.compile(r"#### -?[0-9]+")
 Attempts = list[tuple[list[int], list[int], torch.Tensor]]  # prompt, completion, log-probs (T,) when it was sampled
 
 
 class Watched(MeasuredPlus):
-    """Ours, and a line for each batch that it samples."""
+    """Our trainer, which also makes a line for each batch that it samples."""
 
     lines: list[dict[str, Any]]
     earlier: list[Attempts]
@@ -87,7 +88,7 @@ def _by(groups: list[int], values: list[int]) -> dict[int, float]:
 
 @torch.no_grad()
 def logps(model: Any, prompt: list[int], completion: list[int]) -> torch.Tensor:
-    """Log-probabilities of a completion's tokens, `(T,)`."""
+    """Return the log-probabilities of a completion's tokens, `(T,)`."""
     ids = torch.tensor([prompt + completion])
     logits = model(input_ids=ids, logits_to_keep=len(completion) + 1).logits[0, :-1].float()
     return logits.log_softmax(-1).gather(1, ids[0, len(prompt) :, None])[:, 0]
@@ -103,7 +104,7 @@ def _kept(model: Any, attempts: Attempts) -> float:
 
 
 def run(arm: str, seed: int) -> list[dict[str, Any]]:
-    """The lines of one run."""
+    """Train one run and return its lines."""
     transformers.set_seed(seed)
     family = FAMILIES["chains"]("hard", seed)
     spec = Spec("chains", "hard", arm, seed, 1.0, "1")
@@ -127,7 +128,7 @@ def run(arm: str, seed: int) -> list[dict[str, Any]]:
 
 
 def report(lines: list[dict[str, Any]]) -> str:
-    """Two tables."""
+    """Return two tables in Markdown."""
     arms = list(dict.fromkeys(line["arm"] for line in lines))
     third = max(line["step"] for line in lines) // 3 + 1
     head = ["arm", "steps", "tokens an attempt", "terms", "behind the answer", "cut off"]
@@ -159,7 +160,7 @@ def report(lines: list[dict[str, Any]]) -> str:
 
 
 def main() -> int:
-    """Run what has no lines yet, or report."""
+    """Run what has no lines yet, then report; with `--report` only report."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--arms", nargs="+", choices=[arm for arm in ARMS if not ARMS[arm].trl], default=["key-2"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])

@@ -1,18 +1,19 @@
-r"""What hundreds of large batches cost and leave behind: all of a step but the model, 256 groups of 16 times 4 kB.
+r"""Measure what large batches cost, and what hundreds of them leave behind: a step without the model.
 
     python benchmarks/load.py [--steps 500] [--math-in 16] [--output results.json]
-    python benchmarks/load.py --steps 4 --math-in 1         # every row is one of mathematics
-    python benchmarks/load.py --groups 64 --trim            # memory without what the C allocator keeps of what is free
+    python benchmarks/load.py --steps 4 --math-in 1         # every row is a mathematics problem
+    python benchmarks/load.py --groups 64 --trim            # memory without what the C allocator holds back
 
-The product's own objects do what they do in training: prompts chosen by what is believed of them, rewards in this
-process and in workers, verdicts, one round of resampling, the plan, advantages beside beliefs, traces, alarms, and
-what is remembered. Completions are slices of made-up words; there is no model and no TRL, so nothing waits for a
-device, and the thread that keeps traces has no training to hide behind.
+A batch has 256 groups of 16 attempts of 4 kB. The package's own objects do what they do in training: they choose
+prompts by belief, compute rewards in this process and in workers, judge groups, resample one round, plan the batch,
+compute advantages with beliefs as the baseline, write traces, check alarms, and update the beliefs. Completions are
+slices of made-up words. There is neither a model nor TRL: nothing waits for a device, and the thread that writes
+traces cannot overlap with training.
 
-The table says how long the training thread is held up by each part (median of the steps), and how much processor time
-goes to it, to the threads beside it and to the workers. Memory is that of this process, as the kernel counts it.
-One row in `--math-in` is of mathematics, whose `math_answer` costs more than all else together. What was written is
-removed two steps later. Ctrl-C ends it with what was measured.
+It prints how long each part holds up the training thread (median over the steps), and the processor time of that
+thread, of the other threads and of the workers. Memory is the resident size of this process. One row in `--math-in` is
+a mathematics problem, whose `math_answer` costs more than everything else together. The traces of a step are removed
+two steps later. Ctrl-C ends the run and prints what was measured.
 """
 
 import argparse
@@ -62,7 +63,7 @@ GROUPS, SIZE, LENGTH = 256, 16, 4000  # groups, attempts in each, characters in 
 ROWS = 20_000
 EOS = 1
 REWARDS: list[dict[str, Any]] = [
-    {"name": "exact_answer", "timeout": 5.0},  # through the workers
+    {"name": "exact_answer", "timeout": 5.0},  # the time limit makes it run in the workers
     {"name": "math_answer", "args": {"column": "math"}},
     {"name": "think_format", "weight": 0.1},
     {"name": "overlong", "args": {"max_length": 4096, "cache": 512}},
@@ -70,12 +71,12 @@ REWARDS: list[dict[str, Any]] = [
 
 
 class Load:
-    """A run of so many groups a step, without a model.
+    """A run without a model.
 
     Args:
-        folder (`Path`): where its traces go.
-        groups, size, length (`int`): groups a step, attempts in each, characters in each.
-        math_in (`int`): one row in this many is of mathematics.
+        folder (`Path`): folder of the traces.
+        groups, size, length (`int`): groups in a step, attempts in a group, characters in an attempt.
+        math_in (`int`): one row in this many is a mathematics problem.
         rewards (`Sequence[dict]`): entries of `reward_funcs`.
     """
 
@@ -88,9 +89,9 @@ class Load:
         math_in: int = 16,
         rewards: Sequence[dict[str, Any]] = REWARDS,
     ):
-        # Arrays, which hold no objects: these are counted to see what stays.
+        # Arrays hold no Python objects. The benchmark counts objects, to see whether some are never freed.
         self.seconds: dict[str, array[float]] = {}
-        self.attempts, self.bytes = array("l"), array("l")  # sampled in each step; of its traces
+        self.attempts, self.bytes = array("l"), array("l")  # attempts of each step, bytes of its traces
         self._step, self._size, self._folder = 0, size, folder
         rows = max(ROWS if groups == GROUPS else 0, 8 * groups)
         data = Dataset.from_dict(
@@ -131,7 +132,7 @@ class Load:
         self._length, self._count = length, groups * size
 
     def step(self) -> None:
-        """One batch, from its prompts to what is remembered of it."""
+        """Process one batch, from the choice of prompts to the update of beliefs."""
         self._rng = random.Random(self._step)
         self._batch = batch = Batch(self._size, [{} for _ in range(self._count)], [None] * self._count)
         with self._clocked("prompts are chosen"):
@@ -162,14 +163,14 @@ class Load:
         self._step += 1
 
     def close(self) -> None:
-        """The run ends."""
+        """End the run and remove its traces."""
         self._recorder.end()
         for step in range(max(self._step - 2, 0), self._step):
             self._tidy(step)
         shared().close()
 
     def workers(self) -> list[psutil.Process]:
-        """The processes that score, and what forks them."""
+        """Return the reward workers, and the process that forks them."""
         return psutil.Process().children(recursive=True)
 
     def _read(self, indices: list[int]) -> list[dict[str, Any]]:
@@ -177,7 +178,7 @@ class Load:
         return [{name: value for name, value in row.items() if name in ("prompt", "answer", "math")} for row in rows]
 
     def _sample(self, inputs: list[dict[str, Any]]) -> Round:
-        """In place of the generator, and what the trainer does with what it gave."""
+        """Make up a round of completions in place of the generator, and score and judge it like the trainer."""
         batch, size, prompts = self._batch, self._size, [row["prompt"] for row in inputs]
         with self._clocked("(completions are made up)"):
             texts = [self._completion(row) for row in inputs]
@@ -199,7 +200,7 @@ class Load:
             return Round(attempts, rewards, tuple(judged), self.args.dead, batch.row_indices)
 
     def _completion(self, row: dict[str, Any]) -> str:
-        """Of a prompt that is never solved, solved always or now and then, by its number."""
+        """Return a completion. The answer decides whether its prompt is solved never, sometimes or always."""
         start = self._rng.randrange(200_000)
         often = (0.0, 0.4, 0.6, 1.0)[int(row["answer"]) % 4]
         solved = self._rng.random() < often
@@ -242,9 +243,18 @@ class Load:
 
 
 def measure(folder: Path, steps: int, trim: bool = False, **sizes: Any) -> dict[str, Any] | None:
-    """A run of so many steps, from before it begins until all of it is gone; `sizes` are [`Load`]'s. `None` where
-    Ctrl-C ends it before anything was measured. With `trim` free memory is handed back before it is counted."""
-    shared().close()  # of who scored before in this process
+    """Measure a run, from before it begins until all its objects and processes are gone.
+
+    Args:
+        folder (`Path`): folder of the traces.
+        steps (`int`): number of steps.
+        trim (`bool`): whether the C allocator gives free memory back before memory is measured.
+        sizes: arguments of [`Load`].
+
+    Returns:
+        `dict`: the figures, `None` if Ctrl-C ended the run before anything was measured.
+    """
+    shared().close()  # end the workers of earlier scoring in this process
     process, rss, blocks = psutil.Process(), array("d"), array("l")
     before = _left(process)
     load = Load(folder, **sizes)
@@ -296,7 +306,7 @@ def _left(process: psutil.Process) -> dict[str, int]:
 
 
 def show(figures: dict[str, Any]) -> None:
-    """Print the table."""
+    """Print the tables."""
     print(f"{figures['attempts_a_step']:,.0f} attempts a step, {figures['steps']} steps", end="")
     print(f"{'':18}the training thread is held up, of a step")
     parts = figures["median_s"]
@@ -320,7 +330,7 @@ def main() -> None:
     parser.add_argument("--trim", action="store_true", help="hand free memory back before memory is counted")
     parser.add_argument("--output", type=Path, default=None, help="also write the figures as JSON")
     options = parser.parse_args()
-    os.environ["ACCELERATE_USE_CPU"] = "true"  # here, since tests import this file
+    os.environ["ACCELERATE_USE_CPU"] = "true"  # not at import, because tests import this file
     warnings.filterwarnings("ignore")
     versions = f"Python {platform.python_version()}, torch {torch.__version__}, {os.cpu_count()} cores"
     print(versions)

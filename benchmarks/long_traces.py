@@ -1,27 +1,28 @@
-"""What a long run's traces cost: bytes on disk, the live page, the static pages, `rescore` and `export`.
+"""Measure what the traces of a long run cost: bytes on disk, the live page, static pages, `rescore` and `export`.
 
     python benchmarks/long_traces.py --attempts 100000 500000 5000000 [--compress] [--folder /tmp/long]
         [--skip rescore export] [--keep] [--output results.json]
 
-The package's own writer writes a made-up run: each step has 16 ranks' attempts, 8 groups of 8 on each rank, as rank 0
-writes them. Prompts have about 60 words (20,000 different ones), completions about 200, with a think part and an
-answer. Each attempt has two rewards, an advantage and a belief; prompts become easier over the run. Every program
-then runs in a process of its own, whose peak resident memory the kernel tells.
+The package's own writer writes a made-up run. Each step has the attempts of 16 ranks, 8 groups of 8 on each rank, as
+rank 0 writes them. Prompts have about 60 words (20,000 different words), completions about 200, with a think part and
+an answer. Each attempt has two rewards, an advantage and a belief. Prompts become easier over the run. Then each
+command runs in its own process; its peak resident memory is that of the kernel's count. It prints a line for each
+command, with these figures:
 
 | figure | |
 |---|---|
-| open | from the start of `view --serve` until its first page is read |
-| group, next step | the request that a click sends for texts: of a group in the middle, and of one a step later |
-| search | all requests of one search over the texts of the list; the largest and the sum |
-| prompts | the first request for the lists of prompts, and the second |
-| follow | texts of the first and of the last group of a prompt |
+| open | time from the start of `view --serve` until its first page is read |
+| group, next step | the request for texts after a click: on a group in the middle, and on one a step later |
+| search | all requests of one search over the texts of the list: the largest and the sum |
+| prompts | the first and the second request for the lists of prompts |
+| follow | the texts of the first and of the last group of a prompt |
 | poll | the request that asks for news every few seconds |
-| unindexed | open, of a copy of the run's files without the index |
-| compare | the page of two runs: this one and a copy, which share all prompts |
+| unindexed | open, for a copy of the run's files without the index |
+| compare | the page of two runs: this one and a copy of it, which share all prompts |
 
-`cpu_s` is processor time. On a machine that others use too, the other times are upper bounds.
+`cpu_s` is processor time. On a shared machine the other times are upper bounds.
 
-With `--compress` the run is written once more with `trace_compress`. A run of 5,000,000 attempts takes 11 GB of disk.
+With `--compress` the run is written again with `trace_compress`. A run of 5,000,000 attempts takes 11 GB of disk.
 """
 
 import argparse
@@ -79,11 +80,11 @@ def main() -> None:
 
 
 def measured(folder: Path, attempts: int, compress: bool, skip: list[str]) -> dict[str, Any]:
-    """Writes a run, and measures all programs on it."""
+    """Write a run, and measure all commands on it."""
     print(f"\n{attempts:,} attempts{', compressed' * compress}", flush=True)
     figures: dict[str, Any] = {}
     if not folder.exists():
-        # In another process: the peak memory of a program counts from that of the process which starts it.
+        # Write in another process: a child's peak memory, as the kernel counts it, begins at that of its parent.
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             figures["write"] = pool.apply(writing, (folder, attempts, compress))
         told("write", figures["write"])
@@ -123,7 +124,7 @@ def measured(folder: Path, attempts: int, compress: bool, skip: list[str]) -> di
 
 
 def linked(folder: Path, name: str, files: str) -> Path:
-    """Makes a copy of a run inside its folder, of hard links."""
+    """Copy a run into a subfolder of it, as hard links."""
     copy = folder / name
     shutil.rmtree(copy, ignore_errors=True)
     (copy / "rollouts").mkdir(parents=True)
@@ -143,7 +144,7 @@ def told(name: str, figures: dict[str, Any]) -> None:
 
 
 def writing(folder: Path, attempts: int, compress: bool) -> dict[str, float]:
-    """Writes a run; returns the seconds in the writer alone, for a million attempts."""
+    """Write a run; return the writer's seconds per million attempts."""
     from trl_grpo_plus.traces import Writer
 
     steps = attempts // (RANKS * GROUPS * SIZE)
@@ -165,7 +166,7 @@ def writing(folder: Path, attempts: int, compress: bool) -> dict[str, float]:
 
 
 def batch(rng: random.Random, text: str, step: int, steps: int) -> Iterator[Row]:
-    """Yields the attempts of a step, rank by rank."""
+    """Yield the attempts of a step, rank by rank."""
     for group in range(RANKS * GROUPS):
         prompt = rng.randrange(PROMPTS)
         skill = min(1.0, max(0.0, prompt / PROMPTS * 1.6 - 0.6 + step / steps))
@@ -207,7 +208,7 @@ def logged(rows: list[Row], step: int) -> Row:
 
 
 def disk(folder: Path, attempts: int) -> dict[str, float]:
-    """MB for each million attempts, of the files of attempts and of the index."""
+    """Return MB per million attempts, of the files of attempts and of the index."""
     paths = list((folder / "rollouts").iterdir())
     traced = sum(path.stat().st_size for path in paths if path.name.startswith("train-"))
     index = sum(path.stat().st_size for path in paths if path.name == "groups.index")
@@ -218,7 +219,7 @@ def disk(folder: Path, attempts: int) -> dict[str, float]:
 
 
 def timed(command: list[str]) -> dict[str, float]:
-    """Runs a program to its end."""
+    """Run a command to its end and return its figures."""
     start = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     assert process.stderr is not None
@@ -231,7 +232,7 @@ def timed(command: list[str]) -> dict[str, float]:
 
 
 def serving(folder: Path, clicks: bool = True) -> dict[str, float]:
-    """Opens the live page, and clicks in it."""
+    """Open the live page, and send the requests of clicks."""
     start = time.perf_counter()
     process = subprocess.Popen([*COMMAND, "view", str(folder), "--serve"], stdout=subprocess.PIPE)
     try:
@@ -252,7 +253,7 @@ def serving(folder: Path, clicks: bool = True) -> dict[str, float]:
 
 
 def clicked(address: str, page: bytes) -> dict[str, float]:
-    """Milliseconds of the requests that clicks send."""
+    """Return the milliseconds of the requests that clicks send."""
     head, index = (json.loads(found) for found in re.findall(rb'id="(?:head|index)">(.*?)</script>', page))
     chunks, groups = index["chunks"], index["groups"]
     starts = [sum(chunks[:n]) for n in range(len(chunks))]

@@ -1,10 +1,11 @@
-"""What beliefs and choice cost with many rows, whatever the model: 48 prompts x 2 attempts, a pool of 8 x 48, 1 core.
+"""Measure what beliefs and the choice of prompts cost with many rows. The costs do not depend on the model.
 
     python benchmarks/many_rows.py [--rows 100000 1000000 10000000] [--steps 60]
 
-Prints three tables: the median of each part of a step in milliseconds; seconds and bytes of a run's start; seconds and
-megabytes of a checkpoint, after the steps and where every row was visited. The training set has a column of 20 levels
-(`belief_key`) and a column of texts that identify the rows (`belief_id`).
+It prints three tables: the median milliseconds of each part of a step; seconds and bytes of a run's start; seconds and
+megabytes of a checkpoint, after these steps and after every row was visited. A step samples 48 prompts x 2 attempts
+from a pool of 8 x 48 prompts, on one core. The training set has a column of 20 levels (`belief_key`) and a column of
+texts that identify the rows (`belief_id`).
 """
 
 import argparse
@@ -41,7 +42,7 @@ def training_set(num_rows: int) -> Dataset:
 
 
 def started(train_set: Dataset) -> tuple[Beliefs, LearnabilitySampler, dict[str, float]]:
-    """Return beliefs and a sampler, with the figures of the start."""
+    """Return beliefs, a sampler, and the figures of the run's start."""
     figures: dict[str, float] = {}
     num_rows = len(train_set)
     with _timed(figures, "`belief_id`"):
@@ -97,7 +98,7 @@ def saved(beliefs: Beliefs, sampler: LearnabilitySampler, ids: RowIds | None = N
 
 
 def visit_all(beliefs: Beliefs, sampler: LearnabilitySampler, num_rows: int) -> None:
-    """Let every row be sampled once."""
+    """Record one visit of every row."""
     for start in range(0, num_rows, 100_000):
         rows = range(start, min(start + 100_000, num_rows))
         rewards = torch.ones(len(rows), 2)
@@ -114,7 +115,7 @@ def _timed(figures: dict[str, float], name: str) -> Iterator[None]:
 
 
 def _bytes(holder: Any) -> int:
-    """Return the bytes of all tensors and arrays that an object of the package holds."""
+    """Return the total bytes of all tensors and arrays that an object of the package holds."""
     parts = [getattr(holder, name) for name in vars(holder)]
     ours = [part for part in parts if type(part).__module__.startswith("trl_grpo_plus")]
     arrays = [part for part in parts if hasattr(part, "itemsize") and len(getattr(part, "shape", [0]))]

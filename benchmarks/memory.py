@@ -1,20 +1,19 @@
-r"""What `trl-grpo-plus check` expects a run on a CPU to take of memory, and what it takes, with a real model.
+r"""Compare the memory that `trl-grpo-plus check` estimates for a run on a CPU with what it uses, with a real model.
 
     python benchmarks/memory.py                                     # half an hour on one core
     python benchmarks/memory.py --model path/to/folder --cases drop-float32 drop-lora-bfloat16
-    python benchmarks/memory.py --report                            # a new estimate of the cases that were measured
+    python benchmarks/memory.py --report                            # estimate the measured cases again, no training
 
-Each case is a process of its own: three steps (two of the long completions) of 32 attempts, four prompts tried eight
-times, through the launch script. All weights or an adapter of rank 32 on all linear layers are trained, in float32,
-in bfloat16 and in float32 under bfloat16 autocast; groups that teach nothing leave the batch (`drop`), are centred by
-what is believed of the prompt (`belief`), or by that and the head (`head`). Rewards are chance, so that no group
-leaves, and every completion is as long as it may be: what is measured is what the estimate says, the most that the
-settings allow. Prompts have 45 tokens with the template of SmolLM2-135M-Instruct, the model that is the default; it is
-read from the Hub, or from a folder. A case may take 10 GiB.
+It prints a table of all cases in GiB. Each case is its own process, started through the launch script: three steps
+(two with long completions) of 32 attempts, eight on each of four prompts. Cases train all weights, or an adapter of
+rank 32 on all linear layers; in float32, in bfloat16, or in float32 with bfloat16 autocast. They use the options
+`drop`, belief as the baseline (`belief`), or belief with the head (`head`). Rewards are random, so that no group is
+dropped, and every completion has the maximum length: a run then uses the most memory that its settings allow, and
+this is what the estimate means. Prompts have 45 tokens with the chat template of SmolLM2-135M-Instruct, the default
+model, which is read from the Hub or from a folder. A case may take 10 GiB.
 
-Memory is the peak of the process's resident size (`ru_maxrss`). A thread beside training looks at it every 20 ms
-and tells what was going on when it was highest. "base" is the resident size before the trainer is made: Python with
-all that is imported.
+Memory is the peak resident size of the process (`ru_maxrss`). A thread reads the resident size every 20 ms, and notes
+in which phase it was highest. "base" is the resident size before the trainer is made: Python and all imports.
 """
 
 import argparse
@@ -69,12 +68,12 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def chance(completions: list[Any], **columns: Any) -> list[float]:
-    """A reward that depends on the text alone, and in no way that can be learned."""
+    """Return rewards that depend on the text alone, in a way that cannot be learnt."""
     return [zlib.crc32(str(text).encode()) % 1000 / 1000 for text in completions]
 
 
 def recipe(case: str, model: str, folder: Path) -> Path:
-    """The case's YAML in `folder`, with its data."""
+    """Write the recipe of a case and its data into `folder`, and return the recipe's path."""
     rows = [
         {"prompt": [{"role": "user", "content": f"What is {row} plus {row * 7 % 100}? Answer with the number."}]}
         for row in range(10, 74)
@@ -106,14 +105,14 @@ def recipe(case: str, model: str, folder: Path) -> Path:
 
 
 class Watch:
-    """Looks at this process's resident size from a thread, until the process ends."""
+    """Read the resident size of this process from a thread, until the process ends."""
 
     def __init__(self) -> None:
         self.doing, self.most = "before", dict[str, int]()
         threading.Thread(target=self._look, daemon=True).start()
 
     def now(self) -> int:
-        """Bytes."""
+        """Return the resident size in bytes."""
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def _look(self) -> None:
@@ -122,7 +121,7 @@ class Watch:
             time.sleep(0.02)
 
     def during(self, what: str, function: Any) -> Any:
-        """`function`, under watch as `what`."""
+        """Return `function`, wrapped so that its time counts as the phase `what`."""
 
         def watched(*args: Any, **kwargs: Any) -> Any:
             before, self.doing = self.doing, what
@@ -135,7 +134,7 @@ class Watch:
 
 
 def run_here(path: str) -> int:
-    """Run a case in this process; the last line printed is what it took."""
+    """Run a case in this process, and print its figures as the last line."""
     from transformers import TrainerCallback
 
     from trl_grpo_plus import GRPOPlusTrainer
@@ -179,7 +178,7 @@ def run_here(path: str) -> int:
 
 
 def estimated(path: Path) -> dict[str, int]:
-    """What `check` expects of the same recipe, in MiB by part."""
+    """Return what `check` estimates for a recipe, in MiB by part."""
     from trl_grpo_plus.cli.check import data as check_data
     from trl_grpo_plus.cli.check import hub
     from trl_grpo_plus.cli.check import model as check_model
@@ -200,7 +199,7 @@ def estimated(path: Path) -> dict[str, int]:
 
 
 def table(results: dict[str, Any]) -> str:
-    """The cases in Markdown, GiB."""
+    """Return the table of the cases in Markdown, in GiB."""
     lines = ["| case | estimated | measured | estimated / measured | what is largest |", "|---|---|---|---|---|"]
     for case, result in results.items():
         about, most = sum(result["estimated"].values()), result["measured"]
@@ -210,7 +209,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Run the cases, or report."""
+    """Run the cases, then report; with `--report` only report."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", default=MODEL)
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))

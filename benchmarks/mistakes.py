@@ -1,8 +1,9 @@
-"""How long it takes until a user is told of a mistake, on the real command line: `python benchmarks/mistakes.py`.
+"""Measure how long it takes until the command line reports a mistake in a recipe: `python benchmarks/mistakes.py`.
 
-Each mistake of tests/helpers/invalid_recipes.py is made in a recipe, and `trl-grpo-plus check` and `run` are started
-on it, each in a process of its own, without a network. What only the launch script can refuse, since the data is read
-by then, is clocked through `run` with all that accelerate does before it.
+It writes a recipe for each mistake of tests/helpers/invalid_recipes.py, starts `trl-grpo-plus check` and `run` on it,
+each in its own process without a network, and prints a line with the seconds until they refuse it. Some mistakes can
+be refused only by the launch script, because it has read the data: their time with `run` includes all that accelerate
+does before.
 """
 
 import argparse
@@ -26,7 +27,7 @@ LIMIT_S = 300
 
 
 def main() -> int:
-    """Print a line a mistake, and write the figures."""
+    """Print a line for each mistake, and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default="", help="mistakes whose name has this in it")
     parser.add_argument("-o", "--output", metavar="FILE", help="where to write the figures, as JSON")
@@ -54,7 +55,7 @@ def main() -> int:
 
 
 def clocked(mistake: Any, folder: Path) -> dict[str, Any]:
-    """Seconds until `check` and `run` have refused it, and whether both said what they should."""
+    """Return the seconds until `check` and `run` refuse a mistake, and whether both print the expected message."""
     mistake.write(folder)
     check, check_told = started("check", mistake, folder, mistake.status)
     row = {"name": mistake.name, "by": mistake.by or "check", "check": check, "run": None, "told": check_told}
@@ -65,7 +66,7 @@ def clocked(mistake: Any, folder: Path) -> dict[str, Any]:
 
 
 def started(command: str, mistake: Any, folder: Path, status: int) -> tuple[dict[str, float], bool]:
-    """Seconds of a command, on the clock and of the processor, and whether it ended and said as it should."""
+    """Return a command's wall-clock and processor seconds, and whether its status and output are as expected."""
     words = [*COMMAND, command, mistake.recipe, *mistake.options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     start, before = time.perf_counter(), processor_seconds()
@@ -76,13 +77,13 @@ def started(command: str, mistake: Any, folder: Path, status: int) -> tuple[dict
 
 
 def processor_seconds() -> float:
-    """Of the commands so far: what they take where nothing else runs."""
+    """Return the processor seconds of all commands so far, which do not depend on what else the machine does."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def line(row: dict[str, Any]) -> str:
-    """A mistake's figures in words."""
+    """Return the figures of a mistake as a line of the table."""
     both = [
         f"{row[command]['seconds']:6.1f} ({row[command]['processor']:.1f})" if row[command] else ""
         for command in ("check", "run")
@@ -91,7 +92,7 @@ def line(row: dict[str, Any]) -> str:
 
 
 def machine() -> str:
-    """What it ran on."""
+    """Return the cores and versions of this machine."""
     python, cores = platform.python_version(), os.cpu_count()
     return f"{cores} cores, Python {python}, TRL {version('trl')}, torch {version('torch')}, no network"
 

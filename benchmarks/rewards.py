@@ -1,15 +1,18 @@
-"""What rewards cost: samples a second of each one, alone and in the pool, and against what people use today.
+"""Measure the speed of rewards in samples per second: each one alone and in the pool, and compared with others.
 
     python benchmarks/rewards.py [--quick] [--workers 2] [--output results.json]
 
-Three tables from one run. (1) Every reward of the library on its own examples, repeated: called in this process, and
-in the pool (each sample a message to a worker and back). (2) Math: TRL's `accuracy_reward`, math-verify called
-serially, against `math_answer` in the pool, on clean answers and with 5 % that are there to burn time. (3) Programs as
-models write them: a fresh `python` each, as most reward functions do, and a fresh `python -I -S`, against the sandbox.
-What isolation costs is the same forked processes without their locks.
+It prints three tables:
 
-A figure is the best of `--repeat` runs, but the one with the time burners, which takes its limits' time whatever the
-machine does and runs once.
+1. Every reward of the library on its own examples, repeated: called in this process ("alone"), and in the pool, where
+   each sample is a message to a worker and back.
+2. Math: TRL's `accuracy_reward`, which calls math-verify serially, and `math_answer` in the pool; on ordinary answers,
+   and with 5 % of answers that are made to take very long ("burners").
+3. Programs as models write them: a new `python` process for each, like most reward functions do; a new `python -I -S`;
+   and the sandbox. The cost of isolation is measured against the same forked processes without their locks.
+
+A figure is the best of `--repeat` runs. The runs with burners are done once, because time limits decide how long they
+take.
 """
 
 import argparse
@@ -80,7 +83,7 @@ def main() -> None:
 
 
 def rate(run: Callable[[], Any], count: int, repeat: int) -> Rate:
-    """Samples a second, the best of `repeat` runs."""
+    """Return samples per second, the best of `repeat` runs."""
     times = []
     for _ in range(repeat):
         start = time.perf_counter()
@@ -118,7 +121,7 @@ def _rate_of(reward: Reward, examples: Sequence[Any], how: Callable[..., Any], s
     how(reward, batch(2 * len(examples)))
     start = time.perf_counter()
     how(reward, batch(len(examples)))
-    # About half a second a run, whatever the reward takes.
+    # Choose the number of samples so that a run takes about half a second.
     count = max(len(examples), int(scale * 0.5 * len(examples) / (time.perf_counter() - start)))
     given = batch(count)
     return rate(lambda: how(reward, given), count, repeat)
@@ -169,7 +172,7 @@ def math(scale: float, repeat: int) -> dict[str, Rate]:
 
 
 def clean_answers(count: int) -> list[tuple[str, str]]:
-    """Answers as models write them and the golds, half of them right, none equal as text: all need a parser."""
+    """Return pairs of answer and gold. Half of the answers are right. No two texts are equal: all need a parser."""
     draw = random.Random(0)
     found = []
     for i in range(count):
@@ -211,7 +214,7 @@ def programs(scale: float, repeat: int, workers: int) -> dict[str, Rate]:
     }
     reward = Reward(find("python_tests"))
     assert set(reward(**{name: values[:8] for name, values in given.items()})) == {1.0}
-    # Without bubblewrap, which the one without locks does not have either.
+    # Use a sandbox without bubblewrap, because the sandbox without locks has none either.
     plain = next(tier.name for tier in tiers() if not tier.wrap)
     locked, bare = Sandbox(tier=plain), Sandbox(tier=NO_TIER.name, allow_unsafe=True)
     runs: dict[str, Callable[[], Any]] = {
@@ -221,7 +224,7 @@ def programs(scale: float, repeat: int, workers: int) -> dict[str, Rate]:
     }
     print(f"{'programs':60} {'/s':>10}")
     found = {name: rate(run, count, repeat) for name, run in runs.items()}
-    # In turn, many times: the machine's speed drifts by more than the locks cost.
+    # Alternate many times, because the speed of the machine drifts by more than the locks cost.
     turns = [[_rate_in(box, cases[:50]) for box in (locked, bare)] for _ in range(12)]
     found[f"one sandbox, {locked.tier.name}"] = statistics.median(turn[0] for turn in turns)
     found["one sandbox without its locks"] = statistics.median(turn[1] for turn in turns)

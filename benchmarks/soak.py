@@ -1,31 +1,33 @@
-r"""Runs of arithmetic_cpu's kind on two processes, in which something is killed all the time.
+r"""Kill processes of training runs at random times, resume the runs, and compare them with an undisturbed run.
 
-    python benchmarks/soak.py --minutes 25 --every 25 --seed 1 --folder /tmp/soak     # needs 10 minutes beyond these
+    python benchmarks/soak.py --minutes 25 --every 25 --seed 1 --folder /tmp/soak     # takes 10 minutes more than that
 
-First a run of `--steps` steps is left alone. Then the same recipe is run in one round after the other. At random times
-(every `--every` seconds or so; in four of five attempts not before the first step) one process gets SIGKILL:
+First it does an undisturbed run of `--steps` steps, on two processes, with a recipe like arithmetic_cpu. Then it
+repeats this run, round after round. At random times, about every `--every` seconds, one process gets SIGKILL. (In four
+of five starts it kills nothing before the first step.) The processes are:
 
-- `launcher`: what `trl-grpo-plus run` has become
+- `launcher`: the process of `trl-grpo-plus run`
 - `rank 0`, `rank 1`: the trainers
-- `fork server`: the zygote of a rank, which forks its reward workers
-- `reward worker`: each scores samples of a rank
-- `view server`: `trl-grpo-plus view --serve`, which follows the run; it is started again
+- `fork server`: the process of a rank that forks its reward workers
+- `reward worker`: a process that scores samples of a rank
+- `view server`: `trl-grpo-plus view --serve`, which follows the run; it is started again after each kill
 
 A run that ended early is resumed (`--resume_from_checkpoint true`; without a checkpoint it begins anew) until it is
-done. After each round the script compares its folder with the one of the undisturbed run, and names what differs:
+done. After each round the script compares its folder with the folder of the undisturbed run, and prints differences:
 
-- weights, and each line of the traces that the reader shows: equal bit for bit, no line missing or there twice
-- the entries of metrics.jsonl, alarms.jsonl and first_prompt.jsonl: equal, without the metrics that tell seconds, or
-  that transformers counts since the last start (`CLOCKS`)
-- the names of all files; what a resumed run has moved aside (`superseded-N`, `earlier-N`) is counted
-- each file of attempts that an attempt at the run left is still there, with the same content
+- weights, and all lines of the traces that the reader shows: equal bit for bit, no line missing or there twice
+- the entries of metrics.jsonl, alarms.jsonl and first_prompt.jsonl: equal, except metrics that measure time, or that
+  transformers counts since the last start (`CLOCKS`)
+- the names of all files; files that a resumed run has moved aside (`superseded-N`, `earlier-N`) are counted
+- each file of attempts that a start of the run left is still there, with the same content
 - all files of attempts and all checkpoints can be read
-- no process of a run is left, and nothing in its TMPDIR but what torch leaves there in every run (`torchelastic_*`,
-  `torchinductor_*`), and wandb, which TRL imports, when it is killed (`*wandb-media`, `*wandb-artifacts`)
+- no process of a run is left, and its TMPDIR is empty, except for files that torch leaves there in every run
+  (`torchelastic_*`, `torchinductor_*`), or that wandb, which TRL imports, leaves when it is killed (`*wandb-media`,
+  `*wandb-artifacts`)
 
-A sample of which two reward workers in a row are killed has no reward ("starved", docs/when_things_fail.md), and the
-weights differ from there on. Such a round is told apart: its weights and lines are not compared.
-The exit status is 1 if something differs. docs/when_things_fail.md has figures.
+If two reward workers in a row are killed on the same sample, the sample has no reward ("starved",
+docs/when_things_fail.md), and the weights differ from then on. Such a round is reported as starved: its weights and
+lines are not compared. The exit status is 1 if something differs. docs/when_things_fail.md has figures.
 """
 
 import argparse
@@ -57,10 +59,10 @@ from trl_grpo_plus.trainer.checkpoint_integrity import lacking
 KINDS = ("launcher", "rank 0", "rank 1", "fork server", "reward worker", "view server")
 RECIPE = Path(__file__).parents[1] / "recipes" / "arithmetic_cpu.yaml"
 PACKAGE = [sys.executable, "-m", "trl_grpo_plus.cli.main"]
-MARK = "TRL_GRPO_PLUS_SOAK"  # environment variable of all processes of an attempt, which their children inherit
+MARK = "TRL_GRPO_PLUS_SOAK"  # environment variable that marks all processes of one start; children inherit it
 OTHERS_LEAVE = ("torchelastic_*", "torchinductor_*", "*wandb-media", "*wandb-artifacts")
-ENDS_WITHIN_S = 60  # for what is left when a process of the run was killed
-TRAINS_FIRST = 0.8  # share of the attempts in which nothing is killed before the first step, so that the run moves on
+ENDS_WITHIN_S = 60  # time for the other processes of a run to end after one was killed
+TRAINS_FIRST = 0.8  # share of the starts in which nothing is killed before the first step, so that the run advances
 ASIDE = ("superseded-", "earlier-")
 CLOCKS = re.compile(r"_time$|runtime$|_per_second$|^total_flos$|^train_loss$")
 MOST_ATTEMPTS = 100
@@ -84,7 +86,7 @@ def recipe(options: argparse.Namespace, output_dir: Path) -> dict[str, Any]:
 
 
 def start(command: list[str], mark: str, log: Path) -> subprocess.Popen[bytes]:
-    """Start a command of the package in a session of its own, with its own TMPDIR and mark."""
+    """Start a command of the package in its own session, with its own TMPDIR and mark."""
     temporary = log.with_name("tmp")
     temporary.mkdir(parents=True, exist_ok=True)
     env = {**os.environ, MARK: mark, "TMPDIR": str(temporary), "HF_HUB_OFFLINE": "1"}
@@ -94,7 +96,7 @@ def start(command: list[str], mark: str, log: Path) -> subprocess.Popen[bytes]:
 
 
 def living(mark: str) -> dict[int, str]:
-    """Return the processes with this mark, by kind; of another kind than [`KINDS`] by their command line."""
+    """Return process id -> kind of all processes with this mark."""
     found = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -108,7 +110,7 @@ def living(mark: str) -> dict[int, str]:
 
 
 def kind_of(words: list[str], of_parent: str, environ: list[str]) -> str:
-    """Return one of [`KINDS`], or the command line."""
+    """Return the kind of a process: one of [`KINDS`], or its command line if it is none of them."""
     if "trl_grpo_plus.launch.launcher_main" in words or (words[2:4] == ["trl_grpo_plus.cli.main", "run"]):
         return "launcher"
     if any(word.endswith("fork_server.py") for word in words):
@@ -119,7 +121,7 @@ def kind_of(words: list[str], of_parent: str, environ: list[str]) -> str:
 
 
 def kill_one(marks: list[str], chance: random.Random) -> str | None:
-    """Kill a process of a random kind among those that run."""
+    """Kill a process of a random kind, and return the kind; `None` if none was there to kill."""
     running: dict[str, list[int]] = {}
     for mark in marks:
         for pid, kind in living(mark).items():
@@ -136,7 +138,7 @@ def kill_one(marks: list[str], chance: random.Random) -> str | None:
 
 
 def wait_for_the_rest(mark: str) -> tuple[float, list[str]]:
-    """Wait until no process of an ended attempt is left; kill those that stay, and return the seconds and these."""
+    """Wait until no process of an ended start is left; kill those that stay. Return the seconds and their kinds."""
     begun = time.monotonic()
     while left := living(mark):
         if time.monotonic() > begun + ENDS_WITHIN_S:
@@ -165,7 +167,7 @@ def answers(log: Path) -> bool:
 
 
 def attempts_of(folder: Path) -> dict[str, set[str]]:
-    """Return the digests of each file of attempts by name, wherever it was moved."""
+    """Return the name of each file of attempts -> its digests, in whatever folder it is."""
     found: dict[str, set[str]] = {}
     for path in folder.rglob("*.jsonl*"):
         if reader.parse_name(path):
@@ -174,7 +176,7 @@ def attempts_of(folder: Path) -> dict[str, set[str]]:
 
 
 def run_round(options: argparse.Namespace, folder: Path, end: float, chance: random.Random) -> dict[str, Any]:
-    """Run the recipe until it is done, killing until `end`; return what happened."""
+    """Run the recipe until it is done, and kill processes until `end`; return what happened."""
     folder.mkdir(parents=True)
     run, round_log = folder / "run", folder / "run.log"
     (folder / "soak.yaml").write_text(yaml.safe_dump(recipe(options, run)))
@@ -243,7 +245,7 @@ def lines(run: Path) -> list[str]:
 
 
 def differences(whole: Path, run: Path) -> Iterator[str]:
-    """Yield how a run that was killed and resumed differs from the undisturbed one, of the same seeds."""
+    """Yield how a run that was killed and resumed differs from the undisturbed run with the same seeds."""
     differing = names(whole) ^ names(run)
     for name in sorted(name for name in differing if str(Path(name).parent) not in differing):
         yield f"file {name}: only in the {'undisturbed' if name in names(whole) else 'disturbed'} run"
@@ -275,13 +277,13 @@ def differences(whole: Path, run: Path) -> Iterator[str]:
 
 
 def _beyond(both: list[list[str]]) -> tuple[list[str], list[str]]:
-    """Return what the first holds more often than the second, and the reverse."""
+    """Return what the first has more often than the second, and the reverse."""
     first, second = map(Counter, both)
     return list((first - second).elements()), list((second - first).elements())
 
 
 def main() -> int:
-    """Run all, print the table, and return the exit status."""
+    """Do all runs, print the table, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=25.0, help="how long to kill")
     parser.add_argument("--every", type=float, default=25.0, help="seconds between two kills, about")

@@ -1,13 +1,13 @@
-r"""What rewards of steps are worth on word problems: the answer alone, or with each line of the working as well.
+r"""Compare rewards on word problems: for the answer alone, or also for each line of the working.
 
     python benchmarks/steps.py --quick                      # minutes: one seed, a tenth of the rollouts
     python benchmarks/steps.py --jobs 2                     # five seeds: hours
-    python benchmarks/steps.py --report                     # the table, from the lines that are there
+    python benchmarks/steps.py --report                     # the table of the runs done so far, no training
 
-The model, the problems and the measure are those of benchmarks/to_target.py, family `word_problems`: held-out accuracy
-of answers at the end, after as many rollouts, at a learning rate that falls to 0. All arms sample groups of eight and
-drop those that teach nothing; `ARMS` says what they are paid for. A run is one line of JSON in the results file; one
-whose line is there is not run again.
+It prints a table of held-out accuracy at the end. Model, problems and measure are those of benchmarks/to_target.py,
+family `word_problems`, with the same number of rollouts for all arms and a learning rate that falls to 0. All arms
+sample groups of eight and drop dead groups; `ARMS` says what is rewarded. Each run appends one line of JSON to the
+results file. Runs with a line are not repeated.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from families import CONDITIONS
 
 
 RESULTS = Path("benchmarks/results/steps-cpu.jsonl")
-WEIGHT = 0.5  # of the lines, beside 1 of the answer
+WEIGHT = 0.5  # of the reward of lines; the reward of the answer has weight 1
 LINES = ({"name": "steps_check", "weight": WEIGHT},)
 
 
@@ -36,7 +36,7 @@ ARMS = {"answer": _arm(lines=False), "sum": _arm(), "to_go": _arm("to_go"), "own
 
 
 def main() -> int:
-    """Run what is missing, or report."""
+    """Run what has no line yet, then report; with `--report` only report."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--condition", choices=CONDITIONS, default="hard")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))

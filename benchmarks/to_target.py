@@ -1,4 +1,4 @@
-r"""How far so many rollouts go: held-out accuracy of TRL's trainer and of ours, at equal budgets and until a target.
+r"""Compare TRL's trainer and ours by held-out accuracy: at equal numbers of rollouts, and by the rollouts to a target.
 
     python benchmarks/to_target.py --quick                  # minutes
     python benchmarks/to_target.py --jobs 2 --families sums digits                      # hard, all arms: hours
@@ -7,23 +7,27 @@ r"""How far so many rollouts go: held-out accuracy of TRL's trainer and of ours,
         easy below_one_epoch
     python benchmarks/to_target.py --jobs 2 --families word_problems --arms by_level --seeds 1 2 3
     python benchmarks/to_target.py --families smollm2 --results benchmarks/results/to_target-smollm2-cpu.jsonl ...
-    python benchmarks/to_target.py --report                 # table and picture, from the lines that are there
+    python benchmarks/to_target.py --report                 # tables and a picture of the runs done so far, no training
 
-Each run trains the same warm model on the same problems (benchmarks/families.py) with as many rollouts a step; what an
-arm is, `ARMS` says. TRL's arms are `trl.GRPOTrainer` itself. Two measures:
+An arm is a trainer with its options; `ARMS` lists them. All arms train the same warm model on the same problems
+(benchmarks/families.py), with the same number of rollouts per step. TRL's arms are `trl.GRPOTrainer` itself. There are
+two measures:
 
-- at a budget: runs of all of a family's rollouts, of half and of a quarter, each with a learning rate that falls to 0
-  over its own rollouts. The accuracy at the end, sixteen attempts on each held-out problem of the goal.
-- to a target: a run at a constant rate, looked at twenty times (a real model's: twelve times, until its last target).
-  Where two looks in a row have reached the target, the second one's rollouts.
+- at a budget: runs with all rollouts of a family, with half and with a quarter of them. In each run the learning rate
+  falls to 0 over its own rollouts. The measure is the accuracy at the end: sixteen attempts on each held-out problem
+  of the goal.
+- to a target: a run at a constant learning rate. Its held-out accuracy is measured twenty times (with a real model:
+  twelve times, until the last target is reached). The measure is the number of rollouts at the second of two
+  consecutive evaluations that reach the target.
 
-Each arm's learning rate is the better one of `RATES` x the family's, by its mean accuracy at the end over the picking
-seeds (1 and 2), for each budget by itself. A run is one line of JSON in the results file; one whose line is there is
-not run again, so the command can be ended and given once more. Looks cost neither rollouts nor seconds. A run has one
-thread; its seconds are on the clock and of the processor (which other processes' runs lengthen too, though less).
+The learning rate of each arm and budget is the better one of `RATES` x the family's rate: the one with the higher mean
+accuracy at the end over the picking seeds (1 and 2). Each run appends one line of JSON to the results file. Runs with
+a line are not repeated, so the command can be stopped and given again. The evaluations count neither as rollouts nor
+as seconds. A run has one thread. Its seconds are wall-clock seconds and processor seconds; other processes lengthen
+both, the second less.
 
-The oracle chooses as the others do, from pools of eight times the prompts that it needs, but by the probability that
-the policy gives to the right completion at that moment, which it is told for nothing.
+The oracle chooses prompts like the other arms, from pools of eight times the prompts that it needs. It is told, at no
+cost, the probability that the policy gives to the right completion at that moment.
 """
 
 import argparse
@@ -72,16 +76,22 @@ RESULTS = Path("benchmarks/results/to_target-cpu.jsonl")
 RATES = (1.0, 2.5)
 PICKING = (1, 2)
 BUDGETS = {"1": 1.0, "1/2": 0.5, "1/4": 0.25}
-CONSTANT = "constant"  # the rate; all of the rollouts
-POOL, COOLDOWN, SHUFFLED = 8, 8, 0.1  # the oracle's: x prompts needed, steps, share that is not chosen
+CONSTANT = "constant"  # the budget of runs to a target: all rollouts at a constant learning rate
+POOL, COOLDOWN, SHUFFLED = 8, 8, 0.1  # of the oracle: pool / prompts needed, steps of rest, share sampled at random
 
 
 @dataclass(frozen=True)
 class Arm:
-    """`config` over what all have; `trl`: TRL's own trainer; `oracle`: prompts chosen by their true pass rate;
-    `rewards`: entries of reward_funcs beside the family's; `small`: half the family's rollouts a step, so half of the
-    rollouts are as many steps as all of the others' are; `as_sampled`: the loss is divided by all tokens that were
-    sampled, those of dropped groups among them, as TRL's is."""
+    """A trainer with its options.
+
+    - `config`: options on top of those that all arms have
+    - `trl`: whether it is TRL's trainer
+    - `oracle`: whether prompts are chosen by their true pass rate
+    - `rewards`: entries of reward_funcs in addition to the family's reward
+    - `small`: half the family's rollouts per step, so that half of the rollouts make as many steps as all do elsewhere
+    - `as_sampled`: the loss is divided by the number of all sampled tokens, like TRL's loss, not only by those of
+      groups that were kept
+    """
 
     config: dict[str, Any]
     trl: bool = False
@@ -91,7 +101,7 @@ class Arm:
     as_sampled: bool = False
 
     def a_step(self, family: Family) -> int:
-        """Rollouts of a step."""
+        """Return the number of rollouts in a step."""
         return family.rollouts_a_step // (2 if self.small else 1)
 
 
@@ -167,15 +177,15 @@ SETS = {
 
 @dataclass(frozen=True)
 class Spec:
-    """A run: what names its line."""
+    """The fields that identify a run and its line in the results file."""
 
     family: str
     condition: str
     arm: str
     seed: int
-    rate: float  # x the family's
+    rate: float  # learning rate / the family's
     budget: str
-    share: float = field(default=1.0)  # of the family's rollouts, for --quick
+    share: float = field(default=1.0)  # share of the family's rollouts; less than 1 with --quick
 
 
 Line = dict[str, Any]
@@ -185,7 +195,7 @@ Line = dict[str, Any]
 
 
 class Spent:
-    """What a run has spent; the clocks stand still while it is looked at."""
+    """Rollouts, tokens and seconds of a run. The clocks stand still during evaluations."""
 
     def __init__(self) -> None:
         self.rollouts = self.generated = self.trained = 0
@@ -203,7 +213,7 @@ class Spent:
         self._since = None
 
     def figures(self) -> Line:
-        """Rollouts, tokens and seconds so far."""
+        """Return rollouts, tokens and seconds so far."""
         return {
             "rollouts": self.rollouts,
             "generated_tokens": self.generated,
@@ -217,13 +227,13 @@ class Spent:
 
 
 class Measured:
-    """Mixed into a trainer: counts what is sampled and trained on."""
+    """Mixin for a trainer that counts the rollouts and tokens that are sampled and trained on."""
 
     spent: Spent
     whole: int  # rollouts of the run
-    falls: bool  # whether the learning rate does
+    falls: bool  # whether the learning rate falls to 0
     choose: Callable[[Any, int], list[int]] | None = None
-    sampled: int  # tokens, at the last call
+    sampled: int  # tokens of the last batch
 
     def _generate_single_turn(self, prompt_ids: Any, *rest: Any, **more: Any) -> Any:
         made = super()._generate_single_turn(prompt_ids, *rest, **more)  # type: ignore[misc]
@@ -232,7 +242,7 @@ class Measured:
             self.sampled = sum(map(len, made[0]))
             self.spent.generated += self.sampled
             self.spent.read += sum(map(len, prompt_ids))
-            # Where an engine shares prefixes, the attempts on one prompt read it once.
+            # An engine that shares prefixes reads the prompt once for all its attempts.
             each = self.num_generations  # type: ignore[attr-defined]
             self.spent.read_shared += sum(map(len, prompt_ids[::each]))
         return made
@@ -249,7 +259,10 @@ class Measured:
         return super()._generate_and_score_completions(inputs)  # type: ignore[misc]
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """By rollouts, since a resampled batch takes more than another: with a fixed number a step it is TRL's."""
+        """Make the learning rate fall by rollouts, because a resampled batch has more of them.
+
+        With batches of equal size it is TRL's schedule.
+        """
         optimizer = self.optimizer if optimizer is None else optimizer  # type: ignore[attr-defined]
         left = (lambda _: max(0.0, 1 - self.spent.rollouts / self.whole)) if self.falls else (lambda _: 1.0)
         self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, left)
@@ -257,11 +270,11 @@ class Measured:
 
 
 class MeasuredTRL(Measured, GRPOTrainer):
-    """TRL's trainer."""
+    """TRL's trainer, measured."""
 
 
 class MeasuredPlus(Measured, GRPOPlusTrainer):
-    """Ours."""
+    """Our trainer, measured."""
 
     def _tokenize_prompts(self, prompts: Any, *rest: Any) -> Any:
         made = super()._tokenize_prompts(prompts, *rest)
@@ -286,7 +299,7 @@ class MeasuredPlus(Measured, GRPOPlusTrainer):
 
 
 class Looks(TrainerCallback):
-    """Looks at the model so many times, and ends the run where its rollouts are spent."""
+    """Callback that evaluates the model `looks` times, and ends the run when its rollouts are spent."""
 
     def __init__(self, family: Family, spent: Spent, whole: int, looks: int):
         self.family, self.spent, self.whole, self.looks = family, spent, whole, looks
@@ -317,7 +330,7 @@ class Looks(TrainerCallback):
 def accuracies(
     family: Family, tokenizer: Any, model: Any, splits: Iterable[str], times: int
 ) -> tuple[dict[str, float], dict[str, float], float]:
-    """Accuracy and pass@8 (where there are eight attempts) by split, and the mean entropy."""
+    """Return accuracy by split, pass@8 by split (0 with fewer than eight attempts), and the mean entropy."""
     rates, pass8, entropies = {}, {}, []
     for split in splits:
         rows = family.held_out[split]
@@ -348,7 +361,7 @@ class Oracle:
         self.step = 0
 
     def __call__(self, model: Any, count: int) -> list[int]:
-        """`count` rows, and they are not chosen again for so many steps."""
+        """Return `count` rows. They are not chosen again for `COOLDOWN` steps."""
         free = np.flatnonzero(self.step - self.used > COOLDOWN)
         pool = self.rng.choice(free, min(POOL * count, len(free)), replace=False)
         rates = self.rates(model, pool)
@@ -361,7 +374,7 @@ class Oracle:
 
     @torch.no_grad()
     def rates(self, model: Any, rows: np.ndarray) -> np.ndarray:
-        """Probability of the right completion, one for each row."""
+        """Return the probability of the right completion for each row."""
         pairs = [self.pairs[row] for row in rows]
         ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(p + g) for p, g in pairs], True, self.pad)
         logps = model(input_ids=ids).logits[:, :-1].log_softmax(-1).gather(2, ids[:, 1:, None])[..., 0]
@@ -372,7 +385,7 @@ class Oracle:
 
 
 def run(spec: Spec) -> Line:
-    """Train, and what came of it."""
+    """Train a run and return its line."""
     transformers.set_seed(spec.seed)
     family = FAMILIES[spec.family](spec.condition, spec.seed)
     arm = ARMS[spec.arm]
@@ -395,7 +408,7 @@ def run(spec: Spec) -> Line:
             peft_config=family.adapter(),
         )
         if arm.trl:
-            cpu_lm_head.spare_copies(trainer.model)  # as ours does: TRL's best setting
+            cpu_lm_head.spare_copies(trainer.model)  # our trainer does this too; it makes TRL's faster
         trainer.remove_callback(PrinterCallback)
         trainer.spent, trainer.whole, trainer.falls = spent, whole, spec.budget != CONSTANT
         if arm.as_sampled:
@@ -422,7 +435,7 @@ def run(spec: Spec) -> Line:
 
 
 def config_of(family: Family, spec: Spec, folder: str, generations: int) -> GRPOConfig:
-    """What all have, and the arm's own."""
+    """Return the configuration: the options that all arms share, and the arm's own."""
     arm = ARMS[spec.arm]
     common = {
         "output_dir": folder,
@@ -447,7 +460,7 @@ def config_of(family: Family, spec: Spec, folder: str, generations: int) -> GRPO
 
 
 def missing(name: str) -> str | None:
-    """Why an arm cannot be run here, if so."""
+    """Return why an arm cannot be run with this installation, or `None`."""
     arm = ARMS[name]
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -463,7 +476,7 @@ def missing(name: str) -> str | None:
 
 
 def read(results: Path) -> list[Line]:
-    """The lines so far; half a line at the end is none."""
+    """Return the lines so far. Skip a line that is not complete."""
     lines = []
     for text in results.read_text().splitlines() if results.is_file() else []:
         try:
@@ -474,12 +487,12 @@ def read(results: Path) -> list[Line]:
 
 
 def spec_of(line: Line) -> Spec:
-    """The run that a line is of."""
+    """Return the run of a line."""
     return Spec(**{name: line[name] for name in Spec.__dataclass_fields__})
 
 
 def picked(lines: Iterable[Line]) -> dict[tuple[Any, ...], float]:
-    """(family, condition, arm, budget, share) -> the rate with the best mean accuracy over the picking seeds."""
+    """Map (family, condition, arm, budget, share) to the rate with the best mean accuracy over the picking seeds."""
     tried: dict[tuple[Any, ...], dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     for line in lines:
         if line["seed"] in PICKING:
@@ -488,12 +501,12 @@ def picked(lines: Iterable[Line]) -> dict[tuple[Any, ...], float]:
 
 
 def group_of(line: Line) -> tuple[Any, ...]:
-    """What a rate is picked for."""
+    """Return the fields of a run for which one rate is picked."""
     return tuple(line[name] for name in ("family", "condition", "arm", "budget", "share"))
 
 
 def wanted(options: argparse.Namespace, arms: list[str], seeds: Iterable[int]) -> Iterator[Spec]:
-    """The runs of some seeds, whatever their rate."""
+    """Yield the runs of these seeds, all with the rate 1; the caller sets the rate."""
     for seed in seeds:
         for family in options.families:
             for condition in options.conditions:
@@ -503,7 +516,7 @@ def wanted(options: argparse.Namespace, arms: list[str], seeds: Iterable[int]) -
 
 
 def run_all(specs: list[Spec], results: Path, jobs: int) -> int:
-    """Those that have no line yet, each in a process of its own; how many failed."""
+    """Run what has no line yet, each run in its own process; return the number of runs that failed."""
     done = {spec_of(line) for line in read(results)}
     todo = [spec for spec in specs if spec not in done]
     made = list(dict.fromkeys((spec.family, spec.seed) for spec in todo))
@@ -514,7 +527,7 @@ def run_all(specs: list[Spec], results: Path, jobs: int) -> int:
 
 
 def prepare(family: str, seed: int, conditions: list[str]) -> None:
-    """Make the data and warm models, where they are not there."""
+    """Make the data and the warm models that are not in the cache."""
     start = time.process_time()
     for condition in conditions:
         FAMILIES[family](condition, seed)
@@ -522,7 +535,7 @@ def prepare(family: str, seed: int, conditions: list[str]) -> None:
 
 
 def write(spec: Spec, results: Path) -> None:
-    """Run, and append the line."""
+    """Run a spec, and append its line to the results file."""
     line = run(spec)
     results.parent.mkdir(parents=True, exist_ok=True)
     with results.open("a") as file:
@@ -535,7 +548,7 @@ def write(spec: Spec, results: Path) -> None:
 
 
 def _in_turn(works: list[Callable[[], None]], jobs: int) -> int:
-    # Forked: a run takes seconds, and so would its imports.
+    # Fork: a run takes seconds, and importing everything in a new process would take as long.
     context = multiprocessing.get_context("fork")
     waiting, failed = list(reversed(works)), 0
     running: list[Any] = []
@@ -553,7 +566,7 @@ def _in_turn(works: list[Callable[[], None]], jobs: int) -> int:
 
 
 def to_target(line: Line, target: float) -> Line | None:
-    """The look at which the accuracy has been at the target twice in a row."""
+    """Return the second of two consecutive evaluations with the target accuracy, `None` if there is none."""
     for before, look in zip(line["curve"], line["curve"][1:], strict=False):
         if min(before["accuracy"], look["accuracy"]) >= target:
             return look
@@ -561,7 +574,7 @@ def to_target(line: Line, target: float) -> Line | None:
 
 
 def spread(values: list[float], digits: int = 3) -> str:
-    """Mean, standard deviation and median."""
+    """Return mean, standard deviation and median as text."""
     if not values:
         return "-"
     off = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
@@ -569,7 +582,7 @@ def spread(values: list[float], digits: int = 3) -> str:
 
 
 def report(lines: list[Line], picture: Path | None) -> str:
-    """Tables in Markdown, one for each family and condition; and the picture."""
+    """Return tables in Markdown for each family and condition, and draw the picture."""
     rates = picked(lines)
     kept = [line for line in lines if rates.get(group_of(line)) == line["rate"]]
     places = sorted({(line["family"], line["condition"]) for line in kept})
@@ -631,7 +644,7 @@ def _accuracy_table(lines: list[Line], rates: dict[tuple[Any, ...], float]) -> s
 
 
 def _costs_table(lines: list[Line]) -> str:
-    """What each arm paid at each budget, means over its seeds; the processor's seconds are medians."""
+    """Return a table of the costs of each arm and budget: means over the seeds, medians for processor seconds."""
     paid = {
         "attempts": "rollouts",
         "tokens generated": "generated_tokens",
@@ -674,7 +687,7 @@ def _target_table(lines: list[Line], targets: tuple[float, float]) -> str:
         for target in targets:
             looks = [to_target(line, target) for line in runs]
             for name in names:
-                # A run that never gets there is one that takes longer than any.
+                # A run that never reaches the target counts as one that takes longer than any other.
                 reached = sorted(look[name] if look else math.inf for look in looks)
                 middle = median(reached)
                 cells.append(f"{_count(middle)} [{_count(reached[0])}, {_count(reached[-1])}]")
@@ -692,7 +705,7 @@ def _table(rows: list[list[str]]) -> str:
 
 
 def draw(lines: list[Line], places: list[tuple[str, str]], picture: Path) -> None:
-    """Accuracy against rollouts, a panel for each family and condition."""
+    """Draw accuracy against rollouts, a panel for each family and condition."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5 * len(places), 4.2), layout="constrained")
@@ -729,7 +742,7 @@ TARGETS = {
 
 
 def run_options(parser: argparse.ArgumentParser, results: Path, quick: str) -> None:
-    """Those of any command that runs what has no line yet."""
+    """Add the options of a command that runs what has no line yet."""
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
     parser.add_argument("--share", type=float, default=1.0, help="of each family's rollouts")
     parser.add_argument("--jobs", type=int, default=1, help="runs side by side, each in a process of its own")
@@ -739,14 +752,14 @@ def run_options(parser: argparse.ArgumentParser, results: Path, quick: str) -> N
 
 
 def settle() -> None:
-    """One thread a run, and nothing said but by the command."""
+    """Use one thread, and silence warnings and progress bars."""
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
     transformers.utils.logging.disable_progress_bar()
 
 
 def main() -> int:
-    """Run what is missing, or report."""
+    """Run what has no line yet, then report; with `--report` only report."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES))
     parser.add_argument("--conditions", nargs="+", choices=CONDITIONS, default=["hard"])

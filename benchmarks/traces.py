@@ -1,16 +1,17 @@
-"""What traces cost: milliseconds and bytes a step of 64 attempts of 2 kB, and their share of the demo's step.
+"""Measure what traces cost: milliseconds and bytes per step of 64 attempts of 2 kB, and the share of the demo's step.
 
     python benchmarks/traces.py [--steps 100] [--demo-steps 40] [--page] [--output results.json]
 
-The first table calls the recorder as the trainer does, with each sink by itself, on texts made up of words. "here" is
-how long the training thread is held up (median), "in all" the processor time of the process with its threads;
-trackers show four groups at most 100 times a run, so theirs is the cost of one such log. wandb runs offline; it and
-trackio are left out where they are not installed.
+It prints three parts:
 
-The second runs the demo's recipe and clocks what is done for the record within it, in the training thread (gathering,
-waiting for the batch before) and beside it (JSON, alarms, files), where it may slow training by as much at most. The
-page is written after training and timed by itself, for a run of 50,000 attempts of 2 kB, and opened in Chromium and in
-Firefox where they are installed; so is the page that lays two such runs side by side. `--page` times these alone.
+1. A table with a line for each sink. The recorder is called like the trainer calls it, on made-up texts. "here" is how
+   long the training thread is held up (median), "in all" the processor time of all threads of the process. Trackers
+   show four groups at most 100 times in a run: their line is the cost of one such log. wandb runs offline. wandb and
+   trackio are left out if they are not installed.
+2. The page of a run of 50,000 attempts of 2 kB, and the page of two such runs side by side: seconds and megabytes, and
+   the seconds until they can be used in Chromium and in Firefox, if these are installed. `--page` does only this part.
+3. The demo's recipe: the time that the recorder takes in the training thread (gathering, waiting for the batch before)
+   and in the thread beside it (JSON, alarms, files). Training is slowed down by the sum of both at most.
 """
 
 import argparse
@@ -52,7 +53,7 @@ SINKS: dict[str, dict[str, Any]] = {
     "wandb, offline": {**OFF, "trace_every": 1, "trace_log_groups": 4, "report_to": ["wandb"]},
     "trackio": {**OFF, "trace_every": 1, "trace_log_groups": 4, "report_to": ["trackio"]},
 }
-PAGE_STEPS, PAGE_GROUPS = 250, 25  # of 8 attempts each: 50,000
+PAGE_STEPS, PAGE_GROUPS = 250, 25  # with 8 attempts in a group: 50,000 attempts
 
 
 def main() -> None:
@@ -77,7 +78,7 @@ def main() -> None:
 
 
 def sinks(scratch: Path, steps: int) -> dict[str, dict[str, float]]:
-    """Milliseconds and bytes a step, for each sink."""
+    """Return milliseconds and bytes per step for each sink."""
     print(f"\n{GROUPS * SIZE} attempts of {LENGTH} characters a step{'':8}{'here':>10}{'in all':>12}{'bytes':>12}")
     figures: dict[str, dict[str, float]] = {}
     for name, chosen in SINKS.items():
@@ -94,7 +95,7 @@ def sinks(scratch: Path, steps: int) -> dict[str, dict[str, float]]:
 
 
 def one_sink(folder: Path, chosen: dict[str, Any], steps: int) -> dict[str, float]:
-    """Records `steps` batches."""
+    """Record `steps` batches, and return milliseconds and bytes per step."""
     args = argparse.Namespace(
         **chosen, output_dir=str(folder), alarm_thresholds=None, trace_max_groups=None, num_generations=SIZE
     )
@@ -107,7 +108,7 @@ def one_sink(folder: Path, chosen: dict[str, Any], steps: int) -> dict[str, floa
         recorder.settle()
         recorder.record(batch, traced=bool(args.trace_every))
         taken.append(time.perf_counter() - start)
-        time.sleep(0.2 if chosen["report_to"] else 0.05)  # the rest of a step
+        time.sleep(0.2 if chosen["report_to"] else 0.05)  # in place of the rest of a step
     recorder.end()
     cpu = time.process_time() - before
     written = sum(path.stat().st_size for path in (folder / "rollouts").glob("train*"))
@@ -115,7 +116,7 @@ def one_sink(folder: Path, chosen: dict[str, Any], steps: int) -> dict[str, floa
 
 
 def sampled(step: int) -> SampledBatch:
-    """A batch of one in four alive, of which each attempt says something else."""
+    """Return a batch in which one group in four is alive, and each attempt has a different text."""
     rng = random.Random(step)
     totals = torch.tensor([[float(rng.random() < (0.5, 0, 1, 1)[g % 4]) for _ in range(SIZE)] for g in range(GROUPS)])
     attempts = tuple(
@@ -136,12 +137,12 @@ def sampled(step: int) -> SampledBatch:
 
 
 def words(rng: random.Random, length: int) -> str:
-    """About `length` characters of made-up words."""
+    """Return about `length` characters of made-up words."""
     return " ".join(f"{rng.getrandbits(20):x}" for _ in range(length // 6))
 
 
 def page(scratch: Path) -> dict[str, float]:
-    """Seconds and bytes of the page of 50,000 attempts."""
+    """Return seconds and bytes of the page of 50,000 attempts, and of the page of two such runs."""
     from trl_grpo_plus.view import write_comparison, write_page
 
     first, second = (attempts_of_a_run(scratch / name) for name in ("first", "second"))
@@ -161,7 +162,7 @@ def page(scratch: Path) -> dict[str, float]:
 
 
 def attempts_of_a_run(folder: Path) -> Path:
-    """Traces of 50,000 attempts."""
+    """Write traces of 50,000 attempts, and return their folder."""
     args = argparse.Namespace(
         **{**OFF, "trace_every": 1, "report_to": []},
         **{"output_dir": str(folder), "alarm_thresholds": None, "trace_compress": False, "trace_max_groups": None},
@@ -176,7 +177,7 @@ def attempts_of_a_run(folder: Path) -> Path:
     return folder
 
 
-BROWSERS: dict[str, tuple[str, dict[str, Any]]] = {  # the program, and how playwright starts it
+BROWSERS: dict[str, tuple[str, dict[str, Any]]] = {  # name -> the program, and playwright's options to start it
     "chromium": ("chromium", {"args": ["--no-sandbox", "--disable-gpu"]}),
     "firefox": ("firefox-esr", {"channel": "moz-firefox"}),
 }
@@ -184,7 +185,7 @@ Clock = Callable[[str, Callable[[], Any], str], None]
 
 
 def _browsed(tries: Callable[[Any, Clock], None]) -> dict[str, float]:
-    """Seconds of what is tried in a tab of each browser that is here."""
+    """Return the seconds that `tries` measures in a tab of each installed browser."""
     if importlib.util.find_spec("playwright") is None:
         print("no playwright: the page was not opened")
         return {}
@@ -201,7 +202,7 @@ def _browsed(tries: Callable[[Any, Clock], None]) -> dict[str, float]:
 
 @contextlib.contextmanager
 def _clocked_tab(name: str, options: dict[str, Any], took: dict[str, float]) -> Iterator[tuple[Any, Clock]]:
-    """A tab of a headless browser, and what clocks an act in it until a script says that it is done."""
+    """Yield a tab of a headless browser, and a function that measures an act until a script returns true."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -223,7 +224,7 @@ def _clocked_tab(name: str, options: dict[str, Any], took: dict[str, float]) -> 
 
 
 def browse_two(path: Path) -> dict[str, float]:
-    """Seconds until two runs are laid side by side."""
+    """Return the seconds until the page of two runs is drawn."""
 
     def tries(tab: Any, clock: Clock) -> None:
         drawn = "document.querySelector('.one, #group .empty') !== null"
@@ -233,8 +234,7 @@ def browse_two(path: Path) -> dict[str, float]:
 
 
 def browse(path: Path) -> dict[str, float]:
-    """Seconds until a group is drawn, until its prompt is followed, for a filter over all steps, for a search of all
-    texts."""
+    """Return the seconds until a group is drawn and its prompt is followed, and those of a filter and a search."""
 
     def tries(tab: Any, clock: Clock) -> None:
         clock("open", lambda: tab.goto(f"file://{path}"), "document.querySelector('.attempt') !== null")
@@ -254,7 +254,7 @@ def browse(path: Path) -> dict[str, float]:
 
 
 def demo(scratch: Path, steps: int) -> dict[str, float]:
-    """The recorder's share of the demo's training time."""
+    """Return the recorder's share of the demo's training time."""
     import transformers
 
     grpo = importlib.import_module("trl_grpo_plus.recipes.grpo")
@@ -295,7 +295,7 @@ def demo(scratch: Path, steps: int) -> dict[str, float]:
 
 
 def _clocked(method: Callable[..., Any], spent: list[float]) -> Callable[..., Any]:
-    """`method`, adding the seconds it takes to `spent`; but not within another one that does."""
+    """Return `method`, wrapped so that its seconds are added to `spent`; nested calls are counted once."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         start, outer = time.perf_counter(), not _RUNNING.get(id(spent))
@@ -332,7 +332,7 @@ def _open_run(package: str, folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet_trackers(scratch: Path) -> Iterator[None]:
-    # Nothing is to be left in the home folder.
+    # Keep the trackers from writing into the home folder.
     for name in ("WANDB_DATA_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "TRACKIO_DIR"):
         os.environ[name] = str(scratch / name.lower())
     os.environ |= {"WANDB_SILENT": "true", "HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
