@@ -62,7 +62,7 @@ def make(folder: Path) -> bool:
     model, tokenizer = load()
     folder.parent.mkdir(parents=True, exist_ok=True)
     beginning = f".{folder.name}-unfinished-"
-    for left in folder.parent.glob(f"{glob.escape(beginning)}*"):  # by a start that was killed
+    for left in folder.parent.glob(f"{glob.escape(beginning)}*"):  # left by a process that was killed
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=beginning, dir=folder.parent) as unfinished:
         whole = Path(unfinished) / "whole"

@@ -69,7 +69,7 @@ def write_whole(
     """
     # An interrupted warm-up must not leave half a model that looks complete.
     folder.parent.mkdir(parents=True, exist_ok=True)
-    for left in folder.parent.glob(f"{UNFINISHED}*"):  # by a warm-up that was killed: one run at a time writes here
+    for left in folder.parent.glob(f"{UNFINISHED}*"):  # left by a warm-up that was killed; only one run writes here
         shutil.rmtree(left, ignore_errors=True)
     unfinished = tempfile.mkdtemp(prefix=UNFINISHED, dir=folder.parent)
     try:

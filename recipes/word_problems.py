@@ -152,13 +152,13 @@ def split_problems(
     taken: set[str] = set()
 
     def fresh(steps: int) -> Problem:
-        """Invent a problem that no set has."""
+        """Invent a problem that is in no set."""
         while (problem := invent(rng, steps)).text in taken:
             pass
         return problem
 
     def some(steps: int, count: int) -> list[Problem]:
-        """Invent problems of so many steps for one set."""
+        """Invent problems with `steps` steps for one set."""
         made = []
         for _ in range(count):
             made.append(fresh(steps))
