@@ -23,18 +23,18 @@ _LABEL_AND_CODE = re.compile(
 )
 _QUOTATION = re.compile(r"[ \t]{0,3}>[ \t]?")
 _QUOTED_FENCE = re.compile(r"[ \t]{0,3}>[ \t]*(?:```|~~~)")
-_WORDS_BEHIND = re.compile(r"[ \t]+[^\s=({]+[ \t]+\S.*", re.DOTALL)  # "``` This adds."
+_WORDS_BEHIND = re.compile(r"[ \t]+[^\s=({]+[ \t]+\S.*", re.DOTALL)  # words after a fence: "``` This adds."
 # A string that is not triple-quoted ends with its line. `.?`: a backslash may end the line.
 _TOKEN = re.compile(r"""#.*|\"{3}|'{3}|"(?:[^"\\]|\\.?)*(?:"|\Z)|'(?:[^'\\]|\\.?)*(?:'|\Z)""", re.DOTALL)
 _TRIPLE = {'"""': re.compile(r'\\.|"""', re.DOTALL), "'''": re.compile(r"\\.|'''", re.DOTALL)}
-MOST_FENCES = 40  # in a string of a program, at most
+MOST_FENCES = 40  # maximum fences in a string of a program
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _ANSWER_MARK = re.compile(r"<answer>|\\boxed|####")
-# Marks with which chat templates end a turn: Qwen, Llama 3, Phi, Gemma, GPT, DeepSeek. `</s>` is HTML, too.
+# Marks with which chat templates end a turn: Qwen, Llama 3, Phi, Gemma, GPT, DeepSeek. Not `</s>`, which may be HTML.
 _END_OF_TURN = re.compile(r"<\|(?:im_end|eot_id|end|endoftext|end_of_text)\|>|<end_of_turn>|<｜end▁of▁sentence｜>")
-MOST_JOINED = 10  # tagged answers that are looked at for one hedge, at most
-_UNSEEN = {"Cf", "Cc", "Cs", "Mn", "Me"}  # zero-width and control characters, lone surrogates, marks on nothing
-_BLANK = set("\u115f\u1160\u2800\u3164\uffa0")  # letters and symbols that show nothing
+MOST_JOINED = 10  # maximum tagged answers that are checked for being one hedge
+_UNSEEN = {"Cf", "Cc", "Cs", "Mn", "Me"}  # zero-width and control characters, lone surrogates, marks without a letter
+_BLANK = set("\u115f\u1160\u2800\u3164\uffa0")  # letters and symbols that look like a space
 
 
 def text_of(completion: Any, opened: bool = False) -> str:

@@ -110,7 +110,7 @@ def _score(text: str, right: int, choices: list[str] | None = None, think_opened
 
 
 def _gold_index(answer: Any, choices: list[str] | None) -> int:
-    """The right choice's number, from 0. Raises ValueError where the row leaves it open."""
+    """Return the index of the right choice. Raise `ValueError` if the row does not determine it."""
     _check_choices(choices)
     count = len(choices) if choices else len(LETTERS)
     if type(answer) is int and 0 <= answer < count:

@@ -39,16 +39,16 @@ class Combined:
         return self.name
 
     def __call__(self, completions: list[Any], **columns: Any) -> list[float | None]:
-        """Return N rewards; `None` where a part gives `None`.
+        """Return N rewards; `None` if a part gives `None`.
 
-        Where a part timed out, failed, was starved or judged a program that took too long, the reward is an
-        [`~scoring.AnnotatedScore`] with the worst of these statuses, and NaN for `None`.
+        If a part timed out, failed, was starved or judged a program that took too long, the reward is an
+        [`~scoring.AnnotatedScore`] with the worst of these statuses; its value is NaN instead of `None`.
         """
         scores = [scores_of_part(part, {"completions": completions, **columns}) for part in self.parts]
         return [with_worst_status(self._of(sample), sample) for sample in zip(*scores, strict=True)]
 
     def _of(self, scores: tuple[float | None, ...]) -> float | None:
-        # TRL writes NaN for None.
+        # A NaN counts as `None`: an AnnotatedScore cannot hold `None`.
         numbers = [float(score) for score in scores if score is not None and not math.isnan(score)]
         return self.rule(*numbers) if len(numbers) == len(scores) else None
 

@@ -15,7 +15,7 @@ from ._rows import refuse_rows
 from ._text import SIGNS, after_opened, answer_of, text_of
 
 
-MAX_LENGTH = 1000  # characters; bounds the nesting and the size of the numbers too
+MAX_LENGTH = 1000  # characters of an answer; this also limits the nesting and the size of the numbers
 GOLD_NUMBERS = 6
 
 _ALLOWED = re.compile(r"[0-9+\-*/() \t]+")
@@ -194,7 +194,8 @@ def solve(numbers: list[int], target: int) -> str | None:
 def _reaching(numbers: tuple[int, ...], target: Fraction) -> str | None:
     if len(numbers) <= 3:
         return _values(numbers).get(target)
-    # Every expression joins one of few numbers to one of the others. The target says what the others must reach.
+    # Every expression joins a value of some numbers (`few`) to a value of the others. Given the target and the first
+    # value, the second one is determined.
     for few, others in _splits(numbers):
         for value, text in _values(few).items():
             for counterpart, form in _counterparts(value, target):
@@ -228,7 +229,7 @@ def _splits(numbers: tuple[int, ...]) -> list[tuple[tuple[int, ...], tuple[int, 
 
 
 def _counterparts(value: Fraction, target: Fraction) -> Iterator[tuple[Fraction, str]]:
-    """Yield each value that must be reached beside the given one, and how the two then make the target."""
+    """Yield each value that makes the target together with the given one, and the form of that expression."""
     yield target - value, "({0} + {1})"
     yield value - target, "({0} - {1})"
     yield target + value, "({1} - {0})"

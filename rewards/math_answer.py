@@ -139,7 +139,7 @@ def _typed_number(text: str) -> tuple[str, str]:
         Example("The answer is 72.", {"answer": "72"}, 0.0),
     ],
     timeout=2.0,
-    # Both are the text's doing: it is untrusted, and can crash the parser or the algebra as well as stall it.
+    # The cause of both is the model's text, which can crash the parser or the algebra as well as make them hang.
     on_timeout="zero",
     on_error="zero",
     check_columns=_check_columns,
@@ -238,6 +238,6 @@ def _is_gold(gold: str, answer: str, evaluated: bool) -> bool:
     gold_integer, answer_integer = _INTEGER.fullmatch(gold), _INTEGER.fullmatch(answer)
     if gold_integer and answer_integer:
         return int(gold_integer[1]) == int(answer_integer[1])
-    # What the algebra fails on is not the answer, but no silent 0 either: `on_error` scores it and it is counted.
+    # An error of the algebra is not caught here: `on_error` then decides the score, and the error is counted.
     cleaned = _typed_number(answer.strip(" $"))[0] or clean(answer)
     return cleaned is not None and same(gold, cleaned, evaluated)

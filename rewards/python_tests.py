@@ -39,7 +39,7 @@ def _gold(solution: Any = None, think_opened: bool = False, **_: Any) -> str | N
         return None
     if code_blocks(solution) and not begins_with_code(solution):
         return after_opened(solution, think_opened)
-    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", solution)), default=0))  # its docstrings may have fences
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", solution)), default=0))  # docstrings may contain fences
     return after_opened(f"{fence}python\n{solution.strip()}\n{fence}", think_opened)
 
 
@@ -178,7 +178,7 @@ def _score(text: str, row: Row, sandbox: Callable[[], Sandbox], credit: str) -> 
             return _judge(text, row, sandbox(), credit)
         except Starved:
             raise
-        except SandboxError:  # something killed the sandbox's process; the next run starts a new one
+        except SandboxError:  # the sandbox's process was killed; the next call of sandbox() starts a new one
             return _judge(text, row, sandbox(), credit)
     except (Starved, Killed) as error:
         return AnnotatedScore(math.nan, "starved", str(error))
@@ -217,7 +217,7 @@ def _of_function(program: str, row: Row, cases: list[Case], sandbox: Sandbox) ->
         with sandbox.load(program, row.name(), calls=len(cases)) as loaded:
             for case in cases[judged:]:
                 is_right = _is_right(loaded, case)
-                if loaded.fault == KILLED and not is_last_life:  # perhaps by someone else: try this case once more
+                if loaded.fault == KILLED and not is_last_life:  # it may not be the program's fault: try once more
                     break
                 yield is_right, loaded.fault
                 judged += 1

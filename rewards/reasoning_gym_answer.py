@@ -182,9 +182,9 @@ def _generate(task: str, config: dict[str, Any], size: int, seed: int) -> list[d
 
 
 def _is_blank(item: dict[str, Any]) -> bool:
-    """Return whether the right answer is blank, as no answer is.
+    """Return whether the right answer is an empty or blank text.
 
-    Some tasks give no right answer (`None`), which is not blank.
+    Some tasks give no right answer (`None`), which does not count as blank.
     """
     return item["answer"] is not None and not item["answer"].strip()
 

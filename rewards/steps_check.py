@@ -12,11 +12,11 @@ from trl_grpo_plus.utils.validation import Number
 from ._text import SIGNS
 
 
-MAX_LINE = 300  # characters of a line that is read, at most; bounds the numbers too
+MAX_LINE = 300  # maximum characters of a line that is read; this also limits the numbers
 
 _NUMBER = r"[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?"
 _TERM = rf"\$?(-?{_NUMBER})"
-# At the line's end, and not the tail of a longer equation: no number, sign or bracket is before it.
+# An equation at the end of a line that is not the end of a longer one: no number, sign or bracket is before it.
 _EQUATION = re.compile(rf"(?:\A|(?<=[^0-9+\-*/=.,()\s$])) *{_TERM} *([-+*/]) *{_TERM} *= *{_TERM} *[.!;]?\Z")
 _SMALL = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 _WORDS = {word: n for n, word in enumerate(_SMALL)}

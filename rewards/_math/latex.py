@@ -33,7 +33,7 @@ _SPELLINGS: list[tuple[str | re.Pattern[str], str | Callable[[re.Match[str]], st
     (r"\\!|\\(?:left|right|middle|[bB]igg?[lr]?)(?![A-Za-z])\.?|\\(?:display|text)style(?![A-Za-z])", ""),
     (r"(?<!\\)\$|^\s*\\[(\[]|(?<!\\)\\[)\]]\s*$", ""),
     (r"\{,\}", ","),
-    # A sign in braces, which take its spaces away: 12{:}30.
+    # Remove braces around a sign, which TeX authors use to remove the spaces around it: 12{:}30.
     (r"\\colon(?![A-Za-z])|\\text\s*\{\s*:\s*\}", ":"),
     (r"\\math(?:bin|rel|ord|punct)\s*(\{\s*[:=+\-/.<>]\s*\})", r"\1"),
     (r"(^\s*|[0-9)]\s*|(?<![A-Za-z\\])[A-Za-z]\s*)\{\s*([:=+\-/.<>])\s*\}", r"\1\2"),
@@ -77,7 +77,7 @@ _SPELLINGS: list[tuple[str | re.Pattern[str], str | Callable[[re.Match[str]], st
     (r"(?:\\quad\s*)+,\s*(?:\\quad\s*)*|,\s*(?:\\quad\s*)+", ", "),
     (r"^\s*(?:\\quad\s*)+|(?:\\quad\s*)+$", ""),
     (r"\\pmod\s*([0-9]|[a-z](?![a-z]))", r"\\pmod{\1}"),
-    # A base: 52_{8}, (52)_8. Other indices of numbers mean nothing.
+    # Write a number's base in one form: 52_{8}, (52)_8.
     (
         r"\(([0-9A-F]*[0-9])\)\s*_\s*\{?\s*([0-9]+)\s*\}?|(?<![A-Za-z0-9])([0-9A-F]*[0-9])\s*_\s*\{\s*([0-9]+)\s*\}",
         lambda m: f"{m[1] or m[3]}_{m[2] or m[4]}",
@@ -89,15 +89,15 @@ _SPELLINGS: list[tuple[str | re.Pattern[str], str | Callable[[re.Match[str]], st
     (r"\\log\s*_\s*(?:\{\s*(?:e|\\text\s*\{\s*e\s*\})\s*\}|\\text\s*\{\s*e\s*\}|e)", r"\\ln "),
     (r"(?<!\\)%", r"\\%"),
     (r"\\infin(?![A-Za-z])", r"\\infty"),
-    # An upright letter that is part of a formula or is in parentheses.
+    # Write an upright letter that is part of a formula, or in parentheses, as a plain letter.
     (r"(?:^|(?<=[+\-=(]))\s*\\text\{([A-Za-z])\}(?=\s*[+\-=^_)(])", r"\1"),
-    # Braces that are around no argument.
+    # Remove braces that are not around an argument.
     (r"(?:^|(?<=[=,(\[]))\s*\{([^{},;]*)\}\s*(?=$|[,)\]=]|\\text|\\%|\\degree)", r"\1"),
     (r"\\in\s*\{([^{}]*[,;][^{}]*)\}", r"\\in \\{\1\\}"),
     (r"^\s*(?:\\text\{\s*)?[Aa]ll real(?:s| numbers| values)\.?\s*\}?\s*$", r"(-\\infty,\\infty)"),
 ]
 _PLAIN = [(re.compile(pattern), plain) for pattern, plain in _SPELLINGS]
-# A tilde that means "about" (and ties no two words); dollar signs between digits.
+# Answers that are not clear: a tilde that means "about" (not one between two words), or a dollar sign between digits.
 _UNCLEAR = re.compile(
     r"^(?:[\s$({]|\\(?:text(?:bf|it|rm)?|mathrm|mbox|left|[$(\[]))*~|~[\s$.]*$|=[\s$]*~|[0-9]\s*(?<!\\)\$[\s$]*[0-9]"
 )

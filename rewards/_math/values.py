@@ -145,7 +145,7 @@ def _read(text: str) -> Any:
         )
     except Exception:
         return None
-    # sympy would work these out in the answer's place.
+    # An answer must not leave these to be computed: sympy would compute them.
     undone = not isinstance(expression, Expr) or expression.has(Derivative, Integral, Limit, Product, Sum)
     return None if undone else expression
 
@@ -184,7 +184,7 @@ def _names(expression: Any) -> set[str]:
 
 def _points(names: list[str]) -> Iterator[dict[str, str]]:
     for shift in range(len(_POINTS)):
-        # The steps differ from name to name, so that no two names have the same value at every point.
+        # The step through the values depends on the name, so that no two names have equal values at every point.
         yield {name: _POINTS[(shift * (1 + i % 3) + i) % len(_POINTS)] for i, name in enumerate(names)}
 
 

@@ -241,7 +241,7 @@ class GRPOPlusConfig(GRPOConfig):
         "alarm_thresholds",
         "prompt_selection",
     ]
-    # True while a `GRPOPlusTrainer` is made, which acts on these options. Not a field.
+    # True while a `GRPOPlusTrainer` is made. Other trainers ignore these options, so they get a warning. Not a field.
     has_plus_trainer: ClassVar[bool] = False
 
     preset: PresetName = None
@@ -258,8 +258,8 @@ class GRPOPlusConfig(GRPOConfig):
 
     # Parameters that control the advantage
     scale_rewards: str = "group"
-    advantage_baseline: str = "mean"  # or in Python a function
-    advantage_estimator: str = GRPO  # or a function, or a dict, as YAML or JSON give it
+    advantage_baseline: str = "mean"  # in Python also a function
+    advantage_estimator: str = GRPO  # also a function, or a dict (from YAML or JSON)
     std_ddof: int = _choice(1, [0, 1])
     std_eps: float = 1e-4
     std_floor: float = 0.0
@@ -267,8 +267,8 @@ class GRPOPlusConfig(GRPOConfig):
     advantage_clip: float | None = None
     step_reward_credit: str | None = None
 
-    # Parameters that control which prompts are sampled, and what is believed of them
-    prompt_selection: str = "shuffle"  # or a dict, as YAML or JSON give it
+    # Parameters that control which prompts are sampled, and the beliefs about them
+    prompt_selection: str = "shuffle"  # also a dict (from YAML or JSON)
     selection_pool: int = 8
     belief_key: str | None = None
     belief_id: str | None = None
@@ -285,11 +285,11 @@ class GRPOPlusConfig(GRPOConfig):
     kl_target: float | None = None
     kl_horizon: int = 10_000
 
-    # Parameters that control the processes that rewards with a time limit run in
+    # Parameters that control the worker processes of rewards with a time limit
     reward_workers: int | None = None
     reward_worker_memory_mb: int = 4096
 
-    # Parameters that control what is watched: steps, traces, alarms
+    # Parameters that control how a run is watched: steps, traces, alarms
     nonfinite_step: str = _choice("raise", ["raise", "ignore"])
     trace_every: int = 1
     trace_max_groups: int | None = None
@@ -400,9 +400,9 @@ def _names_what_is_unknown(init: Callable[..., None]) -> Callable[..., None]:
 
 
 GRPOPlusConfig.__init__ = _names_what_is_unknown(GRPOPlusConfig.__init__)  # type: ignore[method-assign]
-# An instance has the preset's name in its field, so the class is free to have the constructor under `preset`.
+# `GRPOPlusConfig.preset(...)` is a constructor. An instance has its preset's name under this attribute.
 GRPOPlusConfig.preset = classmethod(presets.make)
-# On a command line an option's help is the first sentence of its entry in the docstring.
+# Set the command line's help of each option: the first sentence of its entry in the docstring.
 for _name, _sentence in re.findall(r"(?m)^    (\w+) \(`.*\):\n +([\s\S]+?\.)\s", inspect.getdoc(GRPOPlusConfig) or ""):
     _option = GRPOPlusConfig.__dataclass_fields__[_name]
     _option.metadata = MappingProxyType({**_option.metadata, "help": " ".join(_sentence.split())})

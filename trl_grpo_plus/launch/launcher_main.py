@@ -22,7 +22,7 @@ from .launchers import LAUNCHERS, STARTED_BY
 
 
 STOPS = (signal.SIGTERM, signal.SIGUSR1)
-SAVING_S = "1800"  # s that stopped processes have for a step and a checkpoint before torch kills them; its default: 30
+SAVING_S = "1800"  # seconds until torch kills stopped processes: time for a step and a checkpoint; torch's default: 30
 
 
 def main() -> int:
@@ -35,7 +35,7 @@ def main() -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", SAVING_S)
-    # Without SIGTERM, for which torch would install a handler that passes it on as it is: it ends a process at once.
+    # Leave out SIGTERM: torch's handler would pass it on unchanged, and SIGTERM ends the processes at once.
     os.environ.setdefault("PET_SIGNALS_TO_HANDLE", "SIGINT,SIGHUP,SIGQUIT")
     os.environ[STARTED_BY] = f"{os.getpid()}@{socket.gethostname()}"
     name, *arguments = sys.argv[1:]
@@ -68,9 +68,9 @@ def _pass_on(number: int, frame: FrameType | None) -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    """Stop the run as Ctrl-C does, through torch's handler where torch has installed one.
+    """Stop the run as Ctrl-C does, through torch's handler if torch has installed one.
 
-    Before there are child processes, as while this node waits for others, the signal ends the launcher.
+    If there are no child processes yet, for example while this node waits for others, the signal ends the launcher.
     """
     handler = signal.getsignal(signal.SIGINT)
     if callable(handler) and handler is not _pass_on:
@@ -88,7 +88,7 @@ def _signal_children() -> None:
 
 
 def _left(failures: Iterable[Any]) -> str | None:
-    """Return the first error that a process left for the launcher to print."""
+    """Return the earliest error that a process has written for the launcher to print; `None` if there is none."""
     left = [failure for failure in failures if isinstance(failure.error_file_data.get("timestamp"), int)]
     return min(left, key=lambda failure: (failure.timestamp, failure.local_rank)).message if left else None
 

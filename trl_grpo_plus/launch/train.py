@@ -153,19 +153,20 @@ def _evaluate_last(trainer: Any) -> None:
 
 
 def _end(trainer: Any) -> None:
-    # The others wait while the main process writes the report. gloo needs no teardown, which was seen to hang.
+    # The other processes wait while the main process writes the report. gloo needs no teardown, and its teardown has
+    # hung.
     trainer.accelerator.wait_for_everyone()
     if trainer.accelerator.state.backend != "gloo":
         trainer.accelerator.end_training()
 
 
 def _end_with_launcher() -> bool:
-    """End this process when the launcher of `trl-grpo-plus run` is killed: nobody else would end it.
+    """End this process when the launcher of `trl-grpo-plus run` is killed; nothing else would end it.
 
     Returns:
         `bool`: whether that launcher started this process.
     """
-    pid, _, host = os.environ.pop(STARTED_BY, "0").partition("@")  # removed: no launcher of what this process starts
+    pid, _, host = os.environ.pop(STARTED_BY, "0").partition("@")  # children of this process must not inherit it
     launcher = int(pid) if host == socket.gethostname() else 0  # a launcher may pass its environment to another node
     if launcher == os.getppid():
         end_with_parent(signal.SIGTERM)
@@ -176,15 +177,15 @@ def _end_with_launcher() -> bool:
 
 
 def _say_once(text: str) -> None:
-    """Print an error once on each node: its cause may be one node's."""
+    """Print an error once on each node, because its cause may be on one node only."""
     if os.environ.get("LOCAL_RANK", "0") == "0":
         say(text, file=sys.stderr)
 
 
 def _say_last(text: str, launched: bool) -> None:
-    """Leave an error to the launcher, which prints it after the errors of the processes that lost this one.
+    """Write an error for the launcher, which prints it after the errors of processes that lost contact to this one.
 
-    Without a launcher that does so, the error is printed at once.
+    Without such a launcher, print the error at once.
     """
     file = os.environ.get(ERROR_FILE)
     if not (launched and file):

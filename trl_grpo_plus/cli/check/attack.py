@@ -140,7 +140,7 @@ def _gold_column(reward: Reward, rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _forms(gold: str | None, column: str) -> list[tuple[str, str, str]]:
-    """Return the forms to try, each parted at the answer."""
+    """Return the forms to try, each as (text before the answer, placeholder, text after it)."""
     if gold is None:
         return [form.partition("{}") for form in FORMS]
     named = f"{{{column}}}"
@@ -169,7 +169,7 @@ def _prompt_text(row: dict[str, Any]) -> str:
 
 
 def _with_wrong(reward: Reward, targets: Sequence[Target], full: float) -> list[Target]:
-    """Give each row the answers of other rows, and changed ones, that the reward does not take for its own."""
+    """Return the targets with wrong answers: other rows' or changed answers that earn at most half of full marks."""
     answers = list(dict.fromkeys(target.answer for target in targets))
     candidates = []
     for i, target in enumerate(targets):

@@ -21,7 +21,7 @@ from ...utils.validation import ConfigError
 Pair = tuple[dict[str, Any], str]  # a row's columns and a gold completion
 
 _MOST_SHOWN = 60  # characters
-SHUFFLED_AT_MOST = 0.05  # two rows may have answers that are equal and written differently
+SHUFFLED_AT_MOST = 0.05  # share of other rows' answers that may score: two rows may have equal answers
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class RewardCheck:
 
     name: str
     what: str  # "examples", "gold", "shuffled" or "call"
-    right: int = 0  # how many scored as they should
+    right: int = 0  # number of samples with the expected score
     total: int = 0
     ms: float = math.nan  # milliseconds for each sample
-    problems: tuple[str, ...] = ()  # the check failed if there is any
-    unseen: str = ""  # why the check could not be made here, which is no failure
+    problems: tuple[str, ...] = ()  # if there is any, the check failed
+    unseen: str = ""  # reason why the check could not be made here, which is no failure
     form: str = ""  # the form of the gold answers as posed, if it is not the data's form
-    note: str = ""  # what else there is to say of a check that did not fail
+    note: str = ""  # a remark on a check that did not fail
 
 
 def check_examples(name: str) -> RewardCheck:
@@ -186,7 +186,7 @@ def _gold(reward: Reward, pairs: Sequence[Pair]) -> RewardCheck:
 
 
 def _is_number(row: Mapping[str, Any], text: str) -> str:
-    """Say that a gold answer stands in the data as a number, which equals no text; "" if it does not."""
+    """Return a phrase that names a column which holds the gold answer as a number, not a text; "" if none does."""
     names = [name for name, value in row.items() if isinstance(value, Number) and str(value) == text]
     return f": {names[0]} holds numbers, a completion is a text" if names else ""
 

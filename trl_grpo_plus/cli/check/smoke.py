@@ -181,9 +181,9 @@ def _steps_alone(args: Any) -> dict[str, Any]:
 
 
 def keep_at_home(args: Any) -> None:
-    """Turn off TRL's log of completions, and so its upload, in the process that takes the steps.
+    """Turn off TRL's log of completions, and with it the upload, in the process that takes the steps.
 
-    No word of a command line unsets `log_completions_hub_repo`, and TRL refuses it without the log.
+    A command line cannot unset `log_completions_hub_repo`, and TRL refuses this option without the log.
     """
     args.log_completions, args.log_completions_hub_repo = False, None
 
@@ -210,9 +210,9 @@ def _words(options: dict[str, Any]) -> list[str]:
 
 
 def _batches(args: Any, processes: int) -> dict[str, Any]:
-    """Return options for small batches of whole groups, with as many rows in each micro-batch of each process.
+    """Return options for small batches of whole groups, with equally many rows in each micro-batch of each process.
 
-    A generation batch stays as long as an optimizer step, or longer, or shorter, as in the recipe.
+    A generation batch remains equal to, longer or shorter than an optimizer step, as in the recipe.
     """
     generations = args.num_generations if args.num_generations <= MOST_GENERATIONS else 4
     accumulation = min(args.gradient_accumulation_steps, 2)
@@ -265,7 +265,7 @@ def rows_of(report: dict[str, Any], folder: Path, on: str) -> list[Row]:
 
 
 def _unscored(text: str, planted: bool) -> Row:
-    """Return the row about groups none of whose attempts got a score, though gold answers may be planted."""
+    """Return the row about a run in which no attempt got a score. `planted`: half of them were gold answers."""
     why = "every reward with a weight returned None for every attempt, so that there is nothing to learn from"
     fix = "Return a number for attempts that the reward is for, 0.0 for a wrong or unreadable one"
     if planted:

@@ -179,13 +179,13 @@ def _called(reward: Any, name: str, function: Any, values: dict[str, Any], has_r
 
 
 def _lacks_something(error: BaseException | None) -> bool:
-    """Return whether an error or its cause is of what a machine may lack: network, package, GPU or a secret."""
+    """Return whether the cause of an error is something that this machine lacks: network, package, GPU or a secret."""
     import torch
 
     while error is not None:
         of_network = isinstance(error, _LACKING) or "Connect" in type(error).__name__
         of_gpu = "CUDA" in str(error) and not torch.cuda.is_available()
-        of_secret = isinstance(error, KeyError) and str(error.args[0]).isupper()  # a variable of the environment
+        of_secret = isinstance(error, KeyError) and str(error.args[0]).isupper()  # an environment variable
         if of_network or of_gpu or of_secret:
             return True
         error = error.__cause__ or error.__context__
