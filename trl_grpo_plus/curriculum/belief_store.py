@@ -71,7 +71,7 @@ class BeliefStore:
         weighted = [name for name, weight in zip(names, weights, strict=True) if weight]
         self._credited = weighted if config.multi_objective_aggregation == "normalize_then_sum" else [TOTAL]
         named = config.filter_metric in names and config.chooses_prompts
-        # A separate quantity: the reward's own belief, if the reward is credited, knows nothing about totals.
+        # A separate quantity: if the reward is credited, it has its own belief, which does not use totals.
         self._fallback = f"{config.filter_metric}, else {TOTAL}"
         self._chosen_by = [self._fallback] if named else self._credited
         self.believed_quantity = config.filter_metric if named else TOTAL
@@ -93,7 +93,7 @@ class BeliefStore:
             "rewards": {name: float(weight) for name, weight in zip(names, weights, strict=True) if weight},
             **{name: getattr(config, name) for name in ("failed_reward", "solved_reward", "belief_key")},
         }
-        # `None`: a stream.
+        # `None` for a stream.
         self._rows = None if streamed else dataset_rows.fingerprint(train_set, ("prompt", config.belief_key))
         self._id_column, self._draws = config.belief_id, config.draws_prompts
 
@@ -117,7 +117,7 @@ class BeliefStore:
             self._cache.look(self._places(rows))
 
     def credited(self, rows: Sequence[int]) -> list[Belief]:
-        """Return the beliefs that advantages are centred by: about the total, or about each reward with a weight.
+        """Return the beliefs that serve as the baseline: about the total, or about each reward with a weight.
 
         Collective with a head.
         """
@@ -224,11 +224,11 @@ class BeliefStore:
             self._stream_ids.load_state_dict(state["ids"]["ids"])
 
     def has_rows_of(self, other: "BeliefStore") -> bool:
-        """Return whether both are about the same rows of loaded datasets, in the same order."""
+        """Return whether both stores hold beliefs about the same loaded rows, in the same order."""
         return bool(self._rows and other._rows and not dataset_rows.difference(other._rows, self._rows))
 
     def _moved(self, state: dict[str, Any]) -> Callable[[Tensor], Tensor] | None:
-        """Return how to find the checkpoint's rows in this training set, or `None` if it is the same."""
+        """Return a function from the checkpoint's rows to rows of this training set; `None` if the sets are equal."""
         before, column = state["rows"], (state["ids"] or {}).get("column")
         if (before is None) != (self._rows is None):
             saved, now = ("a stream" if rows is None else "a loaded dataset" for rows in (before, self._rows))
@@ -303,7 +303,7 @@ class BeliefStore:
 
 
 def _told_apart(names: Sequence[str]) -> list[str]:
-    """Return distinct names: two rewards may have the same name, and a reward may be named "total"."""
+    """Make the names distinct: two rewards may have the same name, and a reward may be named "total"."""
     taken = [TOTAL]
     for name in names:
         taken.append(name if name not in taken else f"{name} ({len(taken)})")

@@ -110,11 +110,11 @@ class Beliefs:
         self._strength = float(strength)
         self._half_lives = sorted(map(float, half_lives))
         self._range = RewardRange(low, high)
-        self._origin = (low + high) / 2  # moments are about it: squares of values far from 0 lose digits
+        self._origin = (low + high) / 2  # moments are about this point: squares of values far from 0 lose digits
         self._num_rows, self._grows = num_rows, num_rows == 0
         self._history = RowHistory(num_rows or 0, self._half_lives)
         self._errors = _zeros(len(half_lives))
-        self._compared = 0.0  # groups, with the decay of the errors
+        self._compared = 0.0  # number of compared groups, with the decay of the errors
         self._shared = SharedPrior(self._origin, coded)
         self._groups, self._bins = _zeros(5), _zeros(3, BINS)
         self._batch: list[float] = []  # predicted and realised mean of the last batch
@@ -309,7 +309,7 @@ class Beliefs:
         """Add the half-lives' squared errors, on rows with a history."""
         again = self._history.has(rows)
         own_count, total, _ = self._remembered(rows)[..., again]
-        # The prior at that time, perhaps a head's: the belief without the row's own attempts.
+        # The prior that the belief used, perhaps a head's: the belief without the row's own attempts.
         prior = (believed.mean - self._origin)[again] * believed.count[again] - total[self._best]
         means = (total + prior) / (own_count + believed.count[again] - own_count[self._best])
         errors = ((means - mean[again]).square() * count[again]).sum(dim=1)
@@ -332,7 +332,7 @@ class Beliefs:
         self, rows: Tensor, rewards: Tensor, scored: Tensor, mean: Tensor, within: Tensor, of_prior: Tensor
     ) -> None:
         """Update the shared prior; `of_prior` is the share of the prior in the belief."""
-        # The least-squares weight. Rows that are chosen often are no fair sample, and need no prior themselves.
+        # The least-squares weight. Rows that are chosen often are a biased sample, and do not need a prior.
         weight = of_prior.square()
         low, high = self._range.low, self._range.high
         count = scored.sum(dim=1)
@@ -354,7 +354,7 @@ def _indices(rows: Sequence[int] | Tensor) -> Tensor:
 
 KEEP_ALL = 0.9  # decay of the sums of all rows, a batch
 KEEP_KEY = 0.97  # decay of a key's sums, a group
-STRENGTH = 4.0  # groups that the mean of all rows starts with, and its weight in a key's mean
+STRENGTH = 4.0  # in groups: the weight of the first mean of all rows, and of this mean in a key's mean
 
 
 class SharedPrior:

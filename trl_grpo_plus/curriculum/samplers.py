@@ -141,7 +141,7 @@ class ShuffleSampler(PromptSampler):
         # Not `seed` itself, with which TRL's RepeatSampler shuffles: resampling would draw the rows that come next.
         generator = torch.Generator().manual_seed((self._seed * 1_000_003 + number * 7919 + 104_729) % 2**63)
         order = self._ordered(torch.randperm(self._num_prompts, generator=generator))
-        # Four bytes a row; a list takes 36. Its items are Python's numbers, which a tensor's are not.
+        # An array takes 4 bytes for each row, a list 36. Unlike a tensor's items, its items are Python's numbers.
         self._order = array("i", order.int().numpy().tobytes())
         self._pass, self._position = number, position
 
@@ -296,7 +296,7 @@ class LearnabilitySampler(PromptSampler):
                     refused += 1
 
         while len(pool) < size and len(seen) < self._num_prompts and (patience is None or refused <= patience):
-            # If almost all rows rest, look through four pools at most: the cost of a step stays bound to its pool.
+            # If almost all rows rest, look through four pools at most, so that a step's cost is bounded by its pool.
             if drawn >= 4 * size and len(pool) + len(resting) >= count:
                 break
             rows = self._passes.take(size - len(pool), lambda row: True)

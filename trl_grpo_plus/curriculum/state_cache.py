@@ -48,7 +48,7 @@ class StateCache:
         self._read, self._seed = read, seed
         self._fresh = 1 if everything else FRESH
         self._step = 0
-        self._kept: dict[int, tuple[int, Tensor]] = {}  # row -> (step, state), last read last
+        self._kept: dict[int, tuple[int, Tensor]] = {}  # row -> (step, state), in the order of reading
         self._mean = self._spread = torch.empty(0)  # (width,), known after the first reading
         self._projection = torch.empty(0)  # (width, MOST_NUMBERS), for a wider model
         self.affordable = math.inf if everything else float(FIRST)

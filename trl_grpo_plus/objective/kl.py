@@ -44,15 +44,15 @@ from torch import Tensor
 from ..utils.validation import ConfigError, one_of
 
 
-# In nats. Above it k3 goes on as a straight line: without the importance weight its gradient stays at exp(20) - 1. The
-# importance weight stays at exp(20), without gradient. exp overflows float32 at 88 nats.
+# In nats. Above this ratio k3 continues as a straight line: without the importance weight its gradient stays at
+# exp(20) - 1. The importance weight stays at exp(20), without gradient. exp overflows float32 at 88 nats.
 MAX_LOG_RATIO = 20.0
 
 
 def _k3(log_ratio: Tensor) -> Tensor:
     d = -log_ratio
     within = d.clamp(max=MAX_LOG_RATIO)
-    # exp(d) - 1, its tangent from MAX_LOG_RATIO on; expm1 keeps the digits that exp(d) - 1 loses for small d.
+    # exp(d) - 1, and its tangent from MAX_LOG_RATIO on. expm1 keeps the digits that exp(d) - 1 loses for small d.
     return torch.expm1(within) + (d - within) * torch.exp(within.detach()) - d
 
 

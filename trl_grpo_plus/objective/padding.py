@@ -108,7 +108,7 @@ class ScaledCoefficient(float):
     def __mul__(self, other: Any) -> Any:
         return float(self) * self.weight * other
 
-    __rmul__ = __mul__  # also of a tensor, to which `__torch_function__` gives no answer
+    __rmul__ = __mul__  # a tensor on the left gets here too, because `__torch_function__` answers NotImplemented
 
     def __truediv__(self, other: Any) -> Any:
         return float(self) * self.weight / other
@@ -124,5 +124,5 @@ class ScaledCoefficient(float):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Leave no operation to the tensor, which would take the coefficient for a plain number."""
+        """Refuse all operations of a tensor, which would take the coefficient for a plain number."""
         return NotImplemented

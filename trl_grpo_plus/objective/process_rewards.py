@@ -82,7 +82,7 @@ def of_steps(
     return advantages
 
 
-# The first token that earns a step's reward, from the last tokens of the step before and of its own.
+# name -> function from the last token of the step before, and of the step, to the first token that earns its reward
 STEP_REWARD_CREDITS: dict[str, Callable[[int, int], int]] = {
     "to_go": lambda before, last: 0,
     "own": lambda before, last: min(before + 1, last),

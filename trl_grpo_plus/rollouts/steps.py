@@ -101,15 +101,15 @@ class _Prefixes:
         self._found: deque[int] = deque([0])  # the last counts found that end with whole characters
 
     def first(self, end: int, low: int) -> int:
-        """Return the first count of tokens, `low` or more, that holds `end` characters; all tokens hold as many.
+        """Return the least count of tokens, at least `low`, that holds `end` characters. All tokens must hold as many.
 
         The counts of successive calls must ascend.
         """
         count = self._guess(end, low)
         if self._reached(count) < end or (count > low and self._reached(count - 1) >= end):
             count = _bisect(self._reached, end, low, len(self._ids))
-        # In a run of byte tokens (emoji, say) some decoders return nothing for the whole run while its last character
-        # lacks a byte: more tokens may then hold less text, until this character is whole.
+        # In a run of byte tokens, such as emoji, some decoders return nothing for the whole run while its last
+        # character lacks a byte. More tokens may then hold less text, until this character is whole.
         behind = count
         while behind > max(low, count - LONGEST_CHARACTER):
             behind -= 1

@@ -29,8 +29,8 @@ from typing import Any, NamedTuple
 from ..utils.fork_server import own_children
 
 
-# A thread or a process that is about to end gets 20 pauses of a millisecond. On a busy machine they take longer, and
-# whatever is about to end needs longer too.
+# A thread or a process that is about to end gets 20 pauses of a millisecond. On a busy machine the pauses take longer,
+# and so does the end of a thread or process.
 GRACE = 20
 LIMITS = tuple(
     getattr(resource, f"RLIMIT_{name}") for name in ("AS", "DATA", "STACK", "CPU", "FSIZE", "NOFILE", "NPROC")

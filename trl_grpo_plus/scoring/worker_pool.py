@@ -49,8 +49,8 @@ from .worker_handle import Handle, granted_mb, how_it_died, warn_of_left
 
 logger = logging.getLogger(__name__)
 
-SCARCE_S = 60.0  # without a single worker, because no process can be had
-GIVE_UP_S = 600.0  # scoring time in which every sample was starved
+SCARCE_S = 60.0  # time without a single worker, because no process can be started
+GIVE_UP_S = 600.0  # scoring time during which every sample was starved
 LOAD_LIMIT_S = 120.0  # for a worker to import a reward's module; not counted as scoring
 MEMORY_MB = 4096
 MOST_WORKERS = 16
@@ -170,12 +170,12 @@ class _Run:
         self._pool, self._target, self._args, self._samples = pool, target, dict(args), samples
         self._timeout = timeout
         self._waiting = deque(range(len(samples)))
-        self._alone: deque[int] = deque()  # samples whose worker was killed; each is retried with no other running
+        self._alone: deque[int] = deque()  # samples whose worker was killed; each is retried alone
         self._busy: dict[Connection, Handle] = {}
         self._outcomes: dict[int, Outcome] = {}
         self._lost: set[int] = set()  # samples that have been in `_alone`
         self._pause, self._fork_at = FIRST_PAUSE_S, 0.0
-        self._scarce_since = math.inf  # time since which no worker runs and none can be had
+        self._scarce_since = math.inf  # time since which no worker runs and none can be started
         self._give_up_s = GIVE_UP_S + timeout  # longest time without an outcome other than "starved"
         self._deadline = time.monotonic() + self._give_up_s
 

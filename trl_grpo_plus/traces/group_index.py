@@ -235,11 +235,11 @@ def append(folder: Path, blocks: Iterable[Block]) -> None:
     """
     data = b"".join(map(encoded, blocks))
     with open(within(folder / NAME, folder), "ab", buffering=0) as file:
-        file.write(data)  # a part of it that a full disk cuts off is left out by readers
+        file.write(data)  # if a full disk cuts a block off, readers ignore it
 
 
 def read(folder: Path) -> dict[str, list[Block]]:
-    """Return the blocks of each file, in the order of their stretches, as far as these follow one another from 0.
+    """Return the blocks of each file in order, as far as their stretches cover the file from 0 without a gap.
 
     The result is empty if there is no index that can be read.
     """
@@ -258,11 +258,11 @@ def read(folder: Path) -> dict[str, list[Block]]:
 
 
 def valid(folder: Path, blocks: Sequence[Block]) -> list[Block]:
-    """Return the first blocks of a file that describe what the file holds now, up to one that does not."""
+    """Return the first blocks of a file, up to one that does not describe the file's present content."""
     if not blocks:
         return []
     path = folder / blocks[0].file
-    try:  # there may be thousands of files; whoever reads the lines says what is wrong with one
+    try:  # say nothing of a file that cannot be read: the reader of its lines does
         found = path.lstat()
         if not stat.S_ISREG(found.st_mode):
             return []
@@ -281,7 +281,7 @@ def valid(folder: Path, blocks: Sequence[Block]) -> list[Block]:
 
 
 def count_attempts(path: Path, blocks: Sequence[Block]) -> int | None:
-    """Return the number of attempts in a file, by its blocks; `None` if these do not describe it to its end."""
+    """Return the number of attempts in a file, by its blocks; `None` if the blocks do not describe the whole file."""
     described = valid(path.parent, blocks)
     if not described or described[-1].end != path.stat().st_size:
         return None

@@ -15,7 +15,7 @@ Decode = Callable[[Sequence[int]], str]
 Runs = list[tuple[int, float]]  # (end in the text, advantage) of each stretch, in order
 
 DIGITS = 4
-CHUNK = 16  # tokens that are decoded alone together; where their texts do not fit, each is decoded with its neighbours
+CHUNK = 16  # tokens whose separate texts are tried together; if these do not fit, tokens are decoded with neighbours
 
 
 class ByToken(NamedTuple):
@@ -113,8 +113,8 @@ def _ends(ids: Sequence[int], whole: str, decode: Decode, pieces: dict[int, str]
             found += [*accumulate(map(len, alone), initial=done_chars)][1:]
             begin, done, done_chars = start, chunk.stop, found[-1]
             continue
-        # A token's text depends on its neighbours: a space before it, or a byte of a character. So each token is
-        # decoded together with those since the last but one whole character.
+        # A token's text depends on its neighbours: a space before it, or a byte of a character. So decode each token
+        # together with the tokens before it, from the last but one whole character on.
         for count in range(start + 1, chunk.stop + 1):
             before = decode(ids[begin:done])
             fresh = decode(ids[begin:count])[len(before) :]

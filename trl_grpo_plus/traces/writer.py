@@ -30,7 +30,7 @@ from .schema import Row
 
 logger = logging.getLogger(__name__)
 
-MEMBER = 1 << 20  # bytes of lines from which on a gzip member ends
+MEMBER = 1 << 20  # a gzip member ends once it holds this many bytes of lines
 Lines = tuple[list[Row], bytes]  # a group's attempts, and their lines
 
 
@@ -109,7 +109,7 @@ class Writer:
         packed = path.suffix == ".gz"
         members = list(_members(groups)) if packed else [groups]
         pieces = [b"".join(lines for _, lines in member) for member in members]
-        if packed:  # at the fastest level, since the next batch waits for this one
+        if packed:  # the fastest level, because the next batch waits for this one
             pieces = [gzip.compress(piece, compresslevel=1) for piece in pieces]
         data = b"".join(pieces)
         start, written = _append(path, data)
@@ -117,7 +117,7 @@ class Writer:
         stretch = (start, start + len(data), before, self._own[path], written)
         try:
             self._index(path, stretch, [*zip(members, pieces, strict=True)])
-        except Exception as error:  # the lines are written, and a reader can do without the index
+        except Exception as error:  # the lines are written, and readers do not need the index
             if not self._warned:
                 self._warned = True
                 logger.warning(
@@ -142,7 +142,7 @@ class Writer:
     def _index(
         self, path: Path, stretch: tuple[int, int, int, int, int], members: Sequence[tuple[list[Lines], bytes]]
     ) -> None:
-        """Append what was written to the index, unless the batch is other than whole groups."""
+        """Append the written groups to the index, unless some group of the batch is not whole."""
         builder, at = group_index.Builder(), stretch[0]
         for groups, piece in members:
             skip = 0
@@ -169,20 +169,20 @@ class Writer:
         replace(self._where() / "run.json", [json.dumps({**self._about, **more}, indent=2).encode(), b"\n"])
 
     def _entries_before(self, name: str, step: int, logged: int | None) -> bytes:
-        """Return a journal's entries of the steps that are not made again; none if the journal cannot be read."""
+        """Return a journal's entries of steps that are not repeated; none if the journal cannot be read."""
         path = self._root / f"{name}.jsonl"
         try:
             entries = [*read_lines(path)] if path.exists() and step else []
         except ValueError as error:
             logger.warning(f"{visible(str(error))} It moves aside, and a new one begins.")
             entries = []
-        # Metrics of a step are logged before its checkpoint, but for those of the run's end and of the evaluations
-        # after it. Alarms of a step come with the batch after it.
+        # Metrics of a step are logged before its checkpoint, except those of the run's end and of evaluations after
+        # it. Alarms of a step come with the batch after it.
         at_step = [entry for entry in entries if entry["step"] == step][:logged] if name == "metrics" else []
         return to_lines([*(entry for entry in entries if entry["step"] < step), *at_step])
 
     def _move_aside(self, paths: list[Path], copied: Sequence[Path] = ()) -> None:
-        """Move files to a folder of their own, and copy those that keep some entries: a kill must not lose these."""
+        """Move files into a new folder. Copy those that keep some entries, so that a kill cannot lose the entries."""
         there = [path for path in paths if path.exists()]
         if there or copied:
             aside = unused(self._where(), "superseded")
@@ -199,7 +199,7 @@ def _trains(path: Path) -> bool:
 
 
 def _made_again(path: Path, step: int) -> bool:
-    """Return whether the file holds attempts that a run which starts at `step` will sample again."""
+    """Return whether the file holds attempts of steps that a run will repeat if it starts at `step`."""
     named = parse_name(path)
     if named is None:
         return False
@@ -213,7 +213,7 @@ def _content(path: Path) -> bytes | None:
 
 
 def _members(groups: Iterable[Lines]) -> Iterator[list[Lines]]:
-    """Yield the groups of each gzip member. A reader unpacks a whole member to read one group of it."""
+    """Yield the groups of each gzip member. Members are small, because reading one group unpacks a whole member."""
     member: list[Lines] = []
     size = 0
     for of_group, lines in groups:
@@ -227,7 +227,7 @@ def _members(groups: Iterable[Lines]) -> Iterator[list[Lines]]:
 
 
 def _append(path: Path, data: bytes) -> tuple[int, int]:
-    """Append all data or none; return the size of the file before, and when it was written (ns)."""
+    """Append all data or none; return the file's size before, and its modification time (ns) after."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "ab", buffering=0) as file:
         start = file.tell()

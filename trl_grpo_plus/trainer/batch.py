@@ -152,7 +152,7 @@ class Batch:
             """Return the rows of the live groups, by group."""
             return gathered[: len(live) * self.size].unflatten(0, (len(live), self.size)).cpu()
 
-        # In bytes: TRL's masks are of int64, and all ranks get those of all ranks.
+        # Gather bytes: TRL's masks are int64, and each rank gets the masks of all ranks.
         everyones = of_live(of_all(mask.to(torch.uint8), accelerator)).bool() if reads_mask else None
         if entropies is not None and everyones is not None:
             entropies = of_live(of_all(entropies, accelerator)).float().masked_fill(~everyones, 0.0)
@@ -168,7 +168,7 @@ class Batch:
         )
 
     def partition(self, accelerator: Any) -> Partition:
-        """Return the partition of its rows."""
+        """Return the partition of the batch's rows over the ranks."""
         return Partition(self.size, accelerator.process_index, accelerator.num_processes)
 
     def columns(self, names: Sequence[str], accelerator: Any) -> dict[str, list[Any]]:
@@ -248,7 +248,7 @@ class Batch:
         counts = scoring.counts()
         numbers = [*chain(*counts), len(scoring.failures), sum(attempt.num_tokens for attempt in attempts)]
         trainable = [int(attempt.trainable(masked)) for attempt in attempts]
-        # One gather for all of it: its time is that of a message, not of its bytes.
+        # Gather everything at once: the time of a gather hardly depends on its size.
         everyones = accelerator.gather(torch.tensor([numbers + trainable], device=accelerator.device)).cpu()
         *summed, failures, tokens = everyones[:, : len(numbers)].sum(dim=0).tolist()
         if failures:

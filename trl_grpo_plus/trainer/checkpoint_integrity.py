@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)  # accelerate's logger needs initialized pr
 
 LAST = "trainer_state.json"  # written last
 AUTO = "auto"  # value of resume_from_checkpoint: the last complete checkpoint, or a new run if there is none
-UNREAD = "cannot be read"  # in the reason why a checkpoint may be complete, but was not seen
+UNREAD = "cannot be read"  # words in the reason if a checkpoint cannot be read, and may be complete
 RUN = "run"  # key of the run's id in run.json and in the first rank's state
 # Files of transformers, accelerate, PEFT and this package; a user's own files are not checked.
 SAVED_BY_TORCH = (
@@ -47,7 +47,7 @@ SAVED_BY_TORCH = (
 
 @contextmanager
 def saving(folder: Path, rank: int) -> Iterator[None]:
-    """Save a checkpoint inside this context, in which an error tells its consequence for the run."""
+    """Save a checkpoint inside this context. An error in it says what the failure means for the run."""
     try:
         if rank == 0:  # an earlier checkpoint of this step is no longer complete
             (folder / LAST).unlink(missing_ok=True)
@@ -188,7 +188,7 @@ def _last_complete(output_dir: str) -> tuple[str | None, list[str], list[str]]:
 
 
 def warn_of_earlier(output_dir: str) -> None:
-    """Warn that a run which starts anew leaves an earlier run's checkpoints in its folder."""
+    """Warn if a new run starts in a folder that holds an earlier run's checkpoints, which stay there."""
     if not PartialState().is_main_process or not (names := [path.name for path in checkpoints(output_dir)]):
         return
     listed = ", ".join(names if len(names) < 5 else [*names[:2], "...", names[-1]])

@@ -144,7 +144,7 @@ class GRPOPlusTrainer(GRPOTrainer):
     _last_world_entropy: float
     _step: int
     _steps_per_epoch: int  # optimizer steps
-    _begun = (-1, 0)  # optimizer steps done when the present one began, and TRL's `_step` then
+    _begun = (-1, 0)  # at the beginning of the present optimizer step: steps done, and TRL's `_step`
     _batch = Batch()  # the batch in flight; empty between two batches, and in a trainer made without __init__
 
     def __init__(
@@ -307,7 +307,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         return states_of_share(self.model, ids, self.accelerator, self.args.train_batch_size)
 
     def _own(self, name: str, *args: Any) -> Any:
-        """Call a method that has a stand-in, with the stand-ins put aside: a judge may call `_generate` itself."""
+        """Call TRL's method, without any stand-in in place meanwhile: a reward may call `_generate` itself."""
         with temporarily(self, **self._batch.own):
             return self._batch.own[name](*args)
 
@@ -381,7 +381,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         batch.hiding.close()
         if batch.filtered is None:
             batch.rounds = [self._score(inputs, prompts, completions, completion_ids_list)]
-            if self.args.filters_groups:  # in evaluation, whose rows follow a filtered batch with fewer rows
+            if self.args.filters_groups:  # an evaluation: the filtered batch before it may have had fewer rows
                 attempts = batch.rounds[0].attempts
                 table.put_back(self._logs, self._pending_extra_logs, attempts, table.columns_logged(attempts))
         elif batch.images_on_some_ranks_only:  # a rank with images would wait for the others to log theirs
@@ -441,7 +441,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         table.replace(self._logs["advantages"], padding.first_tokens(values).tolist())
 
     def _kl_to_go(self, output: dict[str, Any], num_live: int) -> Tensor:
-        """Return the KL from each token on, (B, T), or the whole completion's alone, (B, 1), and log `kl`."""
+        """Return the KL from each token on, (B, T), or of the whole completion, (B, 1), and log `kl`."""
         mask = padding.loss_mask(output)
         logps = output.get("old_per_token_logps")
         logps = self._policy_logps(output) if logps is None else logps
@@ -453,9 +453,9 @@ class GRPOPlusTrainer(GRPOTrainer):
         return to_go if self.args.kl_reward_form == "reward_to_go" else to_go[:, :1]
 
     def _policy_logps(self, output: dict[str, Any], entropies: bool = False) -> Tensor:
-        """Return the completions' log-probs under the current policy, or its `entropies`.
+        """Return the completions' log-probs under the current policy, or with `entropies` its entropies.
 
-        On-policy TRL computes neither.
+        TRL computes neither if it trains on-policy.
         """
         ids, mask = (torch.cat([output[f"prompt_{of}"], output[f"completion_{of}"]], dim=1) for of in ("ids", "mask"))
         width = output["completion_ids"].shape[1]
@@ -469,7 +469,7 @@ class GRPOPlusTrainer(GRPOTrainer):
     def _log(self, values: Iterable[tuple[str, float]], again: bool = False) -> None:
         """Append to TRL's metrics; with `again`, replace the values that TRL has just logged."""
         metrics, values = self._metrics["train" if self.model.training else "eval"], [*values]
-        for name, _ in values if again else ():  # all before the first append: two rewards may have one name
+        for name, _ in values if again else ():  # remove all before the first append: two rewards may share a name
             metrics[name].pop()
         for name, value in values:
             metrics[name].append(value)
@@ -556,7 +556,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             self._entropy = metrics["entropy"][-1]
         if beta:
             self._controller.see(metrics["kl"][-1], rows)
-        if not tokens:  # no rank has live tokens, so TRL has logged means over none
+        if not tokens:  # no rank has live tokens, so TRL has logged means over no tokens
             for name in metrics.keys() - {"entropy_coef"}:
                 del metrics[name][before.get(name, 0) :]
         if beta and self.accelerator.sync_gradients:
@@ -667,14 +667,14 @@ class GRPOPlusTrainer(GRPOTrainer):
     def _resume_state(self) -> dict[str, Any]:
         self._settle_record()
         generate_every = self.args.steps_per_generation * self.num_iterations
-        # With enable_jit_checkpoint transformers saves before the optimizer's step. The run resumes where it began.
+        # With enable_jit_checkpoint transformers saves before the optimizer's step: the run resumes at its beginning.
         at, begun = self._begun
         step = begun if at == self.state.global_step else self._step
         in_batch = step % generate_every and step // generate_every == (self._step - 1) // generate_every
         return {
             "layout": self._layout,
             "step": step,
-            # Without this buffer a resumed TRL generates anew, even in the middle of a batch.
+            # Without this buffer TRL would generate again after a resume in the middle of a batch.
             "buffered_inputs": self._buffered_inputs if in_batch else None,
             "beta": self.beta,
             "reference": self._moving_reference is not None,
@@ -702,7 +702,7 @@ class GRPOPlusTrainer(GRPOTrainer):
                 training_state.load_reference(checkpoint, rank, reference, bool(state and state["reference"]))
             if state is None:
                 return
-            self._prompts.load_state_dict(state)  # first, because it is collective and a rank may lack later state
+            self._prompts.load_state_dict(state)  # first: it is collective, and later lines may fail on one rank
             if self.args.kl_target is not None:
                 self.beta = state["beta"]
             self._credit.load_state_dict(state)

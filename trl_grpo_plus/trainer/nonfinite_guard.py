@@ -22,12 +22,12 @@ from ..traces import newest
 GROUPS = "groups"  # key of a batch: the name of each row's group
 LOGPS, OLD, REFERENCE = "log-probs", "log-probs when sampled", "log-probs of the reference"
 RATIO, KL = "ratio to the policy that sampled", "KL"
-# The inputs of a loss beside the log-probs: key of TRL's batch -> name in the message.
+# The inputs of a loss other than the log-probs: key of TRL's batch -> name in the message.
 PARTS = {
     **{"old_per_token_logps": OLD, "ref_per_token_logps": REFERENCE, "advantages": "advantages"},
     "importance_sampling_ratio": "importance to the sampler",
 }
-MOST_GROUPS = 8  # groups that a message names, at most
+MOST_GROUPS = 8  # maximum groups that a message names
 
 
 def not_finite(parts: Mapping[str, Tensor], kl: bool) -> dict[str, list[bool]]:
@@ -65,7 +65,7 @@ class StepGuard:
     def __init__(self, args: Any, accelerator: Any):
         self._args, self._accelerator = args, accelerator
         self._raises = args.nonfinite_step == "raise"
-        # Of this rank's micro-batches since the last step: the summed loss, and each one's inputs and group names.
+        # This rank's micro-batches since the last step: their summed loss, and the inputs and group names of each.
         self._loss: Tensor | None = None
         self._parts: list[tuple[dict[str, Tensor], Sequence[str]]] = []
         self._logps: Tensor | None = None  # of the last forward pass
@@ -128,7 +128,7 @@ class StepGuard:
         A gradient that is still not finite at a scale below 1 was not scaled too much.
         """
         if self._deepspeed:
-            return self._accelerator.mixed_precision == "fp16"  # DeepSpeed stops by itself at its smallest scale
+            return self._accelerator.mixed_precision == "fp16"  # DeepSpeed raises an error at its smallest scale
         scaler = self._accelerator.scaler
         return scaler is not None and scaler.is_enabled() and scaler.get_scale() >= 1
 

@@ -67,7 +67,7 @@ class PromptSource:
         self.window: StreamingSampler | None = None
         self._stream: PromptSampler | None = None
         self.rollouts = 0
-        # `None`: there are no rows to tell apart, or the memory tells them apart.
+        # A fingerprint of the rows. `None`: the data is a stream, or the memory has the fingerprint.
         self._rows: dict[str, Any] | None = None
         if not config.what_believes and hasattr(train_set, "__len__"):
             self._rows = dataset_rows.fingerprint(train_set, ("prompt",))
@@ -133,14 +133,14 @@ class PromptSource:
     def _look(self, window: StreamingSampler, batch: Batch, count: int) -> None:
         """Set the rows of a stream that a batch can use: rows read ahead, or the rows that TRL dealt. Collective."""
         if self._config.chooses_prompts:
-            with raise_on_all_ranks():  # each process reads for itself
+            with raise_on_all_ranks():  # each process reads the stream by itself
                 window.look(self._config.selection_pool * count, count)
             if len(set(gather_object([window.digest]))) > 1:
                 raise ConfigError(
                     f"{self._config.what_believes}: the processes read different rows of the stream. Give each "
                     "process the whole stream, in the same order."
                 )
-        else:  # the columns that beliefs read, of all ranks' rows
+        else:  # gather the columns that beliefs read, from the rows of all ranks
             columns = (self._config.belief_key, self._config.belief_id, self._config.belief_head and "prompt")
             needed = [name for name in columns if name]
             dealt = gather_object([{name: row.get(name) for name in needed} for row in batch.inputs])

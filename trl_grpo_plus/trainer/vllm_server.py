@@ -15,7 +15,7 @@ from ..utils.distributed import lost_process
 from ..utils.validation import RunError
 
 
-HEALTH_S = 5.0  # seconds that a server has to answer; one that works answers at once
+HEALTH_S = 5.0  # seconds within which a server must answer; a working server answers at once
 
 
 class ServerFailed(RunError):
@@ -37,7 +37,7 @@ def naming_server(args: Any, step: int | None = None) -> Iterator[None]:
     """
     try:
         yield
-    except (OSError, RuntimeError) as error:  # those of requests are OSErrors
+    except (OSError, RuntimeError) as error:  # errors of `requests` are OSErrors
         served = getattr(args, "use_vllm", False) and args.vllm_mode == "server"
         if not served or not (cause := _cause(error, address(args))):
             raise
@@ -49,13 +49,13 @@ def naming_server(args: Any, step: int | None = None) -> Iterator[None]:
 
 
 def _cause(error: BaseException, server: str) -> str:
-    """Return what an error tells of the server's failure; "" if the error is not the server's."""
+    """Return what an error says about the server's failure; "" if the server is not its cause."""
     request: Any = getattr(error, "request", None)
     if url := getattr(request, "url", None):
         request_url = urlsplit(url)
         why = str(getattr(error.args[0] if error.args else None, "reason", error)).rpartition(": ")[2]
         return f"{request.method} {request_url.path}: {why}" if request_url.netloc == urlsplit(server).netloc else ""
-    if isinstance(error, ConnectionError) and server.rstrip("/") in str(error):  # TRL waited in vain for its start
+    if isinstance(error, ConnectionError) and server.rstrip("/") in str(error):  # the server did not start in time
         return str(error).partition(". ")[0].rstrip(".")
     lost = lost_process(error)
     return f"it does not answer, and another process ended ({lost})" if lost and not _answers(server) else ""

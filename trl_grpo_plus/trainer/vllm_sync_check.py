@@ -39,9 +39,9 @@ logger = get_logger(__name__)
 ATTEMPTS = 8  # attempts that each process keeps, and forwards if TRL has no log-probs
 NOISE = 0.01  # nats per token: the usual difference of two implementations of one model in bfloat16
 LIMIT = 0.1  # ten times NOISE; a token's importance weight is then off by a factor e^0.1
-BEHIND = 5.0  # a difference this many times that of the agreement is no noise
+BEHIND = 5.0  # a difference this many times larger than at the agreement is no noise
 ALIKE = 3.0  # two means over a few attempts count as equal up to this factor
-FOLLOWED = 10.0  # a policy that moved this many times the difference took the engine with it
+FOLLOWED = 10.0  # if the policy moved by this many times the difference, the engine has followed it
 
 
 INPUTS = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
@@ -174,7 +174,7 @@ class VLLMCheck:
         old, kept = output.get("old_per_token_logps"), self._kept
         if not due or (old is None and not self._text_only) or not self._any_has_logps(output):
             return {}
-        # A rollout_func may return log-probs on one process and none on another. All go on, or some would wait.
+        # A rollout_func may return log-probs on one process and none on another. All processes must go on together.
         mask = output["completion_mask"]
         output = {"sampling_per_token_logps": torch.full(mask.shape, torch.nan, device=mask.device), **output}
         rows, places = _some(output)
@@ -190,7 +190,7 @@ class VLLMCheck:
         worst = int(means[:, 0].argmax())
         result = Comparison(means[worst, 0].item(), most[worst, 0].item())
         if kept is not None:
-            # A process may have kept filler alone. Then the other processes' attempts tell how far the policy moved.
+            # A process may have kept only filler. Then the other processes' attempts show how far the policy moved.
             moved = means[worst, 1] if counts[worst, 1] else sums[:, 1].sum() / counts[:, 1].sum().clamp(min=1)
             result = replace(result, kept=kept.step, agreed=kept.agreed, near=self._near, moved=moved.item())
         if result.case is not None and not self._warned and self._text_only:

@@ -11,7 +11,7 @@ from .validation import ConfigError, did_you_mean
 
 # Usual names of folders with checkpoints. A name such as outputs/x is then a path, not an id on the Hub.
 OUTPUTS = ("checkpoint", "checkpoints", "output", "outputs", "runs")
-NOT_OF_DISKS = ("/proc", "/sys")  # where the kernel makes no folder, though the root user may write
+NOT_OF_DISKS = ("/proc", "/sys")  # nobody can make a folder here, though the root user seems to have the permission
 
 
 def replace(path: Path, pieces: Iterable[bytes]) -> int:
@@ -26,7 +26,7 @@ def replace(path: Path, pieces: Iterable[bytes]) -> int:
     except OSError as error:
         if error.filename != str(unfinished):
             raise
-        raise OSError(error.errno, error.strerror, str(path)) from None  # the only name that the caller knows
+        raise OSError(error.errno, error.strerror, str(path)) from None  # name the path that the caller knows
     finally:
         unfinished.unlink(missing_ok=True)
     return size

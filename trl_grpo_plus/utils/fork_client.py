@@ -35,7 +35,7 @@ SCARCE = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 
 
 class NoProcess(RuntimeError):
-    """The machine has no free process now, or no memory or descriptor for a process; a later try may succeed."""
+    """The machine has no process, memory or descriptor left for another process; a later try may succeed."""
 
 
 class Child(NamedTuple):

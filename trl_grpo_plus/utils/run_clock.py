@@ -98,7 +98,7 @@ class Clock:
         self.due = self._start + min(wall + step, PATIENCE * self._limit_s)
 
     def _surely(self, look: "_Look", wall: float) -> float:
-        """Return the wall clock up to which all waits are counted: the kernel counts a wait when the thread runs."""
+        """Return the wall-clock time up to which waits are known: the kernel counts a wait once the thread runs."""
         if not any(thread.runnable for thread in look.threads.values()):
             return wall
         if self._last is None or look.is_queued_since(self._last[0]):

@@ -27,9 +27,9 @@ from .size_budget import in_turn
 
 logger = logging.getLogger(__name__)
 
-KEEP = 8 << 20  # bytes of attempts that were read without an index, from which on the index keeps them
+KEEP = 8 << 20  # if at least this many bytes of attempts were read without an index, the index is written
 _BLOCK = 1 << 20
-_GROUPS = 256  # groups of a block that is made from the lines: a damaged file loses no more than its rest
+_GROUPS = 256  # maximum groups of a block made from lines: in a damaged file, the blocks before the damage stay valid
 
 
 Named = Mapping[tuple[int, ...], set[str]]  # (step, batch, round, group) of a training group -> its alarms
@@ -185,7 +185,7 @@ def _whole(lines: Iterable[bytes], path: Path) -> Iterator[tuple[list[Row], int,
 def _members(path: Path, start: int, cut: bool) -> Iterator[tuple[int, bytes, int]]:
     """Yield offset, content and end of each whole gzip member from an offset on.
 
-    With `cut`, also yield what there is of the last member. It ends where it begins: it is to be read again.
+    With `cut`, also yield the content of an incomplete last member. Its end is its offset, so that it is read again.
     """
     with open_within(path, path.parent) as file:
         file.seek(start)
@@ -195,7 +195,7 @@ def _members(path: Path, start: int, cut: bool) -> Iterator[tuple[int, bytes, in
                 data, rest, whole = _member(file, rest)
             except zlib.error as error:
                 raise damaged(path, error) from None
-            if not whole and not (cut and data):  # being written, or cut off by a kill
+            if not whole and not (cut and data):  # the member is being written, or was cut off by a kill
                 return
             end = file.tell() - len(rest) if whole else start
             yield start, data, end
@@ -339,9 +339,9 @@ class Groups:
 
 
 class Keeper:
-    """Keeps in the index what was read without it, if that is much.
+    """Writes into the index the blocks of attempts that were read without it, if these are many.
 
-    A folder that cannot be written, or an index that is a link out of it, stays as it is.
+    Nothing is written if the folder cannot be written, or if the index is a link that leads out of it.
 
     Args:
         folder (`Path`): the folder of the traces.
@@ -351,7 +351,7 @@ class Keeper:
         self._folder, self._blocks, self._bytes, self._wrote = folder, list[Any](), 0, False
 
     def see(self, block: Any) -> None:
-        """Keep a block together with those before, once they are worth a write."""
+        """Collect a block, and write the collected blocks once they cover [`KEEP`] bytes of attempts."""
         self._blocks.append(block)
         self._bytes += block.end - block.start
         if self._bytes >= KEEP:
@@ -367,7 +367,7 @@ class Keeper:
         self._blocks, self._bytes, self._wrote = [], 0, True
 
     def end(self) -> None:
-        """Write the rest, if there was enough to write before."""
+        """Write the remaining blocks, if others were written before."""
         if self._wrote and self._blocks:
             self.flush()
 
@@ -381,7 +381,7 @@ def read_file(
         path (`Path`), inode (`int`): the file of attempts.
         start (`int`): the offset.
         indexed (`list`): blocks of the file in the index, if the offset is 0.
-        keeper ([`Keeper`], *optional*): what keeps new blocks.
+        keeper ([`Keeper`], *optional*): writes new blocks into the index.
         cut (`bool`, *optional*, defaults to `False`): also read a gzip member that a kill cut off.
 
     Raises:

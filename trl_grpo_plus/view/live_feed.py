@@ -29,10 +29,10 @@ from .run_source import Source, head_of
 from .template import in_chunks
 
 
-AT_MOST_EVERY = 0.5  # s between two looks, however many ask
-MOST_LISTED = 300_000  # attempts of the groups in the list, which a browser holds
+AT_MOST_EVERY = 0.5  # minimum seconds between two looks, whatever the number of requests
+MOST_LISTED = 300_000  # maximum attempts of the groups in the list, all of which a browser holds
 _NEWEST = 4  # a fourth of the list is for all groups of the newest steps
-_SLOW, _REST = 0.1, 20  # lists of prompts that take longer (s) are not counted again for 20 times as long
+_SLOW, _REST = 0.1, 20  # if the lists of prompts take more than 0.1 s, they are kept for 20 times as long
 
 
 class _FileState(NamedTuple):
@@ -59,8 +59,8 @@ class _Read:
     journals: dict[str, list[Row]] = field(default_factory=lambda: {name: [] for name in traces.JOURNALS})
     newest: dict[str, int] = field(default_factory=dict)  # split -> its last step
     problems: dict[Path, str] = field(default_factory=dict)
-    index: dict[str, list[Any]] = field(default_factory=dict)  # file -> its blocks, as long as it was not read
-    keeper: Keeper | None = None  # at the first look
+    index: dict[str, list[Any]] = field(default_factory=dict)  # file -> its blocks, until the file is read
+    keeper: Keeper | None = None  # during the first look only
     lists: _CountedLists | None = None
 
 
@@ -68,9 +68,9 @@ class _Read:
 class _List:
     """The list of an epoch."""
 
-    numbers: list[int] = field(default_factory=list)  # of its groups
+    numbers: list[int] = field(default_factory=list)  # numbers of its groups
     attempts: int = 0
-    considered: int = 0  # groups that are in it, or for which there was no room
+    considered: int = 0  # number of groups that are in the list or had no room in it
     words: dict[str, int] = field(default_factory=dict)
     prompts: dict[str, int] = field(default_factory=dict)
     note: str = ""
@@ -132,7 +132,7 @@ class Feed:
             `dict`: the columns of [`~trl_grpo_plus.view.prompt_history.PromptHistory.lists`], and `listed`, the
             number of each line's prompt, or -1 if none of its groups is in the list.
         """
-        with self._counting:  # so that texts can be had meanwhile
+        with self._counting:  # a lock of its own, so that requests for texts need not wait
             with self._lock:
                 now, read, version = time.monotonic(), self._all, self._version
                 lists = read.lists
@@ -275,7 +275,7 @@ class Feed:
             self._read(path, found[path])
         if self._all.keeper is not None:
             self._all.keeper.end()
-        self._all.index, self._all.keeper = {}, None  # later looks read what is new from the lines
+        self._all.index, self._all.keeper = {}, None  # later looks read new data from the lines
         return True
 
     def _grown(self, path: Path, found: dict[Path, tuple[int, int]]) -> bool:
@@ -320,7 +320,7 @@ class Feed:
 
 
 def _choose(groups: Groups, named: Named) -> _List:
-    """Return the list of a long run: all groups of the newest steps, and of the others those that a page chooses."""
+    """Return the list of a long run: all groups of the newest steps, and of older steps those that a page chooses."""
     sizes, whens = groups.sizes(), groups.whens()
     since_each = np.cumsum(sizes[::-1])[::-1]
     newest = int(np.count_nonzero(since_each > MOST_LISTED // _NEWEST))

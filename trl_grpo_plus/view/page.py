@@ -31,7 +31,7 @@ from .template import TAGS, array, block, chunks, deflate, dumped, pack, packed_
 SCRIPTS = ("base", "text", "search", "plot", "markdown", "overview", "list", "group", "prompts", "page")
 LIVE = (*SCRIPTS[:-1], "live", SCRIPTS[-1])  # for a served page: a page from disk sends no requests
 _FIRST = 512  # groups that are read before it is known how many fit
-_SPARE = 0.02  # of the room may stay empty if not all groups were read
+_SPARE = 0.02  # share of the room that may stay empty if not all groups were read
 STYLES = ("style", "reading", "follow", "narrow")
 
 
@@ -175,7 +175,7 @@ class _Supply:
             left = room - sum(self._stored[n].cost for n in chosen)
             if len(costs) == self.total or (chosen and left < max(self.least, _SPARE * room)):
                 return [self._stored[n] for n in sorted(chosen)]
-            # As many as fill the room, if they pack as those before, and a tenth more.
+            # Read as many groups as fill the room if they pack like the groups so far, and a tenth more.
             packed = sum(cost for _, cost in costs) / sum(self._sizes[n] for n, _ in costs)
             enough = int(np.count_nonzero(np.cumsum(self._sizes[self._order]) * packed < room))
             self._read(max(enough, len(costs)) + len(costs) // 10 + 1)

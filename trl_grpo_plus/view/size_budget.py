@@ -52,7 +52,7 @@ def in_turn(whens: Any, ranks: Any) -> Any:
 
 
 def fitting(costs: Iterable[tuple[int, int]], room: int) -> list[int]:
-    """Return those groups, given as number and cost, that fit into the room one after the other."""
+    """Return the numbers of the groups that fit into the room, taken one after the other; costs: (number, bytes)."""
     chosen = []
     for number, cost in costs:
         if cost <= room:
