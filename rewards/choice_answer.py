@@ -83,7 +83,7 @@ def choice_answer(
         `list[float | None]`: N rewards, 0.0 or 1.0.
 
     Raises:
-        ValueError: an answer that is none of the choices, or could be two.
+        ValueError: a row's `answer` is none of the choices, or could be two of them.
 
     Example:
         >>> texts = ["<think>A?</think>So it is \\boxed{B}.", "Answer: B) Paris", "<answer>A, B</answer>", "Not B"]

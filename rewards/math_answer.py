@@ -38,7 +38,7 @@ _INTEGER = re.compile(r"\s*([+-]?[0-9]{1,18})\s*")
 
 
 def _check_columns(answer: list[Any], **_: Any) -> None:
-    """Refuse golds that no answer can be compared with. What has to be parsed is parsed in workers, with a limit."""
+    """Refuse golds that no answer can be compared with. Parsing is done in workers, with a time limit."""
     problems = {row: problem for row, gold in enumerate(answer) if (problem := _problem(gold))}
     unsure = [row for row, gold in enumerate(answer) if row not in problems and not _is_plain(gold)]
     unreadable = _unreadable({answer[row] for row in unsure})

@@ -130,9 +130,9 @@ def _is_rounded(exact: str, rounded: str) -> bool:
 
 
 def _same_labelled(gold: str, answer: str, evaluated: bool) -> bool:
-    """Return whether a gold and an answer agree of which at least one has a choice's label, such as `(B) 12`.
+    """Return whether a gold and an answer agree, if at least one has a choice's label, such as `(B) 12`.
 
-    Labels and values must be the same where both have them. An answer may write a label as a small letter.
+    If both have labels, these must be the same, and so must values. An answer may write a label as a small letter.
     """
     label, value = labelled(answer) or ((answer.upper(), "") if _EITHER_CASE.fullmatch(answer) else ("", answer))
     gold_label, gold_value = labelled(gold, gold=True) or ((gold, "") if _LETTER.fullmatch(gold) else ("", gold))

@@ -291,7 +291,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _start(options: argparse.Namespace) -> Start:
-    """Return the run to start. What cannot be started is refused before the imports that take seconds."""
+    """Return the run to start. Refuse a run that cannot be started before the imports that take seconds."""
     start = Start(
         options.name,
         tuple(options.rest),

@@ -346,7 +346,7 @@ class GRPOPlusConfig(GRPOConfig):
 
     @property
     def chooses_prompts(self) -> bool:
-        """Whether prompts are sampled other than those that TRL's sampler deals."""
+        """Whether a sampler other than TRL's chooses the prompts."""
         return name_of(self.prompt_selection) != "shuffle"
 
     @property

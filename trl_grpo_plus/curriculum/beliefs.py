@@ -84,7 +84,7 @@ class Beliefs:
         step (`int`): batches observed.
 
     Raises:
-        ConfigError: `low` is not below `high`, `keys` are not as many as the rows, or a number is out of its bounds.
+        ConfigError: `low` is not below `high`, there is not one key for each row, or a number is out of its bounds.
     """
 
     def __init__(

@@ -35,7 +35,7 @@ STARTED_BY, ERROR_FILE = "TRL_GRPO_PLUS_STARTED_BY", "TORCHELASTIC_ERROR_FILE"
 
 @dataclass(frozen=True)
 class Start:
-    """A run to start, as the command line describes it. What cannot be started cannot be made.
+    """A run to start, as the command line describes it. The constructor refuses a run that cannot be started.
 
     Args:
         recipe (`str`): a file, or the name of a recipe.

@@ -69,7 +69,7 @@ def one_each(rollout_func: Callable[..., dict[str, Any]]) -> Callable[..., dict[
     """
 
     def checked(prompts: list[Any], *args: Any) -> dict[str, Any]:
-        """Call the function, and refuse a number of completions other than that of prompts."""
+        """Call the function, and refuse a result that does not have one completion for each prompt."""
         with raise_on_all_ranks():
             output = rollout_func(prompts, *args)
             returned = len(output.get("completion_ids", prompts))  # TRL says which keys are missing

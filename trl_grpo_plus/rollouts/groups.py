@@ -236,7 +236,7 @@ class Partition:
     world_size: int
 
     def for_own_rows(self, of_groups: Sequence[Any]) -> list[Any]:
-        """Return for each of this rank's rows the entry of its group; `of_groups` are those of all ranks' groups."""
+        """Return, for each of this rank's rows, the entry of its group in `of_groups`, the entries of all groups."""
         of_rows = [entry for entry in of_groups for _ in range(self.num_generations)]
         share = len(of_rows) // self.world_size
         return of_rows[self.rank * share : (self.rank + 1) * share]

@@ -67,7 +67,7 @@ def where(error: BaseException) -> str:
 
 
 def hint(error: BaseException, completions: Sequence[Any]) -> str:
-    """Return a sentence if the error is that of a function for texts which was given messages, else ""."""
+    """Return a hint if the function expects texts and failed because it was given messages; "" otherwise."""
     if not completions or not isinstance(completions[0], list):
         return ""
     of_a_text = isinstance(error, AttributeError) and isinstance(error.obj, list | dict) and error.name in dir(str)

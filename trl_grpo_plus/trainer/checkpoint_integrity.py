@@ -97,7 +97,7 @@ def lacking(folder: str | Path) -> str:
 
 
 def check(folder: str) -> None:
-    """Refuse what is no checkpoint, or an incomplete one."""
+    """Refuse a folder that is no checkpoint, or an incomplete one."""
     if not os.path.isdir(folder):
         if str(folder).lower() in ("true", "false", "none"):
             values = f"True, None or {AUTO!r}"
@@ -150,7 +150,7 @@ def last_complete_if_any(output_dir: str) -> str | None:
     """Return the last complete checkpoint of a run; `None` if there is none. Warn of those that are not taken.
 
     Raises:
-        ConfigError: there is none, but one that cannot be read. A disk that fails must not make a run start anew.
+        ConfigError: there is no complete one, and one cannot be read. A failing disk must not make a run start anew.
     """
     checkpoint, lacks, others = _last_complete(output_dir)
     if checkpoint is None and any(UNREAD in lack for lack in lacks):

@@ -98,7 +98,7 @@ _TRLS_LOGGER = logging.getLogger(GRPOTrainer.__module__)
 
 
 def _raising_in_short(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a method, so that forty frames of the libraries do not hide those of a reward that failed."""
+    """Wrap a method so that a failed reward's error shows the reward's frames, not forty frames of the libraries."""
 
     @functools.wraps(method)
     def in_short(*args: Any, **kwargs: Any) -> Any:

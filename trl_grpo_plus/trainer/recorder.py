@@ -65,8 +65,8 @@ class Recording(TrainerCallback):
 
     Attributes:
         says_where (`bool`): whether the next training prints at its beginning how to watch the run, and at its end
-            where the traces are and how to look at them. It is `False` after the first training, and for a script
-            that ends with a report of its own.
+            where the traces are and how to look at them. It is `False` after the first training, and if the script
+            prints its own report.
     """
 
     def __init__(self, recorder: "Recorder"):
@@ -284,8 +284,8 @@ class Recorder:
             split (`str`): the split that the batch is of.
             number (`int`): the number of generation batches before it.
             plan ([`~trl_grpo_plus.rollouts.groups.Plan`]): the groups that are trained on.
-            advantages (`Tensor`): those of this rank's rows of the plan.
-            entropy (`float`, *optional*): as it was measured last.
+            advantages (`Tensor`): advantages of this rank's rows of the plan.
+            entropy (`float`, *optional*): the entropy that was measured last.
             beliefs (`Callable`, *optional*): returns the belief of each group of a batch.
         """
         training = trainer.model.training

@@ -12,7 +12,7 @@ from ..utils.validation import ConfigError
 
 @contextmanager
 def told(model: Any, output_dir: str, makes_it: bool) -> Iterator[None]:
-    """Construct TRL's trainer inside this context. What can be seen before a model is loaded is refused at once.
+    """Construct TRL's trainer inside this context. It first checks what can be checked before a model is loaded.
 
     Args:
         model: the model or its name.
@@ -20,10 +20,10 @@ def told(model: Any, output_dir: str, makes_it: bool) -> Iterator[None]:
         makes_it (`bool`): whether this process makes the folder, as the first rank does.
 
     Raises:
-        ConfigError: `output_dir` cannot be made or written, or the model's name is that of no folder, and looks like
-            one or nearly is one.
+        ConfigError: `output_dir` cannot be made or written, or the model's name looks like a folder's or is similar to
+            one, and there is no such folder.
     """
-    # A run may use a folder that is there and cannot be written: it then keeps no traces.
+    # A run may use an existing folder that cannot be written: it then keeps no traces.
     if makes_it and not os.path.isdir(output_dir) and (why := no_folder(output_dir) or not_writable(output_dir)):
         raise ConfigError(why)
     missing = isinstance(model, str) and not os.path.exists(os.path.expanduser(model))

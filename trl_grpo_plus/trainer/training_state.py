@@ -1,4 +1,4 @@
-"""A checkpoint's state beside TRL's own files, with which a resumed run equals a run without a stop.
+"""The state that a checkpoint holds besides TRL's files. With it a resumed run equals a run without a stop.
 
 Each rank has a file of its own. The first rank also saves the reference model if it follows the policy.
 """

@@ -145,7 +145,7 @@ class VLLMCheck:
         accelerator (`Accelerator`): the trainer's.
         forward (`Callable`): maps a batch of `INPUTS` to the policy's log-probs, `(B, T)`, as TRL computes them.
         text_only (`bool`): whether `INPUTS` are all that the policy reads. If not, the check makes no forward pass: it
-            compares the log-probs that TRL computed, and tells no cause.
+            compares the log-probs that TRL computed, and names no cause.
     """
 
     def __init__(

@@ -102,7 +102,7 @@ def unformatted(dataset: Any) -> Any:
 
 
 def fingerprint(dataset: Any, columns: Iterable[str | None]) -> dict[str, Any]:
-    """Return what tells a map-style dataset's rows from others: [`difference`] compares two of these.
+    """Return a description of a map-style dataset's rows, by which [`difference`] compares two datasets.
 
     The fingerprint of `datasets` does not depend on contents: it changes if the same rows were made in another way.
 

@@ -135,7 +135,7 @@ class _Texts:
                 yield Kept(run, number, prompt, sample.when, sample.mean)
 
     def pack_ahead(self, lists: Iterable[Sequence[Kept]], room: int) -> int:
-        """Pack the groups of the first lists, about as many as find room, and return the number of lists.
+        """Pack the groups of the first lists, about as many as the room holds, and return the number of lists.
 
         The groups are read in the order of the runs: groups of one step are often in one member of a gzip file.
         """

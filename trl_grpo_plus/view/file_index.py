@@ -1,7 +1,7 @@
-"""The groups of a run's files, which may still grow: what is known of all, and each read again later from its place.
+"""The groups of a run's files, which may still grow: facts about all groups, and the place of each in its file.
 
-What the index beside the files lacks is read from the lines, from an offset on. The memory holds about 300 bytes for a
-group of 8 attempts. Texts are read from disk when they are asked for.
+Groups that the index beside the files lacks are read from the lines, from an offset on. The memory holds about 300
+bytes for a group of 8 attempts. Texts are read from disk when they are requested.
 """
 
 import logging

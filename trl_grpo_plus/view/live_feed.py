@@ -4,8 +4,8 @@ Memory holds numbers about each group, and the place of its attempts on disk: se
 disk when a page asks for them. If a file is gone, shorter, or replaced by another file, everything is read anew. A
 resumed run replaces files, because it repeats steps.
 
-The list of a long run has room for some of the groups only. They are chosen when everything is read, as those of a
-page from disk are. Groups that come later all join the list, until it is twice as long.
+The list of a long run has room for some of the groups only. They are chosen once everything is read, like those of a
+page from disk. All later groups join the list, until it is twice as long.
 """
 
 import os

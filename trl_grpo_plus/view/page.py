@@ -141,7 +141,7 @@ def served(news: dict[str, Any]) -> tuple[bytes, str]:
 
 
 class _Supply:
-    """The groups of a run, of which a page takes those that it has room for.
+    """The groups of a run, from which a page takes as many as it has room for.
 
     The texts of a long run are not all read. Groups are read in the order in which a page chooses them, a batch at a
     time, and wait packed in the spool file.

@@ -195,7 +195,7 @@ class PromptHistory:
         Args:
             solved_reward (`float`, *optional*): `solved_reward` from the run's run.json.
             most (`int`, *optional*, defaults to `5000`): maximum number of prompts with a line. A prompt that was
-                sampled once has no line. Of the other prompts, each list in turn keeps its most telling ones.
+                sampled once has no line. The lists take turns to choose their most telling prompts among the others.
 
         Returns:
             `tuple[dict, list[str]]`: the columns of the lines, and the identity of each line's prompt. Lines are

@@ -87,7 +87,7 @@ def _with_short_model(about: Row) -> Row:
 def short_paths(names: Iterable[str]) -> dict[str, str]:
     """Map each name of a model or data set to the name that a page shows: of a local path only its last parts.
 
-    As few parts are left as tell the paths apart.
+    The paths keep as few parts as are needed to tell them apart.
 
     Example:
         >>> list(short_paths(["/data/one/checkpoint-60", "/data/two/checkpoint-60", "me/model"]).values())

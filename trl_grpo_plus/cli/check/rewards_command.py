@@ -1,4 +1,4 @@
-"""The command `check rewards`: its options and its output. What it checks with imports torch, so only when it runs."""
+"""The command `check rewards`: options and output. The checks import torch, so they are imported when it runs."""
 
 import argparse
 from dataclasses import replace

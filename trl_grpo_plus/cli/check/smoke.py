@@ -99,7 +99,7 @@ def smoke(recipe: Recipe, folder: str, launcher: str = "accelerate") -> list[Row
 
 
 def clocked(recipe: Recipe, folder: str, launcher: str = "accelerate") -> Row:
-    """Measure the seconds of a step, and from them those of the run, on the recipe's own batches and model.
+    """Measure the seconds of a step on the recipe's own batches and model, and estimate the seconds of the run.
 
     A model that `prepare` makes is made as for a check. The arguments are those of [`smoke`].
     """
@@ -191,7 +191,7 @@ def keep_at_home(args: Any) -> None:
 def read_data(*args: Any) -> hub.Loaded:
     """Return the recipe's data, or sample rows of it where the data cannot be reached.
 
-    For the process that takes the steps.
+    The process that takes the steps calls this function.
 
     Args:
         args: the dataclasses that the launch script's parser returns.

@@ -176,7 +176,7 @@ def plot(standings: Sequence[Standing], split: str, target: Path) -> str:
 
 
 def _reward_at(run: Standing, split: str, rollouts: float) -> float | None:
-    """Return the reward after so many rollouts, interpolated between two evaluations; `None` beyond the last."""
+    """Return the reward at a number of rollouts, interpolated between two evaluations; `None` after the last one."""
     for before, after in pairwise(run.looks):
         if before.rollouts <= rollouts <= after.rollouts:
             share = (rollouts - before.rollouts) / max(after.rollouts - before.rollouts, 1e-9)

@@ -36,7 +36,7 @@ class ScoredGroups(Sequence[Group]):
         """Add a group.
 
         Raises:
-            NoRoom: the group cannot be written. Those before it can be read.
+            NoRoom: the group cannot be written. The groups before it can be read.
         """
         outcomes = {
             label: [tuple(outcome._replace(steps=None)) for outcome in of_one]

@@ -77,7 +77,7 @@ ABSENT = {"clone3": (435, 435), "openat2": (437, 437)}  # libraries then use old
 
 
 class Filter:
-    """A seccomp filter, assembled once and installed in each child. Only the child's own pid differs.
+    """A seccomp filter, assembled once and installed in each child. The children's filters differ only in the pid.
 
     Args:
         may_open (`bool`): whether files may be opened for reading. Must be `False` without Landlock.

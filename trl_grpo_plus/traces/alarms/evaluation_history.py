@@ -47,10 +47,10 @@ class Parting:
 
 @dataclass
 class Evaluations:
-    """The evaluations of one split, of which the first and the last ones are kept.
+    """The first and the last evaluations of one split.
 
     An evaluation is paired with the mean of the batches before and after it, so that neither reward is ahead of the
-    other. So it waits for the batches that follow it.
+    other. Therefore it waits for the batches that follow it.
     """
 
     first: list[Pair] = field(default_factory=list)

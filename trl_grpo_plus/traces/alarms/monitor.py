@@ -148,7 +148,7 @@ class Watch:
     def note(self, entry: Mapping[str, Any]) -> None:
         """Add an entry of the trainer's log, with its "step". Alarms about the entry are on at the next batch.
 
-        An evaluation counts once the batches after it have come, half as many as a level is averaged over.
+        An evaluation counts only after further batches: half the number of batches that a level is averaged over.
         """
         self._history.note(entry)
 
