@@ -33,7 +33,7 @@ def main() -> int:
     parser.add_argument("-o", "--output", metavar="FILE", help="where to write the figures, as JSON")
     options = parser.parse_args()
     sys.path.insert(0, str(HELPERS))
-    wrong = import_module("wrong_recipes")
+    wrong = import_module("invalid_recipes")
     found: list[dict[str, Any]] = []
     print(f"{'seconds (of the processor) until it is refused by':52} {'check':>14} {'run':>14}")
     with tempfile.TemporaryDirectory() as folder:

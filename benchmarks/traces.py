@@ -241,7 +241,7 @@ def browse(path: Path) -> dict[str, float]:
         drawn = "document.querySelector('#pair') !== null"
         clock("follow", lambda: tab.keyboard.press("f"), drawn)
         tab.keyboard.press("f")
-        tab.check("input[value=all]")
+        tab.check("#all-steps")
         before = tab.inner_text("#status")
         changed = f"document.querySelector('#status').textContent !== {json.dumps(before)}"
         clock("filter", lambda: tab.select_option("#verdict", "alive"), changed)
