@@ -80,6 +80,21 @@ def test_the_records_are_those_of_our_trainer(tmp_path):
     assert both[0] == both[1]
 
 
+@pytest.mark.parametrize("kind", TRAINERS)
+def test_a_judge_that_generates_leaves_the_attempts_as_they_were(tmp_path, kind):
+    def judge(prompts, completions, **columns):
+        seen.extend(completions)
+        trainer._generate([f"{prompt}1" for prompt in prompts])
+        return tiny_models.digits(completions)
+
+    seen: list[str] = []
+    trainer = made(tmp_path, kind, judge, max_steps=1)
+    trl_grpo_plus.attach(trainer)
+    trainer.train()
+    rows = [row for group in reader.groups(trainer.args.output_dir, "train") for row in group]
+    assert [row["completion"] for row in rows] == seen
+
+
 def test_unknown_options_and_wrong_values_are_refused(tmp_path):
     trainer = made(tmp_path, "grpo")
     for options, error, words in [

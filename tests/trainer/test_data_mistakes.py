@@ -7,10 +7,11 @@ import numpy
 import pyarrow
 import pytest
 import tiny_models
-from datasets import Dataset, Features, Image, Value
+from datasets import Dataset, DatasetDict, Features, Image, Value
 from trl import GRPOTrainer
 
-from trl_grpo_plus import GRPOPlusTrainer
+from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
+from trl_grpo_plus.objective.baselines import reads_columns
 from trl_grpo_plus.scoring import check_prompts, check_tokens
 from trl_grpo_plus.traces import reader as traces
 from trl_grpo_plus.utils.validation import ConfigError
@@ -31,8 +32,8 @@ FEW = [{}, {"zero_variance_groups": "drop"}, {"prompt_selection": "belief"}, BEL
 @pytest.mark.parametrize("options", FEW)
 @pytest.mark.parametrize("rows", [0, 1, 3])
 def test_training_on_too_few_rows_for_a_step_is_refused_in_every_mode(tmp_path, rows, options):
-    data = tiny_models.prompts(30).select(range(rows))
-    trainer = made(tmp_path, data, per_device_train_batch_size=16, **options)
+    data, extra = tiny_models.prompts(30).select(range(rows)), {"eval_dataset": tiny_models.prompts(8)}
+    trainer = made(tmp_path, data, per_device_train_batch_size=16, extra=extra, **options)
     with pytest.raises(
         ConfigError, match=rf"the training set has {rows} rows?, and a generation batch takes 4 prompts"
     ):
@@ -40,10 +41,25 @@ def test_training_on_too_few_rows_for_a_step_is_refused_in_every_mode(tmp_path, 
     assert not (tmp_path / "run" / "rollouts").exists()
 
 
+@pytest.mark.parametrize(
+    ("evaluated", "options"),
+    [
+        (None, {}),
+        (tiny_models.prompts(8), {"eval_strategy": "epoch"}),
+        (tiny_models.prompts(8), {"eval_on_start": True}),
+    ],
+)
+def test_a_trainer_that_is_surely_to_train_is_refused_too_few_rows_before_its_model_is_loaded(
+    tmp_path, evaluated, options
+):
+    args = GRPOPlusConfig(str(tmp_path / "run"), **{**tiny_models.BASE, "per_device_train_batch_size": 16}, **options)
+    with pytest.raises(ConfigError, match="the training set has 3 rows, and a generation batch takes 4 prompts"):
+        GRPOPlusTrainer(str(tmp_path / "no model"), by_place, args, tiny_models.prompts(3), evaluated)
+
+
 def test_training_that_resamples_needs_more_prompts_than_those_of_a_batch(tmp_path):
-    trainer = made(tmp_path, tiny_models.prompts(2), zero_variance_groups="resample")
     with pytest.raises(ConfigError, match="more prompts than the 2 of one generation batch, the dataset has 2"):
-        trainer.train()
+        made(tmp_path, tiny_models.prompts(2), zero_variance_groups="resample")
 
 
 @pytest.mark.parametrize("options", [*FEW, {"zero_variance_groups": "resample"}])
@@ -79,6 +95,58 @@ def test_an_evaluation_set_without_rows_is_warned_of(tmp_path, caplog):
         assert [text.partition(" has no rows")[0] for text in said] == [split] * (split is not None)
 
 
+def messages(content="1"):
+    return [{"role": "user", "content": content}]
+
+
+@reads_columns("level")
+def easiest(values, scored, batch):
+    return values
+
+
+LEVELS = tiny_models.prompts(30).add_column("level", [1] * 30)
+BAD = {
+    "splits": DatasetDict(train=LEVELS),
+    "a name": "openai/gsm8k",
+    "no prompt": LEVELS.rename_column("prompt", "question"),
+    "no prompts": LEVELS.map(lambda row: {"prompt": None}),
+    "messages": LEVELS.map(lambda row: {"prompt": messages()}),
+    "no column of the reward's": LEVELS.remove_columns("number"),
+    "no column of the baseline's": tiny_models.prompts(30),
+    "too few rows": LEVELS.select(range(1)),
+}
+
+
+@pytest.fixture(scope="module")
+def trainer(tmp_path_factory):
+    folder, options = tmp_path_factory.mktemp("data"), {"max_steps": 1, "advantage_baseline": easiest}
+    return tiny_models.trainer(folder, data=LEVELS, **options)
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_datasets_that_a_script_sets_are_refused_as_when_the_trainer_is_made(tmp_path, trainer, monkeypatch, kind):
+    both = kind in ("no prompt", "no prompts", "messages", "no column of the reward's")
+    for name in ("train_dataset", "eval_dataset")[: 1 + both]:
+        extra = {"train_dataset": LEVELS, name: BAD[kind]}
+        with pytest.raises(ConfigError) as made:
+            tiny_models.trainer(tmp_path, advantage_baseline=easiest, extra=extra)
+        monkeypatch.setattr(trainer, name, BAD[kind])
+        with pytest.raises(ConfigError) as trained:
+            trainer.train()
+        monkeypatch.undo()
+        assert str(trained.value) == str(made.value)
+
+
+def test_after_a_dataset_was_refused_another_one_is_trained_on(tmp_path):
+    trainer = made(tmp_path, LEVELS, max_steps=1)
+    trainer.train_dataset = BAD["no prompts"]
+    with pytest.raises(ConfigError):
+        trainer.train()
+    trainer.train_dataset = LEVELS.select(range(4))
+    trainer.train()
+    assert trainer.state.global_step == 1
+
+
 def test_prompts_made_by_a_transform_are_not_checked():
     data = Dataset.from_dict({"question": ["1 ", "2 "]}).with_transform(lambda rows: {"prompt": rows["question"]})
     check_prompts(data, None)
@@ -94,10 +162,6 @@ def test_messages_that_are_stored_as_json_are_messages():
     )
     assert "Json" in str(data.features["prompt"])
     check_prompts(data, None)
-
-
-def messages(content="1"):
-    return [{"role": "user", "content": content}]
 
 
 PROMPTS = {

@@ -3,11 +3,13 @@
 import json
 from types import SimpleNamespace
 
+import pytest
 import tiny_models
 from accelerate import PartialState
 from datasets import Dataset
+from trl import GRPOTrainer
 
-from trl_grpo_plus import GRPOPlusConfig, traces
+from trl_grpo_plus import GRPOPlusConfig, attach, traces
 from trl_grpo_plus.trainer.run_metadata import changed_options, dataset_name, describe
 
 
@@ -58,22 +60,41 @@ def test_describing_a_run_leaves_accelerates_state():
     args = GRPOPlusConfig("out", **PLAIN)
     before = dict(PartialState._shared_state)
     model = SimpleNamespace(config=SimpleNamespace(_name_or_path="me/model"))
-    told = describe(args, model, iter(()), {"easy": [1, 2], "streamed": iter(())})
+
+    def described(model, data, evaluated=None):
+        return describe(SimpleNamespace(args=args, model=model, train_dataset=data, eval_dataset=evaluated))
+
+    told = described(model, iter(()), {"easy": [1, 2], "streamed": iter(())})
     assert PartialState._shared_state == before
     assert (told["model"], told["dataset"]) == ("me/model", {"name": None, "rows": None})
     assert told["evaluations"] == {"eval_easy": 2, "eval_streamed": None}
     assert {"trl_grpo_plus", "trl", "torch"} <= set(told["versions"])
     assert "vllm" not in told["versions"]
-    assert describe(args, object(), [1], [1])["evaluations"] == {"eval": 1}
-    assert describe(args, object(), [1])["evaluations"] == {}
-    assert describe(args, object(), [1])["model"] == "object"
+    assert described(object(), [1], [1])["evaluations"] == {"eval": 1}
+    assert described(object(), [1])["evaluations"] == {}
+    assert described(object(), [1])["model"] == "object"
 
 
-def test_a_runs_folder_holds_its_metadata(tmp_path):
-    trained = tiny_models.trainer(tmp_path, tiny_models.half_dead, max_steps=1, zero_variance_groups="drop")
+@pytest.mark.parametrize("attached", [False, True])
+def test_run_json_describes_the_training_that_is_running(tmp_path, attached):
+    options = {"cls": GRPOTrainer} if attached else {"zero_variance_groups": "drop"}
+    trained = tiny_models.trainer(tmp_path, tiny_models.half_dead, max_steps=1, **options)
+    if attached:
+        attach(trained)
     trained.train()
     about = traces.about(tmp_path / "run")
-    assert about["options"]["zero_variance_groups"] == "drop"
-    assert about["dataset"]["rows"] == len(trained.train_dataset)
+    assert about["options"].get("zero_variance_groups") == (None if attached else "drop")
+    assert about["dataset"]["rows"] == 30
     assert about["rewards"] == {"half_dead": 1.0}
     assert about["model"]
+    trained.train_dataset = tiny_models.prompts(10)
+    trained.args.learning_rate = 0.5
+    trained.train()
+    again = traces.about(tmp_path / "run")
+    assert again["dataset"]["rows"] == 10
+    assert again["options"] == {**about["options"], "learning_rate": 0.5}
+    if not attached:
+        trained.args.learning_rate, trained.args.solved_reward = 0.25, 2.0  # and no other dataset
+        trained.train()
+        assert (about := traces.about(tmp_path / "run"))["options"]["learning_rate"] == 0.25
+        assert about["solved_reward"] == 2.0

@@ -32,6 +32,11 @@ def warn_of_empty_evaluations(eval_dataset: Any, config: "GRPOPlusConfig") -> No
         )
 
 
+def will_train(eval_dataset: Any, config: "GRPOPlusConfig") -> bool:
+    """Return whether a trainer is surely made to train. One with an evaluation set may be made to evaluate alone."""
+    return eval_dataset is None or config.eval_strategy != "no" or config.eval_on_start
+
+
 def check_columns_read(columns: Sequence[str], dataset: Any, config: "GRPOPlusConfig") -> None:
     """Check that the training set has the columns that a baseline or an advantage function reads."""
     available: Sequence[str] = getattr(dataset, "column_names", None) or ()  # a stream may not know them

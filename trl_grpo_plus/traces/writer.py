@@ -55,7 +55,14 @@ class Writer:
         self._folder: Path | None = None  # chosen when the first file is written
         self._warned = False  # whether a warning said that the index cannot be written
 
-    def begin(self, step: int, max_steps: int, logged: int | None = None, run: str | None = None) -> None:
+    def begin(
+        self,
+        step: int,
+        max_steps: int,
+        logged: int | None = None,
+        run: str | None = None,
+        about: dict[str, Any] | None = None,
+    ) -> None:
         """Start or resume training at `step` of `max_steps`. Files that the training will write again move aside.
 
         Args:
@@ -63,7 +70,9 @@ class Writer:
             logged (`int`, *optional*): number of log entries of `step` in the checkpoint; by default all were logged
                 before it.
             run (`str`, *optional*): id of the run.
+            about (`dict`, *optional*): the content of run.json from now on.
         """
+        self._about = self._about if about is None else about
         self._folder = self._root
         before_training = {
             path: check for path, check in self._own.items() if path.parent == self._root and not _trains(path)

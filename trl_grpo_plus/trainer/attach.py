@@ -23,6 +23,7 @@ from ..rollouts.verdicts import DEAD
 from ..scoring import STATUSES
 from ..traces import split_name
 from ..utils import folder_lock
+from ..utils.patching import temporarily
 from ..utils.validation import did_you_mean
 from .batch import Batch
 from .grpo_plus_trainer import GRPOPlusTrainer
@@ -107,8 +108,8 @@ class _Observer:
         check_watching(options)
         check_filter_metric(options.filter_metric, names)
         self._trainer, self._options = trainer, options
-        about = describe(trainer.args, trainer.model, trainer.train_dataset, trainer.eval_dataset)
-        self._recorder = Recorder(options, names, weights, trainer.accelerator.process_index, about)
+        rank, about = trainer.accelerator.process_index, partial(describe, trainer)
+        self._recorder = Recorder(options, names, weights, rank, about)
         self._batch = Batch()
         self._split = "eval"  # the split under evaluation
 
@@ -139,8 +140,9 @@ class _Observer:
         return output
 
     def _calculate_rewards(self, method: Callable[..., Any], inputs: Any, prompts: Any, *completions: Any) -> Tensor:
-        rewards: Tensor = method(inputs, prompts, *completions)
         trainer, batch, options = self._trainer, self._batch, self._options
+        with temporarily(batch, generated=batch.generated):  # a judge may call `_generate` itself
+            rewards: Tensor = method(inputs, prompts, *completions)
         count, names = len(inputs), trainer.reward_func_names
         batch.statuses = [(None,) * len(names)] * count
         batch.steps = [(None,) * len(names)] * count

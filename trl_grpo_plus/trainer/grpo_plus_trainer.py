@@ -172,10 +172,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._entropy: float | None = None  # the value that was measured last
         self._failures_warned: set[tuple[str, str]] = set()  # rewards and statuses that a warning has told of
         self._window_tokens = 0  # live tokens of all ranks since the last optimizer step
-        selection.check_dataset(train_dataset, "train_dataset", args)
         compatibility.warn_of_empty_evaluations(eval_dataset, args)
-        if not environment_factory:  # an environment may supply the prompts
-            check_prompts(train_dataset, eval_dataset, read=rollout_func is None)
         reward_funcs, weights = resolve(reward_funcs, args.reward_weights)
         if weights != args.reward_weights:
             args = copy.copy(args)  # the caller may use it for another trainer
@@ -185,8 +182,9 @@ class GRPOPlusTrainer(GRPOTrainer):
         if args.push_to_hub:
             hub.check_seam()
         configure(args.reward_workers, args.reward_worker_memory_mb)
-        if not (rollout_func or environment_factory):  # these add columns
-            check_splits(reward_funcs, train_dataset, eval_dataset)
+        self._check_data(train_dataset, eval_dataset, reward_funcs, args, rollout_func, environment_factory)
+        if compatibility.will_train(eval_dataset, args):
+            self._check_rows(train_dataset, args)
         told = start_errors.told(model, args.output_dir, makes_it=args.process_index == 0)
         with temporarily(args, has_plus_trainer=True), naming_server(args), told:
             super().__init__(
@@ -206,15 +204,13 @@ class GRPOPlusTrainer(GRPOTrainer):
                 environment_factory,
                 **later,
             )
-        if not (rollout_func or environment_factory or self.chat_template):
-            check_tokens(train_dataset, eval_dataset, self.processing_class)
+        self._check_tokens()
         spare_copies(self.model)
         # TRL would refuse a scale that it does not know. With such a scale, TRL's advantages are replaced.
         self.scale_rewards = args.scale_rewards if args.scale_rewards in TRL_SCALES else "group"
         names, weights = self.reward_func_names, self.reward_weights.tolist()
         compatibility.check_filter_metric(args.filter_metric, names)
         compatibility.check_weights(weights, args)
-        compatibility.check_columns_read(self._credit.columns, self.train_dataset, args)
         compatibility.check_model(
             args, self.environment_factories, self._is_vlm, self.rollout_func, self.tools, trl.__version__
         )
@@ -225,8 +221,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._prompts = self._prompt_source()
         self._vllm_check = VLLMCheck(args, self.accelerator, self._policy_logps, not self._is_vlm)
         self._layout = training_state.layout(args, self.accelerator.num_processes)
-        about = describe(args, self.model, self.train_dataset, self.eval_dataset)
-        self._recorder = Recorder(args, names, weights, self.accelerator.process_index, about)
+        self._recorder = Recorder(args, names, weights, self.accelerator.process_index, partial(describe, self))
         self._guard = StepGuard(args, self.accelerator)
         SlimProgress.install(self)
         # Before trackio's own callback, which closes its run when training ends.
@@ -611,18 +606,48 @@ class GRPOPlusTrainer(GRPOTrainer):
             ConfigError: the training set has too few rows for a step, or another run writes into `output_dir`; see
                 [`trl_grpo_plus.utils.folder_lock`].
         """
-        self._check_rows()
+        self._check_new_data()
+        self._check_rows(self.train_dataset, self.args)
         folder = self.args.output_dir
         with folder_lock.hold(folder), self._recorder.blaming_trackers():
             checkpoint = checkpoint_integrity.complete_checkpoint(resume_from_checkpoint, folder)
             if self.train_dataset is not self._prompts.train_set:  # a script has set another one
                 before, self._prompts = self._prompts, self._prompt_source()
-                self._recorder.about.update(describe(self.args, self.model, self.train_dataset, self.eval_dataset))
                 if not checkpoint:
                     self._prompts.follow(before)
             return super().train(checkpoint, *args, **kwargs)
 
-    def _check_rows(self) -> None:
+    def _check_data(
+        self,
+        train_dataset: Any,
+        eval_dataset: Any,
+        rewards: Any,
+        args: GRPOPlusConfig,
+        rollouts: Any,
+        environments: Any,
+    ) -> None:
+        """Refuse datasets that would stop TRL in one of its steps, as far as this is known without a model."""
+        selection.check_dataset(train_dataset, "train_dataset", args)
+        if not environments:  # an environment may supply the prompts
+            check_prompts(train_dataset, eval_dataset, read=rollouts is None)
+        if not (rollouts or environments):  # these add columns
+            check_splits(rewards, train_dataset, eval_dataset)
+        compatibility.check_columns_read(self._credit.columns, train_dataset, args)
+
+    def _check_tokens(self) -> None:
+        if not (self.rollout_func or self.environment_factories or self.chat_template):
+            check_tokens(self.train_dataset, self.eval_dataset, self.processing_class)
+        self._checked = self.train_dataset, self.eval_dataset
+
+    def _check_new_data(self) -> None:
+        """Check datasets that a script has set since they were checked last, as when the trainer is made."""
+        before, now = self._checked, (self.train_dataset, self.eval_dataset)
+        if now[0] is before[0] and now[1] is before[1]:
+            return
+        self._check_data(*now, self.reward_funcs, self.args, self.rollout_func, self.environment_factories)
+        self._check_tokens()
+
+    def _check_rows(self, train_dataset: Any, args: GRPOPlusConfig) -> None:
         """Check that a loaded training set has the rows of one step. A trainer that only evaluates needs none.
 
         TRL's sampler drops prompts that do not fill a generation batch. With fewer rows than that it deals none, and
@@ -630,8 +655,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         """
         dealt_by = ("get_train_dataloader", "_get_train_sampler")
         as_trl = all(getattr(type(self), name) is getattr(GRPOPlusTrainer, name) for name in dealt_by)
-        if as_trl and hasattr(self.train_dataset, "__len__") and hasattr(self.train_dataset, "column_names"):
-            selection.check_enough_rows(len(self.train_dataset), self.args)  # a subclass may repeat rows
+        if as_trl and hasattr(train_dataset, "__len__") and hasattr(train_dataset, "column_names"):
+            selection.check_enough_rows(len(train_dataset), args)  # a subclass may repeat rows
 
     def set_initial_training_values(self, *args: Any, **kwargs: Any) -> Any:
         """Return the lengths of the run as transformers' `Trainer` does, and keep that of an epoch."""

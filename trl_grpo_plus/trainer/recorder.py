@@ -118,24 +118,22 @@ class Recorder:
         args ([`GRPOPlusConfig`]): the trainer's.
         names (`Sequence[str]`), weights (`Sequence[float]`): names and weights of the K rewards; 0 for a monitor.
         rank (`int`): rank of this process.
-        about (`dict`, *optional*): other content of run.json.
+        describe (`Callable`, *optional*): returns other content of run.json. Called for each training.
 
     Attributes:
-        about (`dict[str, Any]`): the content of run.json. A change counts from the next training on.
         weights (`dict[str, float]`): weights of the rewards by name; the names are distinct.
         run (`str`, *optional*): id of the run, which tells its checkpoints from those of another run in the folder. A
             resumed run keeps it. `None`: no run.json says which run it is.
     """
 
-    def __init__(self, args: Any, names: Sequence[str], weights: Sequence[float], rank: int, about: Any = None):
+    def __init__(self, args: Any, names: Sequence[str], weights: Sequence[float], rank: int, describe: Any = dict):
         self.weights = dict(zip(_distinct(names), weights, strict=True))
         self._args, self._rank, self._main = args, rank, rank == 0
         self._watch = self._new_watch()
         self._resumed = False
         self.run: str | None = None
         self._run_before: str | None = None  # the id in the checkpoint that training resumes from
-        limits = {name: getattr(args, name) for name in ("zero_variance_tolerance", "solved_reward", "failed_reward")}
-        self.about = {"rewards": self.weights, "num_generations": args.num_generations, **limits, **(about or {})}
+        self._describe = describe
         self._writer = self._new_writer() if args.trace_every and self._main else None
         self._thumbnails = Thumbnails(args.trace_thumbnails) if args.trace_thumbnails else None
         self._lacks_prompt = False  # whether the first prompt is missing, once training has begun
@@ -159,7 +157,7 @@ class Recorder:
         run, self.run, self._run_before = self._run_before or secrets.token_hex(4), self._run_before, None
         if self._writer is not None:
             with self._never_fatal("Traces"):
-                self._writer.begin(step, max_steps, logged, run)
+                self._writer.begin(step, max_steps, logged, run, self._about())
                 self.run = run
                 self._lacks_prompt = not self._writer.holds(FIRST_PROMPT)
         if self._main and self._args.trace_log_groups:
@@ -174,7 +172,12 @@ class Recorder:
 
     def _new_writer(self) -> Writer:
         self._output_dir = self._args.output_dir
-        return Writer(self._output_dir, self._args.trace_compress, self.about)
+        return Writer(self._output_dir, self._args.trace_compress, self._about())
+
+    def _about(self) -> dict[str, Any]:
+        """Return the content of run.json as the trainer is now."""
+        names = ("num_generations", "zero_variance_tolerance", "solved_reward", "failed_reward")
+        return {"rewards": self.weights, **{name: getattr(self._args, name) for name in names}, **self._describe()}
 
     def _follow_output_dir(self) -> None:
         """Write into `output_dir` if a script has set another one."""

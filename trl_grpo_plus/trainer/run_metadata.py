@@ -45,24 +45,19 @@ _FILES = {
 }  # builders that give a data set their own name
 
 
-def describe(args: Any, model: Any, data: Any, evaluated: Any = None) -> dict[str, Any]:
-    """Return the content of a run's run.json.
-
-    Args:
-        args ([`GRPOPlusConfig`]): the trainer's.
-        model: the trained model.
-        data: the training set.
-        evaluated (*optional*): the evaluation set, or a dict of evaluation sets by name.
+def describe(trainer: Any) -> dict[str, Any]:
+    """Return the content of run.json about a trainer's model, datasets and options, as they are now.
 
     Returns:
         `dict`: `model`, its name or path; `dataset`, {"name", "rows"}, `None` if unknown, as for the rows of a
         stream; `evaluations`, rows of each split; `options` that are not at their defaults; `versions` of packages.
     """
+    args, data, evaluated = trainer.args, trainer.train_dataset, trainer.eval_dataset
     splits = evaluated if isinstance(evaluated, Mapping) else {"": evaluated}
     rows = {f"eval_{name}" if name else "eval": _rows(of) for name, of in splits.items() if of is not None}
     return json_value(
         {
-            "model": shown_name(_model_name(model)),
+            "model": shown_name(_model_name(trainer.model)),
             "dataset": {"name": shown_name(dataset_name(data)), "rows": _rows(data)},
             "evaluations": rows,
             "options": changed_options(args),
