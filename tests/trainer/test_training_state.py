@@ -22,6 +22,7 @@ pytestmark = pytest.mark.long
 
 RESAMPLE = {"zero_variance_groups": "resample", "max_resample_rounds": 2}
 BELIEFS = {"prompt_selection": "belief", "advantage_baseline": "belief", "scale_rewards": "prior"}
+ENTROPY = {"use_adaptive_entropy": True, "entropy_target": 10.0}
 NOISY = {"advantage_estimator": {"name": f"{user_advantages.__file__}:ramp", "args": {"noise": 0.5}}}
 CASES = {
     "resample": RESAMPLE,
@@ -88,16 +89,33 @@ class Preempted(TrainerCallback):
                 callback.jit_manager.is_checkpoint_requested = True
 
 
-def test_a_checkpoint_saved_before_the_optimizers_step_keeps_its_micro_batches(tmp_path):
-    options = {"gradient_accumulation_steps": 2, "steps_per_generation": 4, "max_steps": 5}
+@pytest.mark.parametrize(
+    ("step", "options"),
+    [
+        pytest.param(3, {"gradient_accumulation_steps": 2, "steps_per_generation": 4}, id="in the midst of a batch"),
+        pytest.param(2, {**BELIEFS, **RESAMPLE, "gradient_accumulation_steps": 2}, id="a batch begins"),
+        pytest.param(3, {**BELIEFS, "data": tiny_models.prompts(6)}, id="an epoch begins"),
+        pytest.param(2, {**CASES["adaptive beta"], **CASES["running std"]}, id="beta and std"),
+        pytest.param(2, ENTROPY, id="entropy", marks=pytest.mark.full),
+    ],
+)
+def test_a_checkpoint_saved_before_the_optimizers_step_resumes_where_that_step_began(tmp_path, step, options):
+    options = {"max_steps": 5, **options}
     whole = tiny_models.trained(tmp_path / "whole", **options)
     stopped = tiny_models.trainer(tmp_path, enable_jit_checkpoint=True, **options)
-    stopped.add_callback(Preempted(stopped, 3))
+    stopped.add_callback(Preempted(stopped, step))
     stopped.train()
-    assert stopped.state.global_step == 4
+    assert stopped.state.global_step == step + 1
     resumed = tiny_models.trainer(tmp_path, **options)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-3"))
+    resumed.train(resume_from_checkpoint=str(tmp_path / "run" / f"checkpoint-{step}"))
     assert tiny_models.same_weights(tiny_models.weights(resumed), tiny_models.weights(whole))
+    logged, expected = (
+        [tiny_models.untimed(entry) for entry in one.state.log_history if "loss" in entry and entry["step"] > step]
+        for one in (resumed, whole)
+    )
+    assert logged == expected
+    assert len(logged) == 5 - step
+    assert resumed._recorder.state_dict() == whole._recorder.state_dict()
 
 
 def test_a_trainer_that_was_interrupted_within_a_step_resumes_exactly(tmp_path):

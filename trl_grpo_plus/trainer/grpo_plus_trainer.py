@@ -25,7 +25,7 @@ import functools
 import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -223,6 +223,9 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._layout = training_state.layout(args, self.accelerator.num_processes)
         self._recorder = Recorder(args, names, weights, self.accelerator.process_index, partial(describe, self))
         self._guard = StepGuard(args, self.accelerator)
+        self._step_start = training_state.StepStart() if getattr(args, "enable_jit_checkpoint", False) else None
+        if self._step_start is not None:
+            self.add_callback(self._step_start)
         SlimProgress.install(self)
         # Before trackio's own callback, which closes its run when training ends.
         self.callback_handler.callbacks.insert(0, Recording(self._recorder))
@@ -672,14 +675,20 @@ class GRPOPlusTrainer(GRPOTrainer):
         if self.state.global_step >= self.state.max_steps:
             return [], None
         self._begun = self.state.global_step, self._step
-        return super().get_batch_samples(*args, **kwargs)
+        if self._step_start is None:
+            return super().get_batch_samples(*args, **kwargs)
+        self._step_start.keep(self, self._resume_state())
+        samples = super().get_batch_samples(*args, **kwargs)
+        self._step_start.rows_are_there()
+        return samples
 
     def _save_checkpoint(self, model: Any, trial: Any, *rest: Any, **more: Any) -> None:
         folder = Path(self._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        with checkpoint_integrity.saving(folder, self.accelerator.process_index):
+        start = nullcontext() if self._step_start is None else self._step_start.restored(self)
+        with checkpoint_integrity.saving(folder, self.accelerator.process_index), start as begun:
             # Saved before TRL's files. trainer_state.json is the last: a checkpoint with that file has this state.
             if not self.args.save_only_model:
-                training_state.save(str(folder), self.accelerator.process_index, self._resume_state)
+                training_state.save(str(folder), self.accelerator.process_index, lambda: begun or self._resume_state())
                 if self._moving_reference is not None:
                     training_state.save_reference(str(folder), self.accelerator.process_index, self._moving_reference)
             super()._save_checkpoint(model, trial, *rest, **more)
@@ -692,7 +701,7 @@ class GRPOPlusTrainer(GRPOTrainer):
     def _resume_state(self) -> dict[str, Any]:
         self._settle_record()
         generate_every = self.args.steps_per_generation * self.num_iterations
-        # With enable_jit_checkpoint transformers saves before the optimizer's step: the run resumes at its beginning.
+        # A callback may save before the optimizer's step. The run resumes where this step began.
         at, begun = self._begun
         step = begun if at == self.state.global_step else self._step
         in_batch = step % generate_every and step // generate_every == (self._step - 1) // generate_every

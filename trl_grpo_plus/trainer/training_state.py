@@ -3,17 +3,22 @@
 Each rank has a file of its own. The first rank also saves the reference model if it follows the policy.
 """
 
+import copy
 import os
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import numpy
 import torch
 from accelerate.logging import get_logger
 from accelerate.utils import broadcast_object_list, gather_object
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
+from transformers import TrainerCallback
 
 from ..utils.distributed import raise_on_all_ranks
+from ..utils.patching import temporarily
 from ..utils.validation import ConfigError
 
 
@@ -29,6 +34,67 @@ _INSTEAD = (
     "Resume from an earlier checkpoint, or remove this file: training then continues from the weights, and the file's "
     "content (the batch in flight, beliefs, adaptive beta, the alarms' history) is reset."
 )
+
+
+class StepStart(TrainerCallback):
+    """The state at the beginning of the present optimizer step, for a checkpoint that is saved within the step.
+
+    With `enable_jit_checkpoint` transformers saves before the optimizer's step. The weights are then those of the
+    step's beginning, but the step's batch was sampled already: it would be sampled and remembered twice.
+    """
+
+    OF_TRAINER = ("entropy_coef", "_last_world_entropy")  # older releases of TRL have none
+
+    def __init__(self) -> None:
+        self._random: Any = None
+        self._step = -1
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Keep the random state: a resumed epoch begins with it, and draws the dataloader's seed again."""
+        self._random = _random_state()
+
+    def keep(self, trainer: Any, own: dict[str, Any]) -> None:
+        """Keep a trainer's `own` state and the state of TRL that changes within a step. Call it as a step begins."""
+        buffered = {"buffered_inputs": own["buffered_inputs"]}  # not changed within a step, and large
+        self._own = {**copy.deepcopy({**own, **dict.fromkeys(buffered)}), **buffered}
+        self._step = trainer.state.global_step
+        self._of_trainer = {name: getattr(trainer, name) for name in self.OF_TRAINER if hasattr(trainer, name)}
+        self._tokens = trainer.state.num_input_tokens_seen
+
+    def rows_are_there(self) -> None:
+        """Keep the random state at which a run resumes within an epoch: after it has read the step's rows."""
+        self._now, self._random = self._random or _random_state(), None
+
+    @contextmanager
+    def restored(self, trainer: Any) -> Iterator[dict[str, Any] | None]:
+        """Save a checkpoint inside this context. It gives the kept `own` state, `None` if the step has ended."""
+        if self._step != trainer.state.global_step:
+            yield None
+            return
+        later = _random_state()
+        _set_random_state(self._now)
+        try:
+            with (
+                temporarily(trainer, **self._of_trainer),
+                temporarily(trainer.state, num_input_tokens_seen=self._tokens),
+            ):
+                yield self._own
+        finally:
+            _set_random_state(later)
+
+
+def _random_state() -> tuple[Any, ...]:
+    on_devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return random.getstate(), numpy.random.get_state(), torch.get_rng_state(), on_devices
+
+
+def _set_random_state(state: tuple[Any, ...]) -> None:
+    of_python, of_numpy, of_torch, on_devices = state
+    random.setstate(of_python)
+    numpy.random.set_state(of_numpy)
+    torch.set_rng_state(of_torch)
+    if on_devices:
+        torch.cuda.set_rng_state_all(on_devices)
 
 
 def layout(args: "GRPOConfig", world_size: int) -> list[int]:
