@@ -15,7 +15,7 @@ from torch import Tensor
 from trl.trainer.utils import nanstd
 
 from trl_grpo_plus.curriculum.beliefs import Belief
-from trl_grpo_plus.objective.advantages import BASELINES
+from trl_grpo_plus.objective.advantages import BASELINES, TOKENS_AT_ONCE
 from trl_grpo_plus.objective.scales import SCALES, TRL_SCALES, Scale, batch_std
 
 
@@ -469,6 +469,25 @@ def test_a_kl_of_zero_changes_nothing(rewards):
     zero = torch.zeros(*rewards.shape, 3)
     for choice in EVERY:
         close(compute_with_kl(rewards, zero, 0.1, False, *choice, **known(rewards)), advantages(rewards, *choice))
+
+
+@pytest.mark.parametrize("baseline", BASELINES)
+def test_the_advantages_of_many_tokens_are_made_a_few_tokens_at_a_time(monkeypatch, baseline):
+    """The float64 of all tokens at once is four times the memory of the result, and slow."""
+    rewards = torch.tensor([[1.0, 1, 1, 1], [1, 0, NAN, 0]])
+    to_go = uniform(2, 4, 3 * TOKENS_AT_ONCE + 1, seed=0)
+    seen: list[int] = []
+
+    def counting(values, *rest):
+        seen.append(values.shape[-1] if values.dim() > 2 else 1)
+        return centre(values, *rest)
+
+    centre = BASELINES[baseline]
+    monkeypatch.setitem(BASELINES, baseline, counting)
+    found = compute_with_kl(rewards, to_go, 0.1, True, baseline, **known(rewards))
+    assert max(seen) == TOKENS_AT_ONCE
+    whole = compute_with_kl(rewards, to_go, 0.1, True, lambda *these: centre(*these), **known(rewards))
+    close(found, whole, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(("scale", "how"), [("prior", {}), ("running", {"running_std": 0.0})])

@@ -82,6 +82,7 @@ class Normalization:
 
 
 TRL_DEFAULT = Normalization()
+TOKENS_AT_ONCE = 128  # so that the intermediate values of a batch stay in the processor's cache
 REWARDS_ALONE = GroupBatch()
 
 
@@ -184,7 +185,7 @@ def compute_with_kl(
     """
     if not rewards.numel():
         return torch.zeros_like(kl_to_go if per_token else rewards, dtype=rewards.dtype)
-    cost = beta * kl_to_go.double()
+    cost = beta * kl_to_go[..., :1].double()
     values = rewards.double()
     centre, over, tolerance = normalization.centre, normalization.kind.over, normalization.tolerance
     scored = ~values.isnan()
@@ -196,15 +197,32 @@ def compute_with_kl(
         divisor = torch.where(teaches, divisor, 1.0)
     elif over == "batch":
         divisor = torch.where(varies(values.view(1, -1), tolerance), divisor, 1.0)
-    divisor = torch.where(divisor > 0, divisor, 1.0)
-    cost, shaped = cost if per_token else cost[..., :1], (scored & teaches).unsqueeze(-1)
-    scored, everyone, batch = scored.unsqueeze(-1), torch.ones_like(shaped), batch.per_token()
-    with_reward = centre(values.unsqueeze(-1) - cost, scored, batch.less_cost(cost, scored))
+    divisor = torch.where(divisor > 0, divisor, 1.0).unsqueeze(-1)
+    shaped, values, scored, batch = (
+        (scored & teaches).unsqueeze(-1),
+        values.unsqueeze(-1),
+        scored.unsqueeze(-1),
+        batch.per_token(),
+    )
     # Leave out a baseline (a dataset column) that is not 0 for rewards of 0: it is no part of the KL's advantage.
-    zero = batch.of_zero_rewards()
-    alone = centre(-cost, everyone, zero.less_cost(cost, everyone)) - centre(torch.zeros_like(cost), everyone, zero)
-    shared = (torch.where(shaped, with_reward, alone) / divisor.unsqueeze(-1)).to(rewards.dtype)
-    return shared if per_token else shared.squeeze(-1)
+    everyone, zero = torch.ones_like(shaped), batch.of_zero_rewards()
+
+    def at(cost: Tensor) -> Tensor:
+        """Return the advantages at tokens from which on the KL costs this, (P, G, tokens)."""
+        with_reward = centre(values - cost, scored, batch.less_cost(cost, scored))
+        alone = centre(-cost, everyone, zero.less_cost(cost, everyone)) - centre(
+            torch.zeros_like(cost), everyone, zero
+        )
+        return (torch.where(shaped, with_reward, alone) / divisor).to(rewards.dtype)
+
+    if not per_token:
+        return at(cost).squeeze(-1)
+    # A baseline of the user's may look at all tokens.
+    at_once = TOKENS_AT_ONCE if centre in BASELINES.values() else kl_to_go.shape[-1]
+    advantages = torch.empty_like(kl_to_go, dtype=rewards.dtype)
+    for some, kl in zip(advantages.split(at_once, dim=-1), kl_to_go.split(at_once, dim=-1), strict=True):
+        some.copy_(at(beta * kl.double()))
+    return advantages
 
 
 def varies(rewards: Tensor, tolerance: float) -> Tensor:

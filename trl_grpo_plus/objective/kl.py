@@ -151,13 +151,13 @@ def sequence_kl(logp: Tensor, ref_logp: Tensor, mask: Tensor) -> Tensor:
 
 def kl_to_go(logp: Tensor, ref_logp: Tensor, mask: Tensor) -> Tensor:
     """Sum k1 from each token to the end, `(B, T) -> (B, T)`, detached. Column 0 is [`sequence_kl`]."""
-    return _masked_k1(logp, ref_logp, mask).flip(-1).cumsum(dim=-1).flip(-1)
+    return _masked_k1(logp, ref_logp, mask).flip(-1).cumsum_(dim=-1).flip(-1)
 
 
 def _masked_k1(logp: Tensor, ref_logp: Tensor, mask: Tensor) -> Tensor:
     log_ratio = (logp - ref_logp).detach()
     # bfloat16 is too coarse for a sum over thousands of tokens.
-    return log_ratio.to(torch.promote_types(log_ratio.dtype, torch.float32)).masked_fill(mask == 0, 0.0)
+    return log_ratio.to(torch.promote_types(log_ratio.dtype, torch.float32)).masked_fill_(mask == 0, 0.0)
 
 
 def mean_of_tokens(per_token: Tensor, mask: Tensor) -> Tensor:
