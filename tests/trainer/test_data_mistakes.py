@@ -137,6 +137,26 @@ def test_datasets_that_a_script_sets_are_refused_as_when_the_trainer_is_made(tmp
         assert str(trained.value) == str(made.value)
 
 
+STREAM = "_dataset is a stream, and this trainer was made with loaded rows"
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "options", "words"),
+    [
+        ("train_dataset", None, {}, "train_dataset is None"),
+        ("train_dataset", LEVELS.to_iterable_dataset(), {}, STREAM),
+        ("eval_dataset", LEVELS.to_iterable_dataset(), {}, STREAM),
+        ("train_dataset", LEVELS.to_list(), BELIEF, r"is a list, .*Dataset\.from_list"),
+    ],
+)
+def test_what_a_trainer_takes_only_when_it_is_made_is_refused_later(trainer, monkeypatch, name, rows, options, words):
+    monkeypatch.setattr(trainer, name, rows)
+    for option, value in options.items():
+        monkeypatch.setattr(trainer.args, option, value)
+    with pytest.raises(ConfigError, match=words):
+        trainer.train()
+
+
 def test_after_a_dataset_was_refused_another_one_is_trained_on(tmp_path):
     trainer = made(tmp_path, LEVELS, max_steps=1)
     trainer.train_dataset = BAD["no prompts"]

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from datasets import Dataset, IterableDataset
 from packaging.version import Version
 
 from ..objective.advantage_functions import by_path
@@ -35,6 +36,25 @@ def warn_of_empty_evaluations(eval_dataset: Any, config: "GRPOPlusConfig") -> No
 def will_train(eval_dataset: Any, config: "GRPOPlusConfig") -> bool:
     """Return whether a trainer is surely made to train. One with an evaluation set may be made to evaluate alone."""
     return eval_dataset is None or config.eval_strategy != "no" or config.eval_on_start
+
+
+def check_later_data(train_dataset: Any, eval_dataset: Any, config: "GRPOPlusConfig") -> None:
+    """Refuse datasets of a kind that a trainer takes when it is made, but not when a script sets them later."""
+    if train_dataset is None:
+        raise ConfigError("train_dataset is None: train() needs one. Set a Dataset.")
+    splits = eval_dataset if isinstance(eval_dataset, Mapping) else {"eval_dataset": eval_dataset}
+    workers = config.dataloader_num_workers and isinstance(train_dataset, IterableDataset)
+    for what, rows in {**splits, "train_dataset": train_dataset}.items():
+        if isinstance(rows, IterableDataset) and (config.accelerator_config.dispatch_batches is not False or workers):
+            raise ConfigError(
+                f"{what} is a stream, and this trainer was made with loaded rows: TRL prepares for a stream only when "
+                "the trainer is made. Make a new trainer with it, or load it without streaming."
+            )
+    if (config.draws_prompts or config.what_believes) and not isinstance(train_dataset, Dataset | IterableDataset):
+        raise ConfigError(
+            f"train_dataset is a {type(train_dataset).__name__}, and prompts are chosen and remembered in a Dataset "
+            "of `datasets` alone. Make one: Dataset.from_list(...)."
+        )
 
 
 def check_columns_read(columns: Sequence[str], dataset: Any, config: "GRPOPlusConfig") -> None:

@@ -478,8 +478,10 @@ class GRPOPlusTrainer(GRPOTrainer):
         tokens = {"tokens/generated": batch.generated_tokens, "tokens/trained": trained}
         self._log({**groups.summary(batch.rounds, batch.plan), **tokens}.items())
         # TRL's value is a batch statistic under scale_rewards="batch" and normalize_then_sum.
-        differ = [verdict == "alive" for verdict in self._judge(batch.sampled, batch.marks_sampled)]
-        self._log([("frac_reward_zero_std", 1.0 - sum(differ) / len(differ))], again=True)
+        alike = [verdict != "alive" for verdict in self._judge(batch.sampled, batch.marks_sampled)]
+        self._log(
+            [("frac_reward_zero_std", torch.tensor(alike).float().mean().item())], again=True
+        )  # rounded as TRL's
         if self.args.filters_groups:
             self._log(batch.rewards_sampled(self.reward_func_names, self.reward_weights.cpu()), again=True)
 
@@ -647,6 +649,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         before, now = self._checked, (self.train_dataset, self.eval_dataset)
         if now[0] is before[0] and now[1] is before[1]:
             return
+        compatibility.check_later_data(*now, self.args)
         self._check_data(*now, self.reward_funcs, self.args, self.rollout_func, self.environment_factories)
         self._check_tokens()
 
