@@ -159,6 +159,17 @@ def test_frac_reward_zero_std_is_per_group(tmp_path):
     assert tiny_models.logged(ours, "frac_reward_zero_std") == [0.5]
 
 
+def test_a_third_is_rounded_as_trl_rounds_it(tmp_path):
+    options = {"per_device_train_batch_size": 12, "max_steps": 1}
+    ours, stock = (
+        tiny_models.trained(tmp_path, tiny_models.dead_for_most, cls, **options)
+        for cls in (GRPOPlusTrainer, GRPOTrainer)
+    )
+    shares = tiny_models.logged(ours, "frac_reward_zero_std")
+    assert shares == tiny_models.logged(stock, "frac_reward_zero_std")
+    assert 0 < shares[0] < 1
+
+
 def test_none_rewards(tmp_path):
     """None means "does not apply". An attempt without any reward has advantage 0 and is not in its group's mean."""
 

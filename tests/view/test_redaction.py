@@ -3,6 +3,7 @@
 import base64
 import json
 from dataclasses import dataclass, fields
+from types import SimpleNamespace
 
 import pytest
 import synthetic_traces
@@ -152,7 +153,8 @@ def test_options_that_tell_runs_apart_are_shown():
     ):
         model = torch.nn.Module()
         model.config = type("Config", (), {"_name_or_path": name})
-        assert describe(args, model, [1])["model"] == name
+        trainer = SimpleNamespace(args=args, model=model, train_dataset=[1], eval_dataset=None)
+        assert describe(trainer)["model"] == name
 
 
 def test_pages_hide_secrets_that_run_json_contains(tmp_path):

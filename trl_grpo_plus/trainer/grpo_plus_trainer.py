@@ -479,9 +479,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._log({**groups.summary(batch.rounds, batch.plan), **tokens}.items())
         # TRL's value is a batch statistic under scale_rewards="batch" and normalize_then_sum.
         alike = [verdict != "alive" for verdict in self._judge(batch.sampled, batch.marks_sampled)]
-        self._log(
-            [("frac_reward_zero_std", torch.tensor(alike).float().mean().item())], again=True
-        )  # rounded as TRL's
+        share = torch.tensor(alike).float().mean().item()  # rounded as TRL's
+        self._log([("frac_reward_zero_std", share)], again=True)
         if self.args.filters_groups:
             self._log(batch.rewards_sampled(self.reward_func_names, self.reward_weights.cpu()), again=True)
 
@@ -608,8 +607,8 @@ class GRPOPlusTrainer(GRPOTrainer):
             *args, **kwargs: as in transformers' `Trainer.train`.
 
         Raises:
-            ConfigError: the training set has too few rows for a step, or another run writes into `output_dir`; see
-                [`trl_grpo_plus.utils.folder_lock`].
+            ConfigError: a dataset that a script has set cannot be trained on, the training set has too few rows for
+                a step, or another run writes into `output_dir`; see [`trl_grpo_plus.utils.folder_lock`].
         """
         self._check_new_data()
         self._check_rows(self.train_dataset, self.args)
