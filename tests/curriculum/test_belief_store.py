@@ -477,7 +477,7 @@ def remembering(tmp_path, names=("digits",), weights=(1.0,), data=LEVELS, states
         ({"data": LEVELS.select([*range(599), 7])}, "256 rows that were compared 1 differ, first row 599."),
     ],
 )
-def test_beliefs_about_something_else_are_refused_with_ways_on(tmp_path, now, words):
+def test_beliefs_about_other_rows_rewards_or_options_are_refused_with_remedies(tmp_path, now, words):
     state = remembering(tmp_path).state_dict()
     with pytest.raises(ValueError, match=re.escape(words)) as refused:
         remembering(tmp_path, **now).load_state_dict(state)

@@ -71,7 +71,7 @@ def trainer(tmp_path, **other):
     ],
     ids=["state", "metrics", "rows"],
 )
-def test_what_cannot_be_used_ends_the_first_step_by_the_name_of_the_class(tmp_path, other, words):
+def test_an_unusable_value_stops_the_first_step_and_the_error_names_the_class(tmp_path, other, words):
     made = trainer(tmp_path, **other)
     with pytest.raises(ValueError, match=words) as refused:
         made.train()

@@ -32,7 +32,7 @@ class Held(TrainerCallback):
 
 
 @pytest.mark.parametrize("mode", ["drop", *(pytest.param(name, marks=pytest.mark.full) for name in list(MODES)[1:])])
-def test_nothing_grows_and_the_schedule_goes_on(tmp_path, mode):
+def test_memory_stays_flat_and_the_learning_rate_schedule_continues(tmp_path, mode):
     options = {
         **MODES[mode],
         "max_steps": STEPS,

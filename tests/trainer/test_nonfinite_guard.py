@@ -115,7 +115,7 @@ def with_scaler(folder, scale, **options):
     return trained, steps
 
 
-def test_steps_that_a_scaler_skips_stop_nothing(tmp_path):
+def test_the_run_continues_when_the_scaler_skips_steps(tmp_path):
     """The scaler starts at a scale at which every gradient overflows. It skips steps and halves its scale until none
     overflows, and the run goes on."""
     trained, steps = with_scaler(tmp_path, 2.0**127, max_steps=20)
@@ -127,7 +127,7 @@ def test_steps_that_a_scaler_skips_stop_nothing(tmp_path):
     assert skipped[-2:] == [False, False]
 
 
-def test_what_is_not_finite_at_every_scale_stops_it(tmp_path):
+def test_a_loss_that_is_nan_at_every_scale_stops_the_run(tmp_path):
     trained, steps = with_scaler(tmp_path, 4.0, max_steps=12)
     with broken_at(range(2, 100), "loss"), pytest.raises(FloatingPointError, match="Step 6: "):
         trained.train()
@@ -175,7 +175,7 @@ def test_differences_of_finite_log_probs_that_overflow_are_found():
         (["loss"], {"zero_variance_groups": "drop", "scale_rewards": "none"}, "log-probs."),
     ],
 )
-def test_the_groups_are_named_of_which_it_comes(tmp_path, parts, options, words):
+def test_the_error_names_the_groups_with_values_that_are_not_finite(tmp_path, parts, options, words):
     """The message names each group at fault once, although its rows are shuffled over two micro-batches."""
     options = {"gradient_accumulation_steps": 2, "shuffle_dataset": False, **options}
     trained = tiny_models.trainer(tmp_path, tiny_models.half_dead, **options)

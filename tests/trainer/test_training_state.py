@@ -140,7 +140,7 @@ def test_a_trainer_that_was_interrupted_within_a_step_resumes_exactly(tmp_path):
 
 
 @pytest.mark.parametrize("rows", [30, 6])  # 30: the last step is within an epoch; 6: it ends one
-def test_resumed_from_its_last_step_it_trains_no_more(tmp_path, rows):
+def test_a_run_resumed_from_its_last_step_trains_no_further_step(tmp_path, rows):
     options = {"max_steps": 3, "save_strategy": "steps", "save_steps": 1, "data": tiny_models.prompts(rows)}
     whole = tiny_models.trained(tmp_path, **RESAMPLE, **options)
     resumed = tiny_models.trainer(tmp_path, **RESAMPLE, **options)
@@ -241,7 +241,7 @@ def test_the_same_rows_in_another_dataset_keep_their_beliefs(tmp_path, caplog):
         ([*range(29), 28], "of 30 rows that were compared 1 differ, first row 29."),
     ],
 )
-def test_other_rows_than_the_checkpoints_are_told_with_the_batch_of_those(
+def test_a_resume_with_other_rows_warns_and_says_if_it_trains_on_the_old_batch(
     tmp_path, caplog, mode, every, of_batch, rows, words
 ):
     options = {**mode, "steps_per_generation": every}
@@ -268,7 +268,7 @@ def test_other_rows_than_the_checkpoints_are_told_with_the_batch_of_those(
         ),
     ],
 )
-def test_beliefs_do_not_go_on_with_other_rewards_or_rows_but_afresh_without_their_files(tmp_path, now, words):
+def test_a_resume_with_other_rewards_or_rows_is_refused_until_the_belief_files_are_removed(tmp_path, now, words):
     checkpoint = checkpointed(tmp_path, **BELIEFS)
     options = {**BELIEFS, "max_steps": 4, **now}
     with pytest.raises(ValueError, match=words) as refused:
@@ -346,7 +346,7 @@ def test_a_reference_that_follows_is_resumed_exactly_from_every_checkpoint(tmp_p
     assert len(references) == 3  # the first reference, and those of the syncs after steps 2 and 4
 
 
-def test_a_reference_that_is_gone_is_refused_and_one_that_was_never_there_is_told(tmp_path, followed, caplog):
+def test_a_lost_reference_is_refused_and_one_never_saved_starts_anew_with_a_warning(tmp_path, followed, caplog):
     checkpoint = tmp_path / "run" / "checkpoint-3"
     shutil.copytree(f"{followed.args.output_dir}/checkpoint-3", checkpoint)
     reference = checkpoint / "grpo_plus_reference.pt"

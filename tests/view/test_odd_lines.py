@@ -108,7 +108,7 @@ def refusals(run, other, capsys, commands=("view", "compare", "rescore", "export
 
 @pytest.mark.parametrize("values", [ODD[:5], pytest.param(ODD[5:], marks=pytest.mark.full)], ids=["some", "all"])
 @pytest.mark.parametrize(("name", "key"), [(name, key) for name, value in FILES.items() for key in value])
-def test_a_value_of_another_kind_is_read_or_named(run, other, capsys, name, key, values):
+def test_a_value_of_an_unexpected_type_is_read_or_the_error_names_its_file(run, other, capsys, name, key, values):
     path = run / name
     before = path.read_bytes()
     for odd in values:
@@ -133,7 +133,7 @@ def test_a_missing_key_is_ignored_or_named(run, other, capsys, name, key):
 
 
 @pytest.mark.parametrize("line", ["[1]", "5", '"text"', "null", "[" * 100_000, '{"a": 1', "\\udcff", '{"step": 1}'])
-def test_a_line_that_is_no_object_is_named_by_all_with_how_many_there_are(run, other, capsys, line):
+def test_every_command_names_the_first_bad_line_and_counts_the_others(run, other, capsys, line):
     path = run / "rollouts" / "train-00000000.jsonl"
     lines = path.read_text().splitlines()
     path.write_text("\n".join([lines[0], line, lines[1], line, line, ""]))
