@@ -1,6 +1,6 @@
-"""The rooms of the package: how many there are, how large they are, and who may import whom.
+"""Tests of the rooms of the package: their number, their size, and which room may import which.
 
-Each check reads the imports themselves. An import between rooms goes down the layers, never up and never sideways.
+The tests read the imports in the code. An import between rooms goes down the layers, never up and never sideways.
 """
 
 import ast
@@ -12,7 +12,7 @@ from trl_private_names import ATTRIBUTES, METHODS
 
 
 MOST_ON_TOP = 14
-MOST_FILES = 18  # of a room, without the files of its inner folders
+MOST_FILES = 18  # in a room, without the files in its inner folders
 MOST_LINES = 450
 # Rooms from which other rooms import only the face, `__init__.py`.
 BY_THE_FACE = {"sandbox", "scoring", "traces", "view"}
@@ -85,7 +85,7 @@ def test_imports_go_down():
         f"{module} -> {other}"
         for module, other in BETWEEN
         if LAYER[room(other)] >= LAYER[room(module)]
-        # The face of the package imports a name only when it is used. The face of rewards is a list of names.
+        # The package's face imports a name only when the name is used. The face of rewards is a list of names.
         and module != "trl_grpo_plus"
         and (other != "trl_grpo_plus.rewards" or ARROWS[other])
     ]
@@ -113,14 +113,14 @@ def test_rooms_are_entered_by_their_face():
 )
 def test_a_face_names_each_file_behind_it(face):
     if face in ("trl_grpo_plus.rewards", "trl_grpo_plus.recipes", "trl_grpo_plus.sandbox.child"):
-        return  # the first two need no list: the files' names say what they are; the third has no face
+        return  # in the first two the files' names say enough; the third is imported file by file
     named = re.findall(r"[\w/]+", ast.get_docstring(TREES[face]) or "")
     behind = {module.rpartition(".")[2] for module in MODULES if module.rpartition(".")[0] == face}
     assert {name for name in behind if name not in named and f"{name}/" not in named} == set()
 
 
 def test_no_other_room_imports_the_recipes():
-    """No module outside the recipes imports one, also not with `import_module`. Their names serve to launch them."""
+    """No module outside the recipes imports a recipe, not even with `import_module`. Recipes are launched by name."""
     for module, tree in TREES.items():
         if room(module) == "recipes":
             continue
