@@ -3,7 +3,6 @@
 import asyncio
 import functools
 import inspect
-import time
 from pathlib import Path
 
 import pytest
@@ -41,12 +40,10 @@ def train(folder, rewards, **options):
 
 def test_a_registered_reward_and_a_users_own_that_hangs_on_one_sample(tmp_path):
     rewards = [{"name": "countdown", "weight": 2}, HANGS, tiny_models.digits]
-    start = time.monotonic()
     trained = train(tmp_path, rewards, data=data(numbers=[1, 2], target=3))
-    assert time.monotonic() - start < 60  # the reward hangs for 600 s
     assert trained.state.global_step == 2
     assert trained.reward_weights.tolist() == [2.0, 1.0, 1.0]
-    # 4 of 24 samples are of the prompt that makes the reward hang.
+    # The reward hangs for 600 s on one prompt, which has 4 of the 24 samples. test_worker_pool.py measures the time.
     assert tiny_models.logged(trained, "rewards/hangs_on_one/timeout") == [pytest.approx(4 / 24)] * 2
     for key in ("hangs_on_one/error", "hangs_on_one/abstain", "countdown/error"):
         assert tiny_models.logged(trained, f"rewards/{key}") == [0.0] * 2
