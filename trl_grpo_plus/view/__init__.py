@@ -14,7 +14,7 @@ compare         one HTML file from several runs
 run_summary     a run's data for the comparison page
 server          a local server for the page of a run that is still going
 live_feed       a reader for a run that is still being written
-file_index      groups in a file that still grows
+file_index      the groups of a run's files, which may still grow
 template        a page with its scripts, styles and data in one file
 trackers        whole groups for wandb and trackio
 viewer/         the page's HTML, CSS and JavaScript

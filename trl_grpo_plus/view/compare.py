@@ -1,6 +1,6 @@
 """One page for several runs: their curves in one plot, their different options, and each shared prompt's attempts.
 
-The runs' indexes tell which prompts they share. Texts are read of the groups alone that may find room in the page.
+The runs' indexes tell which prompts they share. Texts are read only for groups that may fit into the page.
 """
 
 import json
@@ -28,7 +28,7 @@ SCRIPTS = ("base", "text", "search", "plot", "compare_runs", "compare")
 # Training metrics that are drawn first, after the rewards of the evaluations.
 _FIRST = ("groups/alive", "completions/mean_length", "kl", "entropy")
 _PAGE = "compare.html"
-MISFITS = 100  # prompts in a row without room, after which no more are tried
+MISFITS = 100  # number of prompts in a row that do not fit, after which no more are tried
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,9 @@ class Stored(NamedTuple):
 class _Texts:
     """The groups of all runs, and the temporary file for the lines and texts of those that were asked for.
 
-    Runs are known by their index. If a run of stock TRL is among them, the texts of all runs are read at once, because
-    its files hold no references: a prompt is then known by its text alone, and the index knows no such prompts.
+    Groups are listed from the runs' indexes. If a run of stock TRL is among the runs, the texts of all runs are read
+    at once instead. Its files hold no references, so prompts must be identified by their texts alone, while an index
+    identifies a prompt by its text and reference.
 
     Attributes:
         tallies (`list[Tally]`): the sums of each run.
@@ -123,7 +124,7 @@ class _Texts:
             None if self._bare or run.rollouts is None else file_index.read_run(run.rollouts) for run in runs
         ]
         self._bytes: list[Any] = [None if index is None else index.bytes() for index in self._indexes]
-        self._packed, self._read = 3, 10  # bytes in the page, of bytes read; at first a guess
+        self._packed, self._read = 3, 10  # sums of bytes in the page and of bytes read; the first values are a guess
         self.tallies = [Tally() if index is None else index.tally for index in self._indexes]
 
     def groups(self) -> Iterator[Kept]:
@@ -135,7 +136,7 @@ class _Texts:
                 yield Kept(run, number, prompt, sample.when, sample.mean)
 
     def pack_ahead(self, lists: Iterable[Sequence[Kept]], room: int) -> int:
-        """Pack the groups of the first lists, about as many as the room holds, and return the number of lists.
+        """Pack the groups of the first lists, about as many as fit into the room, and return the number of lists.
 
         The groups are read in the order of the runs: groups of one step are often in one member of a gzip file.
         """
@@ -150,7 +151,7 @@ class _Texts:
         return count
 
     def stored(self, group: Kept) -> Stored:
-        """Return the position of a group's line and texts, which are read if they were not yet."""
+        """Return the position of a group's line and texts; read and store them first if necessary."""
         key = group.run, group.number
         if key not in self._stored:
             index = self._indexes[group.run]
@@ -161,7 +162,7 @@ class _Texts:
         return self._stored[key]
 
     def read(self, place: Stored, texts: bool) -> bytes:
-        """Return the packed texts of a group, or else its line."""
+        """Return the packed texts of a group, or its line."""
         self._spool.seek(place.at + (place.line if texts else 0))
         return self._spool.read(place.packed if texts else place.line)
 
@@ -219,7 +220,7 @@ class Shared:
 
 
 def _prompts(groups: Iterable[Kept]) -> list[Shared]:
-    """Collect the groups of each prompt of two or more runs, by descending gap and then descending number of runs."""
+    """Return the prompts that two or more runs sampled, by descending gap and then descending number of runs."""
     found: dict[int, dict[int, list[Kept]]] = defaultdict(lambda: defaultdict(list))
     for group in groups:
         found[group.prompt][group.run].append(group)

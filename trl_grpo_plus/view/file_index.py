@@ -1,7 +1,7 @@
-"""The groups of a run's files, which may still grow: facts about all groups, and the place of each in its file.
+"""The groups of a run's files, which may still grow: numbers about each group, and the place of its texts on disk.
 
-Groups that the index beside the files lacks are read from the lines, from an offset on. The memory holds about 300
-bytes for a group of 8 attempts. Texts are read from disk when they are requested.
+The numbers come from the index beside the files. Groups that the index lacks are read from the lines of the files. The
+memory holds about 300 bytes for a group of 8 attempts. Texts are read from disk when they are asked for.
 """
 
 import logging
@@ -27,9 +27,9 @@ from .size_budget import in_turn
 
 logger = logging.getLogger(__name__)
 
-KEEP = 8 << 20  # if at least this many bytes of attempts were read without an index, the index is written
+KEEP = 8 << 20  # minimum bytes of attempts missing from the index for which they are added to it
 _BLOCK = 1 << 20
-_GROUPS = 256  # maximum groups of a block made from lines: in a damaged file, the blocks before the damage stay valid
+_GROUPS = 256  # groups in a block made from the lines; damage to a file costs the index only the blocks from there on
 
 
 Named = Mapping[tuple[int, ...], set[str]]  # (step, batch, round, group) of a training group -> its alarms
@@ -55,7 +55,7 @@ class Sample(NamedTuple):
 
 
 class Moved(Exception):
-    """Error: the file is gone, or another file has its name."""
+    """A file is gone, or another file has its name."""
 
 
 def scanned(path: Path, inode: int, start: int, before: int, cut: bool) -> Iterator[tuple[Any, bool]]:
@@ -103,8 +103,8 @@ def _block(builder: Any, path: Path, start: int, end: int, before: int) -> Any:
 def groups(path: Path, inode: int, start: int, cut: bool = False) -> Iterator[tuple[list[Row], Stretch, int]]:
     """Yield each whole group from an offset on: its attempts, its stretch of the file, and the offset to read on from.
 
-    A group that is not whole yet is left for the next call. A group that a kill cut off is left out. A gzip file is
-    read by whole members, which hold whole groups.
+    A group at the end that is not whole yet is left for the next call. An earlier group that a kill cut off is left
+    out. A gzip file is read by whole members, which hold whole groups.
 
     Raises:
         ValueError: a line is no attempt.
@@ -185,7 +185,8 @@ def _whole(lines: Iterable[bytes], path: Path) -> Iterator[tuple[list[Row], int,
 def _members(path: Path, start: int, cut: bool) -> Iterator[tuple[int, bytes, int]]:
     """Yield offset, content and end of each whole gzip member from an offset on.
 
-    With `cut`, also yield the content of an incomplete last member. Its end is its offset, so that it is read again.
+    With `cut`, also yield the content of a last member that is not whole. Its end is given as its own offset, so that
+    the next read begins with it again.
     """
     with open_within(path, path.parent) as file:
         file.seek(start)
@@ -223,7 +224,7 @@ def _member(file: IO[bytes], before: bytes) -> tuple[bytes, bytes, bool]:
 
 
 class Groups:
-    """Groups by number, in the order in which they were added, with the sums over them.
+    """The groups of a run, numbered in the order in which they were added, with sums over them.
 
     Attributes:
         tally ([`Tally`]): the sums of the curves.
@@ -241,7 +242,7 @@ class Groups:
         return self._count
 
     def add(self, block: Any, path: Path, inode: int) -> None:
-        """Add the groups of a block of the index. Steps must ascend. Their sums are added by themselves."""
+        """Add the groups of a block of the index. Steps must ascend. The caller adds the block to `tally`."""
         self._firsts.append(self._count)
         self._blocks.append((block, path, inode))
         self._count += len(block)
@@ -268,7 +269,7 @@ class Groups:
         """Return a group's attempts.
 
         Raises:
-            TracesError: they are no longer there.
+            TracesError: the file was changed, and the attempts are no longer there.
         """
         stretch, (split, step) = self.stretch(number), self.step(number)
         try:
@@ -291,7 +292,7 @@ class Groups:
         return [key for block, *_ in self._blocks for key in block.group_keys()]
 
     def samples(self) -> Iterator[Sample]:
-        """Yield what is known of each group without its texts."""
+        """Yield each group without its texts."""
         for block, *_ in self._blocks:
             prompts = block.records["prompt"].tolist()
             for (split, when), prompt, mean in zip(block.group_keys(), prompts, block.means(), strict=True):
@@ -339,9 +340,9 @@ class Groups:
 
 
 class Keeper:
-    """Writes into the index the blocks of attempts that were read without it, if these are many.
+    """A writer that adds blocks made from the lines to the index, once they hold [`KEEP`] bytes of attempts.
 
-    Nothing is written if the folder cannot be written, or if the index is a link that leads out of it.
+    If the folder cannot be written, or the index is a link that leads out of the folder, nothing is written.
 
     Args:
         folder (`Path`): the folder of the traces.
@@ -351,14 +352,14 @@ class Keeper:
         self._folder, self._blocks, self._bytes, self._wrote = folder, list[Any](), 0, False
 
     def see(self, block: Any) -> None:
-        """Collect a block, and write the collected blocks once they cover [`KEEP`] bytes of attempts."""
+        """Collect a block, and write the collected blocks if they are large enough."""
         self._blocks.append(block)
         self._bytes += block.end - block.start
         if self._bytes >= KEEP:
             self.flush()
 
     def flush(self) -> None:
-        """Write the blocks."""
+        """Write the collected blocks."""
         if not self._wrote:
             text = f"{self._folder} has attempts that its index lacks. Reading them takes a minute for a million"
             logger.warning(visible(f"{text}. If {traces.group_index.NAME} can be written there, they are read once."))
@@ -367,7 +368,7 @@ class Keeper:
         self._blocks, self._bytes, self._wrote = [], 0, True
 
     def end(self) -> None:
-        """Write the remaining blocks, if others were written before."""
+        """Write the remaining blocks if earlier blocks were written."""
         if self._wrote and self._blocks:
             self.flush()
 
@@ -375,13 +376,13 @@ class Keeper:
 def read_file(
     path: Path, inode: int, start: int, indexed: list[Any], keeper: Keeper | None, cut: bool = False
 ) -> Iterator[Any]:
-    """Yield the blocks of a file from an offset on: those that the index has, and then those of further lines.
+    """Yield the blocks of a file from an offset on: first those of the index, then blocks made from further lines.
 
     Args:
         path (`Path`), inode (`int`): the file of attempts.
         start (`int`): the offset.
-        indexed (`list`): blocks of the file in the index, if the offset is 0.
-        keeper ([`Keeper`], *optional*): writes new blocks into the index.
+        indexed (`list`): blocks of the file in the index; empty unless the offset is 0.
+        keeper ([`Keeper`], *optional*): writer that adds the new blocks to the index.
         cut (`bool`, *optional*, defaults to `False`): also read a gzip member that a kill cut off.
 
     Raises:
@@ -400,12 +401,12 @@ def read_file(
 
 
 def read_run(folder: Path, includes: Callable[[str, tuple[int, ...]], bool] | None = None) -> Groups:
-    """Return all groups of a run in the folder of its traces. The sums of the curves are over all groups.
+    """Return the groups of a run.
 
     Args:
-        folder (`Path`): the folder.
+        folder (`Path`): the folder of the traces.
         includes (`Callable`, *optional*): function from a split and (step, batch, round, group) to whether to return
-            the group. By default all are returned.
+            the group. By default all are returned. The sums of the curves always cover all groups.
 
     Raises:
         ValueError: there are no traces, or a line is no attempt.

@@ -4,8 +4,8 @@ Memory holds numbers about each group, and the place of its attempts on disk: se
 disk when a page asks for them. If a file is gone, shorter, or replaced by another file, everything is read anew. A
 resumed run replaces files, because it repeats steps.
 
-The list of a long run has room for some of the groups only. They are chosen once everything is read, like those of a
-page from disk. All later groups join the list, until it is twice as long.
+The list of a long run has room for some of the groups only. They are chosen when everything is read, in the same order
+as for a page from disk. All later groups join the list, until it is twice as long.
 """
 
 import os
@@ -29,10 +29,10 @@ from .run_source import Source, head_of
 from .template import in_chunks
 
 
-AT_MOST_EVERY = 0.5  # minimum seconds between two looks, whatever the number of requests
+AT_MOST_EVERY = 0.5  # seconds between two looks, however many readers ask
 MOST_LISTED = 300_000  # maximum attempts of the groups in the list, all of which a browser holds
-_NEWEST = 4  # a fourth of the list is for all groups of the newest steps
-_SLOW, _REST = 0.1, 20  # if the lists of prompts take more than 0.1 s, they are kept for 20 times as long
+_NEWEST = 4  # one fourth of the list is kept for the groups of the newest steps
+_SLOW, _REST = 0.1, 20  # if counting the lists of prompts takes over _SLOW seconds, wait _REST times as long
 
 
 class _FileState(NamedTuple):
@@ -46,7 +46,7 @@ class _CountedLists(NamedTuple):
     identities: list[str]
     version: int
     at: float  # when they were counted
-    rest: float  # s until they may be counted again
+    rest: float  # seconds until they may be counted again
 
 
 @dataclass
@@ -59,8 +59,8 @@ class _Read:
     journals: dict[str, list[Row]] = field(default_factory=lambda: {name: [] for name in traces.JOURNALS})
     newest: dict[str, int] = field(default_factory=dict)  # split -> its last step
     problems: dict[Path, str] = field(default_factory=dict)
-    index: dict[str, list[Any]] = field(default_factory=dict)  # file -> its blocks, until the file is read
-    keeper: Keeper | None = None  # during the first look only
+    index: dict[str, list[Any]] = field(default_factory=dict)  # file not read yet -> its blocks
+    keeper: Keeper | None = None  # only during the first look
     lists: _CountedLists | None = None
 
 
@@ -70,11 +70,11 @@ class _List:
 
     numbers: list[int] = field(default_factory=list)  # numbers of its groups
     attempts: int = 0
-    considered: int = 0  # number of groups that are in the list or had no room in it
+    considered: int = 0  # number of groups that are in it or had no room
     words: dict[str, int] = field(default_factory=dict)
     prompts: dict[str, int] = field(default_factory=dict)
     note: str = ""
-    numbered: int = 0  # groups whose prompts have a number
+    numbered: int = 0  # number of its groups whose prompts have a number
 
 
 class Feed:
@@ -132,7 +132,7 @@ class Feed:
             `dict`: the columns of [`~trl_grpo_plus.view.prompt_history.PromptHistory.lists`], and `listed`, the
             number of each line's prompt, or -1 if none of its groups is in the list.
         """
-        with self._counting:  # a lock of its own, so that requests for texts need not wait
+        with self._counting:  # a lock of its own, so that texts can be read meanwhile
             with self._lock:
                 now, read, version = time.monotonic(), self._all, self._version
                 lists = read.lists
@@ -211,7 +211,7 @@ class Feed:
         return {**index, "chunks": in_chunks(groups.stretch(number).bytes for number in new)}
 
     def _number(self) -> None:
-        """Assign numbers to the prompts of all groups in the list, in its order, as their lines will do."""
+        """Give the prompts of all groups in the list the numbers that `_index` gives them in the lines."""
         for number in self._list.numbers[self._list.numbered :]:
             self._list.prompts.setdefault(self._all.groups.prompt(number), len(self._list.prompts))
         self._list.numbered = len(self._list.numbers)
@@ -320,7 +320,7 @@ class Feed:
 
 
 def _choose(groups: Groups, named: Named) -> _List:
-    """Return the list of a long run: all groups of the newest steps, and of older steps those that a page chooses."""
+    """Return the list of a long run: all groups of the newest steps, and those of the others that a page chooses."""
     sizes, whens = groups.sizes(), groups.whens()
     since_each = np.cumsum(sizes[::-1])[::-1]
     newest = int(np.count_nonzero(since_each > MOST_LISTED // _NEWEST))

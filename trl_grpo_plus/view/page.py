@@ -30,8 +30,8 @@ from .template import TAGS, array, block, chunks, deflate, dumped, pack, packed_
 
 SCRIPTS = ("base", "text", "search", "plot", "markdown", "overview", "list", "group", "prompts", "page")
 LIVE = (*SCRIPTS[:-1], "live", SCRIPTS[-1])  # for a served page: a page from disk sends no requests
-_FIRST = 512  # groups that are read before it is known how many fit
-_SPARE = 0.02  # share of the room that may stay empty if not all groups were read
+_FIRST = 512  # number of groups that are read before it is known how many fit
+_SPARE = 0.02  # share of the room that may stay empty before all groups are read
 STYLES = ("style", "reading", "follow", "narrow")
 
 
@@ -141,7 +141,7 @@ def served(news: dict[str, Any]) -> tuple[bytes, str]:
 
 
 class _Supply:
-    """The groups of a run, from which a page takes as many as it has room for.
+    """The groups of a run, and the choice of those that fit into a page.
 
     The texts of a long run are not all read. Groups are read in the order in which a page chooses them, a batch at a
     time, and wait packed in the spool file.
@@ -164,7 +164,7 @@ class _Supply:
 
     @property
     def least(self) -> int:
-        """Bytes that the smallest group takes, of those that were read."""
+        """Number of bytes that the smallest group read so far takes in the page."""
         return min(group.cost for group in self._stored.values())
 
     def fill(self, room: int) -> list[Candidate]:
@@ -175,7 +175,7 @@ class _Supply:
             left = room - sum(self._stored[n].cost for n in chosen)
             if len(costs) == self.total or (chosen and left < max(self.least, _SPARE * room)):
                 return [self._stored[n] for n in sorted(chosen)]
-            # Read as many groups as fill the room if they pack like the groups so far, and a tenth more.
+            # Read as many as fill the room if they compress like those read so far, plus a tenth of the latter.
             packed = sum(cost for _, cost in costs) / sum(self._sizes[n] for n, _ in costs)
             enough = int(np.count_nonzero(np.cumsum(self._sizes[self._order]) * packed < room))
             self._read(max(enough, len(costs)) + len(costs) // 10 + 1)
@@ -188,7 +188,7 @@ class _Supply:
         return ranks
 
     def _read(self, count: int) -> None:
-        """Store the first `count` groups of the order, in the order of the run."""
+        """Store the first `count` groups of the order. Read them in the order of the run."""
         for number in np.sort(self._order[len(self._stored) : count]).tolist():
             self._store(number, self._groups.rows(number))
 
@@ -205,7 +205,7 @@ class _Supply:
         self._order = in_turn(np.array(of_groups, int), ranks)
 
     def _store(self, number: int, rows: Sequence[Row]) -> Row:
-        """Write a group to the spool file and keep its place there, and return its line of the list."""
+        """Write a group to the spool file, remember its place there, and return its line of the list."""
         first, rescored = rows[0], self._rescored
         alarms = self._named.get((first["step"], *group_key(first)), ()) if first["split"] == "train" else ()
         line, texts = entry(rows, alarms), detail(rows, self._source.folder)

@@ -97,14 +97,14 @@ def share(rewards: Sequence[float], bar: float) -> float | None:
 
 
 class _Went(NamedTuple):
-    prompt: int  # number
+    prompt: int  # the prompt's number
     list: str | None
-    change: float  # from early to late, in the share of attempts that solved the prompt
+    change: float  # late share of attempts that solved the prompt, minus the early share
     groups: int
 
 
 class _Scored(NamedTuple):
-    """Of each group: the number of attempts, their mean reward, the share that solved it; NaN if none is scored."""
+    """For each group: the number of attempts, their mean reward, the share that solved it; NaN if none is scored."""
 
     sizes: Any
     means: Any

@@ -18,7 +18,7 @@ class Rescored(NamedTuple):
         kinds (`list[tuple[str, str]]`): label and kind of each disagreement that occurs.
         of (`Callable`): function from a group's attempts to a [`Tried`], or to `None` for a group that was not scored.
         differs (`Callable`): function from the split and (step, batch, round, group) of a group to whether scores of
-            its attempts or its verdict differ; `None` for a group that was not scored. The page leaves it out.
+            its attempts or its verdict differ; `None` for a group that was not scored, which the page leaves out.
     """
 
     split: str

@@ -27,7 +27,7 @@ class Source:
     about: Row
     note: str = ""
     folder: Path | None = None  # folder of the traces, which also holds the thumbnails
-    first_prompt: Row | None = None  # as the model was given the prompt
+    first_prompt: Row | None = None  # the first prompt as the model was given it
     step_shift: int = traces.LOGGED_AFTER
 
 
@@ -85,9 +85,9 @@ def _with_short_model(about: Row) -> Row:
 
 
 def short_paths(names: Iterable[str]) -> dict[str, str]:
-    """Map each name of a model or data set to the name that a page shows: of a local path only its last parts.
+    """Map each name of a model or data set to the name that a page shows.
 
-    The paths keep as few parts as are needed to tell them apart.
+    A local path is cut to its last parts, as few as distinguish the paths.
 
     Example:
         >>> list(short_paths(["/data/one/checkpoint-60", "/data/two/checkpoint-60", "me/model"]).values())

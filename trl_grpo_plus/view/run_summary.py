@@ -27,8 +27,8 @@ OF_A_SEED = (
     *("seed", "data_seed", "output_dir", "run_name", "logging_dir", "hub_model_id"),
     *("project", "trackio_space_id", "started", "finished"),
 )
-AXES = ("rollouts", "tokens", "seconds")  # besides the steps
-_RUNS_OWN = ("step", "total_flos")  # keys of a log entry that are no metrics
+AXES = ("rollouts", "tokens", "seconds")  # the x axes besides the steps
+_RUNS_OWN = ("step", "total_flos")  # keys of a log entry that are not metrics
 _PATHS = ("model", "dataset.name")  # options that may be a local path
 RACE_SETTINGS = "race_settings.json"  # written by trl-grpo-plus race
 
@@ -107,7 +107,7 @@ class Run:
             spent["rollouts"] = [[step, step * rate] for step in sorted({int(entry["step"]) for entry in self.log})]
         seconds, before = 0.0, 0.0
         spent["seconds"] = []
-        for step, took in self.series.get("step_time", []):  # a mean since the entry before
+        for step, took in self.series.get("step_time", []):  # the mean over the steps since the entry before
             seconds += took * (step - before)
             before = step
             spent["seconds"].append([step, round(seconds, 3)])

@@ -35,7 +35,7 @@ def in_turn(whens: Any, ranks: Any) -> Any:
     """Return the numbers of groups in the order in which a page chooses them.
 
     Groups of the lowest rank come first. Within a rank, the first group of each step comes first, then the second, and
-    so on.
+    so on. The steps take turns in an order whose first steps are spread evenly over the run.
 
     Args:
         whens (`np.ndarray`): for each group, the number of its split and step, in order of their first groups.
@@ -52,7 +52,7 @@ def in_turn(whens: Any, ranks: Any) -> Any:
 
 
 def fitting(costs: Iterable[tuple[int, int]], room: int) -> list[int]:
-    """Return the numbers of the groups that fit into the room, taken one after the other; costs: (number, bytes)."""
+    """Return the numbers of the groups that fit: each (number, cost) in turn is taken if there is room left."""
     chosen = []
     for number, cost in costs:
         if cost <= room:
@@ -62,5 +62,5 @@ def fitting(costs: Iterable[tuple[int, int]], room: int) -> list[int]:
 
 
 def _scattered(i: int) -> float:
-    """Return term `i` of 0, 1/2, 1/4, 3/4, 1/8, ...: the first terms are spread evenly, however many are taken."""
+    """Return term `i` of 0, 1/2, 1/4, 3/4, 1/8, ...: any number of first terms is spread evenly."""
     return int(f"{i:032b}"[::-1], 2) / 2**32
