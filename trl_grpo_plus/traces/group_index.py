@@ -7,16 +7,16 @@ them, and a run without an index can be read.
 The index is a sequence of blocks, each appended by one write. A block describes a stretch of one file:
 
     marker, size and CRC-32 of what follows
-    header     JSON: the file's name, start and end of the stretch, CRC-32 of the file up to each of these, when the
-               file was written, words that recur
+    header     JSON: the file's name, start and end of the stretch, CRC-32 of the file up to its start and up to its
+               end, when the file was written, words that recur
     groups     one record of fixed size for each group: see `RECORD`
     rewards    of all attempts, the best first, as 64-bit floats
     titles     of all groups, as text
 
-A block that begins at 0 replaces all earlier blocks of its file. A kill may cut off the last block, and later blocks
-follow it: a reader looks for the next marker. A block is not used if its stretch does not continue the one before, by
-place and by checksum, or if the file is shorter than the stretch. A block of a file that was written since, as a copy
-was, is not used if the stretch has another checksum now.
+A block that begins at 0 replaces all earlier blocks of its file. A kill may cut off a block, and a resumed run appends
+later blocks after it: a reader looks for the next marker. A block is not used if its stretch does not continue the one
+before, by place and by checksum, or if the file is shorter than the stretch. If the file was written after the block
+(a copy was), the block is used only if its stretch still has the same checksum.
 """
 
 import json
@@ -43,16 +43,16 @@ from .schema import Row
 
 NAME = "groups.index"
 _MARKER = b"\x00GRPidx\x02"
-_HEAD = struct.Struct("<8sIII")  # marker, bytes of the header, bytes of all, CRC-32
+_HEAD = struct.Struct("<8sIII")  # marker, bytes of the header, bytes of header and rest, CRC-32 of these
 _PIECE = 1 << 20
-# A code is a place in the block's words, -1 for null. A number that is null is NaN.
+# The fields verdict, reason, alarms and of hold places in the block's words, -1 for null. A null number is NaN.
 RECORD = np.dtype(
     [
         *((name, "<i8") for name in ("at", "skip", "bytes", "batch", "round", "group")),
         ("prompt", "<u8"),  # hash of prompt and reference
-        *((name, "<f8") for name in ("mean", "std", "attempts", "earned")),  # the belief; NaN mean: there is none
+        *((name, "<f8") for name in ("mean", "std", "attempts", "earned")),  # the belief; mean is NaN if there is none
         *((name, "<f8") for name in ("tokens", "entropy", "tokens_sum", "kl_sum")),
-        *((name, "<u4") for name in ("size", "title", "tokens_count", "kl_count")),  # title: its bytes
+        *((name, "<u4") for name in ("size", "title", "tokens_count", "kl_count")),  # title: number of bytes
         *((name, "<i4") for name in ("verdict", "reason", "alarms", "of")),
         ("kept", "i1"),  # -1: not known
     ]
@@ -118,7 +118,7 @@ class Block:
         title = self.titles[end - int(self.records["title"][number]) : end]
         try:
             return title.decode("utf-8", "surrogatepass")
-        except UnicodeDecodeError:  # a stranger's run may hold anything
+        except UnicodeDecodeError:  # the index of a stranger's run may hold any bytes
             return title.decode("utf-8", "replace")
 
     def line(self, number: int) -> dict[str, Any]:
@@ -148,7 +148,7 @@ class Block:
         return [(split, (step, *key)) for key in keys]
 
     def where(self, included: Sequence[bool]) -> "Block":
-        """Return the block with some of its groups only."""
+        """Return a block with only the groups that are included."""
         if all(included):
             return self
         chosen = np.array(included, bool)
@@ -235,11 +235,11 @@ def append(folder: Path, blocks: Iterable[Block]) -> None:
     """
     data = b"".join(map(encoded, blocks))
     with open(within(folder / NAME, folder), "ab", buffering=0) as file:
-        file.write(data)  # if a full disk cuts a block off, readers ignore it
+        file.write(data)  # if a full disk cuts it off, readers leave out the incomplete block
 
 
 def read(folder: Path) -> dict[str, list[Block]]:
-    """Return the blocks of each file in order, as far as their stretches cover the file from 0 without a gap.
+    """Return the blocks of each file whose stretches continue one another from 0, in this order.
 
     The result is empty if there is no index that can be read.
     """
@@ -262,7 +262,7 @@ def valid(folder: Path, blocks: Sequence[Block]) -> list[Block]:
     if not blocks:
         return []
     path = folder / blocks[0].file
-    try:  # say nothing of a file that cannot be read: the reader of its lines does
+    try:  # an error is not raised: whoever reads the lines of the file reports what is wrong with it
         found = path.lstat()
         if not stat.S_ISREG(found.st_mode):
             return []
@@ -281,7 +281,7 @@ def valid(folder: Path, blocks: Sequence[Block]) -> list[Block]:
 
 
 def count_attempts(path: Path, blocks: Sequence[Block]) -> int | None:
-    """Return the number of attempts in a file, by its blocks; `None` if the blocks do not describe the whole file."""
+    """Return the number of attempts in a file, by its blocks; `None` if they do not describe the whole file."""
     described = valid(path.parent, blocks)
     if not described or described[-1].end != path.stat().st_size:
         return None
@@ -319,7 +319,7 @@ def _next_marker(file: IO[bytes], start: int) -> int | None:
 
 
 def _decoded(body: bytes, header: int) -> Block | None:
-    """Return the block in a body; `None` if another version of this package wrote it in another form."""
+    """Return the block in a body; `None` if the body is not valid, such as one in another version's form."""
     try:
         name, *numbers, words = json.loads(body[:header])
         if not (isinstance(words, list) and all(type(number) is int and 0 <= number < 2**63 for number in numbers)):

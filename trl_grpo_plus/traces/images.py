@@ -41,7 +41,7 @@ class Thumbnails:
         self._sent: set[str] = set()
 
     def of(self, attempts: Sequence["Attempt"], alike: bool) -> dict[str, bytes]:
-        """Return the new thumbnails, by the names of their images in the lines; `alike` siblings share one prompt.
+        """Return the new thumbnails, by the names of their images in the lines. `alike` attempts share one prompt.
 
         An image that Pillow cannot convert gets no thumbnail, and a warning is logged.
         """

@@ -103,7 +103,7 @@ def find(run: str | Path) -> Path:
 
 
 def _lack_of_traces(run: Path) -> str:
-    """Say why a path has no traces, and what to give in its place."""
+    """Return the message for a path without traces: the reason, and which path to give instead."""
     if not run.is_dir():
         return f"is not a folder. Give the output_dir of a run: its attempts are in its folder `{FOLDER}`."
     if (run / FOLDER / "run.json").is_file():
@@ -306,7 +306,7 @@ def _json(data: bytes) -> Any:
     if _LONG_NUMBER not in data.translate(_DIGITS):
         try:
             return orjson.loads(data)
-        except orjson.JSONDecodeError:  # NaN, lone surrogates, other encodings; or no JSON, which is told below
+        except orjson.JSONDecodeError:  # NaN, lone surrogates, other encodings; or not JSON, which is reported below
             pass
     return _decode(data.decode(json.detect_encoding(data), "surrogatepass"))
 

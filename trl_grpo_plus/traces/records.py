@@ -124,7 +124,7 @@ def pick(rounds: Sequence[Round], limit: int | None) -> list[RoundPlace]:
 
 
 def part_of(rank: int, sampled: SampledBatch, places: Iterable[RoundPlace], small: Thumbnails | None = None) -> Part:
-    """Return a rank's data for a batch. The groups at `places` are traced."""
+    """Return this rank's data for a batch whose groups at `places` are traced."""
     details: dict[RoundPlace, list[Details]] = {}
     thumbnails: dict[str, bytes] = {}
     for r, group in places:

@@ -15,7 +15,7 @@ Decode = Callable[[Sequence[int]], str]
 Runs = list[tuple[int, float]]  # (end in the text, advantage) of each stretch, in order
 
 DIGITS = 4
-CHUNK = 16  # tokens whose separate texts are tried together; if these do not fit, tokens are decoded with neighbours
+CHUNK = 16  # tokens in a chunk: if its tokens' own texts do not add up to its text, decode each with its neighbours
 
 
 class ByToken(NamedTuple):
@@ -107,14 +107,14 @@ def _ends(ids: Sequence[int], whole: str, decode: Decode, pieces: dict[int, str]
         chunk = range(start, min(start + CHUNK, len(ids)))
         alone = [pieces[ids[place]] for place in chunk]
         text = "".join(alone)
-        # A token without a text of its own may be a space.
+        # A token whose own text is empty may be a space in the whole text.
         settled = done == start and done_chars == found[-1]
         if settled and all(alone) and "\ufffd" not in text and whole.startswith(text, done_chars):
             found += [*accumulate(map(len, alone), initial=done_chars)][1:]
             begin, done, done_chars = start, chunk.stop, found[-1]
             continue
-        # A token's text depends on its neighbours: a space before it, or a byte of a character. So decode each token
-        # together with the tokens before it, from the last but one whole character on.
+        # A token's text depends on its neighbours: a space may precede it, or it may be one byte of a character. So
+        # decode each token together with those since the last but one whole character.
         for count in range(start + 1, chunk.stop + 1):
             before = decode(ids[begin:done])
             fresh = decode(ids[begin:count])[len(before) :]

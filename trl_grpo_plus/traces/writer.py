@@ -30,7 +30,7 @@ from .schema import Row
 
 logger = logging.getLogger(__name__)
 
-MEMBER = 1 << 20  # a gzip member ends once it holds this many bytes of lines
+MEMBER = 1 << 20  # a gzip member ends once its lines have this number of bytes
 Lines = tuple[list[Row], bytes]  # a group's attempts, and their lines
 
 
@@ -67,8 +67,8 @@ class Writer:
 
         Args:
             step (`int`), max_steps (`int`): steps done, and steps to do in all.
-            logged (`int`, *optional*): number of log entries of `step` in the checkpoint; by default all were logged
-                before it.
+            logged (`int`, *optional*): number of log entries of `step` in the checkpoint; by default all of them were
+                logged before it.
             run (`str`, *optional*): id of the run.
             about (`dict`, *optional*): the content of run.json from now on.
         """
@@ -151,7 +151,7 @@ class Writer:
     def _index(
         self, path: Path, stretch: tuple[int, int, int, int, int], members: Sequence[tuple[list[Lines], bytes]]
     ) -> None:
-        """Append the written groups to the index, unless some group of the batch is not whole."""
+        """Add the written groups to the index, unless a group of the batch is not whole."""
         builder, at = group_index.Builder(), stretch[0]
         for groups, piece in members:
             skip = 0
@@ -186,12 +186,12 @@ class Writer:
             logger.warning(f"{visible(str(error))} It moves aside, and a new one begins.")
             entries = []
         # Metrics of a step are logged before its checkpoint, except those of the run's end and of evaluations after
-        # it. Alarms of a step come with the batch after it.
+        # the checkpoint. Alarms of a step come with the batch after it.
         at_step = [entry for entry in entries if entry["step"] == step][:logged] if name == "metrics" else []
         return to_lines([*(entry for entry in entries if entry["step"] < step), *at_step])
 
     def _move_aside(self, paths: list[Path], copied: Sequence[Path] = ()) -> None:
-        """Move files into a new folder. Copy those that keep some entries, so that a kill cannot lose the entries."""
+        """Move files to a new folder. Copy those that keep some entries, so that a kill cannot lose the entries."""
         there = [path for path in paths if path.exists()]
         if there or copied:
             aside = unused(self._where(), "superseded")
@@ -236,7 +236,7 @@ def _members(groups: Iterable[Lines]) -> Iterator[list[Lines]]:
 
 
 def _append(path: Path, data: bytes) -> tuple[int, int]:
-    """Append all data or none; return the file's size before, and its modification time (ns) after."""
+    """Append all data or none; return the size of the file before, and its time of modification after (ns)."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "ab", buffering=0) as file:
         start = file.tell()

@@ -64,12 +64,14 @@ def sampler_drift(history: History, batch: SampledBatch, least: float) -> Findin
 def held_out_gap(history: History, batch: SampledBatch, least: float) -> Finding | None:
     """Detect that the training reward rises while the held-out reward of an evaluation split does not, or falls.
 
-    Each evaluation is paired with the mean total of the batches about it, smoothed as in [`reward_collapse`], over all
-    attempts sampled, before groups are dropped. [`Evaluations`] says when the last `held_out_window` evaluations part.
+    Each evaluation is paired with the mean total of the batches around it. This mean is smoothed as in
+    [`reward_collapse`] and covers all sampled attempts, before groups are dropped. [`Evaluations.parting`] decides
+    whether the two rewards have parted over the last `held_out_window` evaluations.
     The quantity is how much the gap (training less held-out) has grown since the run's first two evaluations, in
     standard errors: the scatter of the batches and of the evaluations about their line, pooled. Growth below
-    `held_out_floor`, as a share of the range of totals, is no alarm. Nor is a held-out reward near the highest total,
-    unless it surely falls so far. Where prompts are chosen, nothing is judged: the reward is that of the choice.
+    `held_out_floor`, as a share of the range of totals, is no alarm. A held-out reward near the highest total is no
+    alarm either, unless it surely falls by at least this share. If the order of the prompts is chosen, there is no
+    alarm, because the training reward is then about the chosen prompts.
     """
     low, high = history.total_range or (0.0, 0.0)
     span, found = high - low, dict[str, Parting]()

@@ -1,4 +1,4 @@
-"""The history of a run's evaluations: held-out rewards, each beside the training reward of about the same steps."""
+"""The history of a run's evaluations: held-out rewards, each with the training reward of about the same steps."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from typing import Any
 from .smoothing import Level, line_of
 
 
-START = 2  # evaluations whose mean gap is the gap at the start, and, of the last ones, the gap now
+START = 2  # the gap at the start is the mean over this number of first evaluations, the gap now over as many last ones
 LEAST = 5  # minimum evaluations for a correlation
 _SURE = 4.0  # standard errors that a rise of the training reward must exceed to be believed, as in `Trend`
 _BELOW = 3.0  # standard errors by which the held-out reward's change must be below a bar
@@ -17,7 +17,7 @@ _BELOW = 3.0  # standard errors by which the held-out reward's change must be be
 
 @dataclass(frozen=True)
 class Pair:
-    """The held-out reward of an evaluation, and the level of the training reward about it."""
+    """The held-out reward of an evaluation, and the level of the training reward around its step."""
 
     step: int
     held_out: float
@@ -25,7 +25,7 @@ class Pair:
 
     @property
     def gap(self) -> float:
-        """How much higher the training reward is."""
+        """Training reward minus held-out reward."""
         return self.train.mean - self.held_out
 
 
@@ -37,11 +37,11 @@ class Parting:
     correlation: float
     gap: float  # growth since the run's first evaluations
     error: float  # standard error of `gap`
-    fall: float  # of the held-out reward's line over the window; 0 if it does not surely fall
+    fall: float  # fall of the line through the held-out rewards over the window; 0 if it does not surely fall
 
     @property
     def size(self) -> float:
-        """The growth of the gap in standard errors, at most 1000: a finite number, also if nothing scatters."""
+        """The growth of the gap in standard errors, at most 1000, so that it is finite even if nothing scatters."""
         return min(self.gap / self.error, 1000.0) if self.error > 0 else 1000.0
 
 
@@ -50,7 +50,7 @@ class Evaluations:
     """The first and the last evaluations of one split.
 
     An evaluation is paired with the mean of the batches before and after it, so that neither reward is ahead of the
-    other. Therefore it waits for the batches that follow it.
+    other. Therefore the evaluation waits for the batches that follow it.
     """
 
     first: list[Pair] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Evaluations:
     waiting: list[tuple[int, float, int]] = field(default_factory=list)  # step, held-out reward, batches before it
 
     def add(self, step: int, held_out: float, count: int) -> None:
-        """Add an evaluation after `count` batches. Leave out a second evaluation of the same step."""
+        """Add an evaluation made after `count` batches, unless its step is not later than those of all others."""
         if any(step <= before for before in [*(at for at, _, _ in self.waiting), *(pair.step for pair in self.last)]):
             return
         self.waiting.append((step, held_out, count))
@@ -67,7 +67,7 @@ class Evaluations:
             self.best = (step, held_out)
 
     def pair(self, train: Level | None, count: int, most: int) -> None:
-        """Pair the evaluations that were made after at most `count` batches with a level. Keep the `most` last."""
+        """Pair the evaluations made after at most `count` batches with a level. Keep the last `most` pairs."""
         ready = [one for one in self.waiting if one[2] <= count]
         self.waiting = self.waiting[len(ready) :]
         pairs = [Pair(step, held_out, train) for step, held_out, _ in ready] if train is not None else []
@@ -85,11 +85,11 @@ class Evaluations:
         return cls(first, last, best, [(step, value, count) for step, value, count in state["waiting"]])
 
     def parting(self, window: int, correlation: float) -> Parting | None:
-        """Return how far the rewards have parted, if over the window only the training reward rises, else `None`.
+        """Return how far the rewards have parted if only the training reward rises over the window, else `None`.
 
-        Three things must hold of the last `window` evaluations, of at least 5. The training reward rises by 4 standard
-        errors or more. Kendall's rank correlation of the two rewards is at most `correlation`. The line through the
-        held-out rewards surely rises less than half as much as the training reward.
+        Three conditions must hold for the last `window` evaluations, which must be 5 or more. The training reward
+        rises by 4 standard errors or more. Kendall's rank correlation of the two rewards is at most `correlation`.
+        The line through the held-out rewards surely rises less than half as much as the training reward.
         """
         pairs = self.last[-window:]
         if len(pairs) < LEAST:

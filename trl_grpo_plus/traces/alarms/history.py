@@ -129,7 +129,7 @@ class History:
             level, peak = self.level(name), self.peaks.get(name)
             if total and level and (peak is None or level.mean > peak.level.mean):
                 self.peaks[name] = Peak(batch.step, level, total)
-        if len(self.last) >= self.smooth:  # the level is then of as many batches before an evaluation as after it
+        if len(self.last) >= self.smooth:  # half of the level's batches are then before the evaluation, half after it
             for evaluations in self.evaluations.values():
                 evaluations.pair(total, self.count - self.smooth // 2, self.thresholds.held_out_window)
 
@@ -163,7 +163,7 @@ class History:
         return level_of(map(_SERIES[name], records))
 
     def height(self, name: str) -> float:
-        """Return the height of the best level of "total" or "best" above the run's lowest total; 0 without one."""
+        """Return the height of the best level of "total" or "best" above the run's lowest total; 0 without a level."""
         return self.peaks[name].level.mean - self._range(None)[0] if name in self.peaks else 0.0
 
     def bar(self, name: str | None = None) -> float:
@@ -251,7 +251,7 @@ def _record(batch: SampledBatch, totals: Tensor, columns: dict[str, Tensor], loo
 
 
 def _best(batch: SampledBatch) -> float | None:
-    """Return the mean of the groups' highest totals, without groups that have none."""
+    """Return the mean of the groups' highest totals, without groups that have no total."""
     totals = batch.totals.detach().double().cpu()
     finite = totals.masked_fill(~totals.isfinite(), -math.inf)
     whole = finite[: len(finite) // batch.size * batch.size].view(-1, batch.size)

@@ -24,7 +24,7 @@ class Growth(NamedTuple):
 
     now: float
     was: float
-    since: int  # first step at or above the bar, after which it stayed above `was`
+    since: int  # first step with a value at or above the bar after which all values stayed above `was`
 
 
 @dataclass

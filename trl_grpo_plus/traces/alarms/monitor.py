@@ -49,7 +49,7 @@ class Thresholds(SimpleNamespace):
             Fraction of its best value at which the share of failed attempts with different answers is a
             `diversity_loss`.
         held_out_window (`int`, *optional*, defaults to `8`):
-            Number of evaluations of a split that `held_out_gap` looks at, at least 5. It judges 5 or more.
+            Number of evaluations of a split that `held_out_gap` looks at, at least 5. It judges once there are 5.
         held_out_correlation (`float`, *optional*, defaults to `0.3`):
             Rank correlation (Kendall's) of training and held-out reward above which there is no `held_out_gap`.
         held_out_floor (`float`, *optional*, defaults to `0.05`):
@@ -114,7 +114,7 @@ class Alarm:
     threshold: float
     message: str
     groups: tuple[GroupKey, ...]
-    new: bool  # the alarm was off for the last window
+    new: bool  # whether the alarm was off for the whole last window
 
 
 class Watch:
@@ -126,8 +126,8 @@ class Watch:
     Args:
         thresholds ([`Thresholds`], *optional*): the thresholds of the alarms.
         chosen (`bool`, *optional*, defaults to `False`):
-            Whether the order of the prompts is chosen, and not by chance. The mean total of training is then about
-            those prompts, and `held_out_gap` does not compare it with the held-out reward.
+            Whether the order of the prompts is chosen and not random. The mean total of training is then a mean over
+            chosen prompts, so `held_out_gap` does not compare it with the held-out reward.
 
     Example:
         >>> watch = Watch(Thresholds(window=30))
@@ -148,7 +148,7 @@ class Watch:
     def note(self, entry: Mapping[str, Any]) -> None:
         """Add an entry of the trainer's log, with its "step". Alarms about the entry are on at the next batch.
 
-        An evaluation counts only after further batches: half the number of batches that a level is averaged over.
+        A level is a mean over some batches. An evaluation counts once half as many batches have followed it.
         """
         self._history.note(entry)
 

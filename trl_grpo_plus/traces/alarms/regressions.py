@@ -49,8 +49,8 @@ def tool_avoidance(history: History, batch: SampledBatch, least: float) -> Findi
     """Detect that attempts no longer call tools, although they did before.
 
     The calls of an attempt are its stretches of tokens that a tool or an environment wrote (`tool_mask`, `env_mask`).
-    The best smoothed mean must have been 0.1 calls per attempt or more. The finding tells how much attempts with calls
-    earned beside siblings without calls, if there were groups with both.
+    The best smoothed mean must have been 0.1 calls per attempt or more. The finding says how much more attempts with
+    calls earned than siblings without calls, if there were groups with both.
     """
     peak, now = history.peaks.get("calls"), history.level("calls")
     if peak is None or now is None or peak.level.mean < _USED or not peak.level.surely_above(now):

@@ -114,7 +114,7 @@ def perfect_scores(history: History, batch: SampledBatch, least: float) -> Findi
 def no_answer(history: History, batch: SampledBatch, least: float) -> Finding | None:
     """Detect that rewarded attempts no longer hold an answer that can be found.
 
-    The quantity is the growth of the share of rewarded attempts without an answer, from at most 0.2 at the start. An
+    The quantity is the growth of the share of rewarded attempts without an answer, which is at most 0.2 at first. An
     attempt is rewarded if its total is above the middle of the run's range.
     """
     was = share_of([r.unanswered for r in history.first], _REWARDED)

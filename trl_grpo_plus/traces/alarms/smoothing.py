@@ -49,7 +49,7 @@ class Line(NamedTuple):
 
 
 def line_of(points: Sequence[tuple[float, float]], span: float) -> Line:
-    """Fit a line to three points (x, y) or more; `span` is the length of x over which it changes by `change`."""
+    """Fit a line to three or more points (x, y); `change` is its change over a length of `span` on the x axis."""
     n = len(points)
     at, mean = sum(x for x, _ in points) / n, sum(y for _, y in points) / n
     spread = sum((x - at) ** 2 for x, _ in points)
