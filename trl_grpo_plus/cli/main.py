@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = options.run(options)
         sys.stdout.flush()
         return status
-    except BrokenPipeError:  # such as after `| head`
+    except BrokenPipeError:  # the reader of a pipe, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _is_users(error: Exception) -> bool:
-    """Return whether an error is of the user's values, files or packages; any other keeps its traceback."""
+    """Return whether the user's values, files or packages caused an error. Other errors keep their traceback."""
     if isinstance(error, ImportError):  # a package that is missing, or whose release is not supported
         return (error.name or "").partition(".")[0] != __package__.partition(".")[0]
     return isinstance(error, ConfigError | TracesError | OSError | UnicodeDecodeError)
@@ -214,7 +214,7 @@ def _add_node_options(command: argparse.ArgumentParser) -> None:
         group = command.add_argument_group(f"several nodes, with --launcher {launcher}")
         for name, text in of_launcher.items():
             group.add_argument(f"--{name}", metavar="VALUE", help=text)
-            if "_" in name:  # torchrun's own spelling has dashes, which the help need not repeat
+            if "_" in name:  # also accept torchrun's spelling with dashes, but hide it in the help
                 hidden = argparse.SUPPRESS
                 group.add_argument(f"--{name.replace('_', '-')}", dest=name, default=hidden, help=hidden)
 
@@ -291,7 +291,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _start(options: argparse.Namespace) -> Start:
-    """Return the run to start. Refuse a run that cannot be started before the imports that take seconds."""
+    """Return the run to start. A run that cannot start is refused here, before the imports that take seconds."""
     start = Start(
         options.name,
         tuple(options.rest),

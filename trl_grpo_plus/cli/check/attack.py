@@ -35,13 +35,13 @@ FORMS = (
     "The final answer is: ${}$",
     "{}",
 )
-ATTACKED_ROWS = 20  # most rows of a dataset
-MOST_WRONG = 3  # wrong answers a row is attacked with
-_EXAMPLE = "completion of the example"  # no column has this name
+ATTACKED_ROWS = 20  # maximum rows of a dataset
+MOST_WRONG = 3  # maximum wrong answers that a row is attacked with
+_EXAMPLE = "completion of the example"  # a key that is no column's name
 _TAG = re.compile(r"<answer>(.*)</answer>", re.DOTALL)
 _BOX = re.compile(r"\\boxed\{(.*)\}", re.DOTALL)
 _TOLERANCE = 1e-6
-_MOST_SHOWN = 100  # characters of a completion
+_MOST_SHOWN = 100  # maximum characters of a completion in the table
 
 
 def attack(reward: Reward, dataset: Any = None, gold: str | None = None, limit: int = ATTACKED_ROWS) -> list[Row]:
@@ -54,7 +54,7 @@ def attack(reward: Reward, dataset: Any = None, gold: str | None = None, limit: 
         gold (`str`, *optional*):
             A completion that earns full marks, with the gold answer's column in braces, such as `\boxed{{answer}}`.
             `None`: the reward's own `gold`, or the first of `FORMS` that earns full marks.
-        limit (`int`, *optional*, defaults to `20`): most rows to attack.
+        limit (`int`, *optional*, defaults to `20`): maximum number of rows to attack.
 
     Raises:
         ConfigError: the dataset lacks a column, or no completion with the gold answer earns full marks.
@@ -96,7 +96,7 @@ def _reads_gold(reward: Reward, rows: Sequence[dict[str, Any]]) -> bool:
 
 
 def _targets(reward: Reward, rows: Sequence[dict[str, Any]], gold: str | None) -> tuple[list[Target], float]:
-    """Return the rows in a form whose gold answer earns full marks, and the full marks; no row if none has a gold."""
+    """Return the rows whose gold answer earns full marks in one form (none without gold answers), and full marks."""
     definition = reward.definition
     if gold is None and definition.gold is not None:
         read = [{name: row[name] for name in definition.columns if name in row} for row in rows]
@@ -140,7 +140,7 @@ def _gold_column(reward: Reward, rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _forms(gold: str | None, column: str) -> list[tuple[str, str, str]]:
-    """Return the forms to try, each as (text before the answer, placeholder, text after it)."""
+    """Return the forms to try, each split at the answer."""
     if gold is None:
         return [form.partition("{}") for form in FORMS]
     named = f"{{{column}}}"
@@ -169,7 +169,7 @@ def _prompt_text(row: dict[str, Any]) -> str:
 
 
 def _with_wrong(reward: Reward, targets: Sequence[Target], full: float) -> list[Target]:
-    """Return the targets with wrong answers: other rows' or changed answers that earn at most half of full marks."""
+    """Give each target wrong answers: answers of other rows and changed answers, if they earn half marks or less."""
     answers = list(dict.fromkeys(target.answer for target in targets))
     candidates = []
     for i, target in enumerate(targets):
@@ -186,7 +186,7 @@ def _with_wrong(reward: Reward, targets: Sequence[Target], full: float) -> list[
 
 
 def _run(reward: Reward, name: str, targets: Sequence[Target], full: float) -> Row:
-    """Run one attack on all rows."""
+    """Run one attack on all rows, and return its row of the table."""
     kind = ATTACKS[name]
     posed = [(target, text) for target in targets for text in dict.fromkeys(kind.build(target))]
     if not kind.honest:
@@ -227,7 +227,7 @@ def _outcomes(reward: Reward, posed: Sequence[tuple[Target, str]]) -> list[Outco
     completions = [[{"role": "assistant", "content": text}] if chat else text for _, text in posed]
     outcomes = reward.score(completions=completions, prompts=prompts, **columns)
     if len(posed) > 1 and all(outcome.status == "error" for outcome in outcomes):
-        # A function in this process raises for the whole batch: each alone shows which completion it was.
+        # One completion's error fails the whole batch. Score each alone to find the completions at fault.
         return [_outcomes(reward, [one])[0] for one in posed]
     return outcomes
 

@@ -17,7 +17,7 @@ class Target(NamedTuple):
     """A row under attack.
 
     Args:
-        columns (`dict[str, Any]`): what the reward reads of the row.
+        columns (`dict[str, Any]`): the row's columns that the reward reads.
         answer (`str`): the gold answer.
         before, after (`str`): the form: the text around the answer in a completion that earns full marks.
         wrong (`tuple[str]`): answers that earn at most half of full marks in that form.
@@ -50,7 +50,7 @@ class Attack:
 
     Args:
         build (`Callable`): makes the completions for a row.
-        meaning (`str`): what is wrong if one is judged falsely.
+        meaning (`str`): the fault of a reward that misjudges one of them.
         status (`str`): `FAILED` for rewards that a policy can collect without knowing the answer, else `WARNED`.
         honest (`bool`): whether the completions deserve full marks. Otherwise they deserve none.
     """
@@ -247,7 +247,7 @@ def _spelling(target: Target) -> Iterable[str]:
     yield from (target.framed(text) for text in dict.fromkeys(spelled) if text != answer)
 
 
-# The order of the table. Those come first that a policy can use without knowing the answer.
+# In the order of the table: attacks that a policy can use without knowing the answer come first.
 ATTACKS = {
     "empty": Attack(_empty, "completions without content are rewarded"),
     "no answer": Attack(_no_answer, "completions that give up are rewarded"),
@@ -276,7 +276,7 @@ ATTACKS = {
 
 
 def as_number(text: str) -> Fraction | None:
-    """Return the number that a text writes as Python does; `None` if it writes none."""
+    """Return the number that a text is in Python's notation; `None` if it is not a number."""
     try:
         return Fraction(text)
     except (ValueError, ZeroDivisionError):

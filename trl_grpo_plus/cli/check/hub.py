@@ -50,7 +50,7 @@ def online() -> bool:
 
 
 def unreachable() -> str:
-    """Return a phrase that says that the Hub cannot be reached, with the reason if it is known."""
+    """Return a phrase that the Hub cannot be reached, with the reason if it is known."""
     why = _REASON[-1] if _REASON else "" if online() else "HF_HUB_OFFLINE is set"
     return "the Hub cannot be reached" + (f" ({why})" if why else "")
 

@@ -25,8 +25,7 @@ from .hub import Loaded
 
 MOST_PROMPTS, LONGEST_PROMPTS = 1000, 100
 TIGHT, TOO_MUCH = 0.9, 1.1  # shares of the available memory: the estimate is no more precise than this
-BYTES_A_TOKEN = 4  # of text, in English
-WORKER = GIB / 64  # a reward process's own memory, the most measured with any reward that ships
+WORKER = GIB / 64  # memory of a reward worker itself: the largest measured with the rewards of this package
 
 
 def model(recipe: Recipe) -> tuple[list[Row], Loaded | None]:
@@ -261,7 +260,7 @@ def _in_gib(parts: Mapping[str, float]) -> str:
 
 
 def _fits(needed: float, available: float, summary: str, lacking: str, advice: str) -> Row:
-    """Return the row about memory; its status is `lacking`, and it ends with the advice, if there is too little."""
+    """Return the row about memory. If there is too little, its status is `lacking`, and it ends with the advice."""
     if needed > TOO_MUCH * available:
         return Row("memory", lacking, f"{summary}. {advice}")
     return Row("memory", OK, f"tight: {summary}" if needed > TIGHT * available else summary)

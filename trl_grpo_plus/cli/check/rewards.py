@@ -30,11 +30,11 @@ class RewardCheck:
 
     name: str
     what: str  # "examples", "gold", "shuffled" or "call"
-    right: int = 0  # number of samples with the expected score
+    right: int = 0  # number of samples that scored as they should
     total: int = 0
     ms: float = math.nan  # milliseconds for each sample
-    problems: tuple[str, ...] = ()  # if there is any, the check failed
-    unseen: str = ""  # reason why the check could not be made here, which is no failure
+    problems: tuple[str, ...] = ()  # the check failed if there are any
+    unseen: str = ""  # why the check could not be made here, which is no failure
     form: str = ""  # the form of the gold answers as posed, if it is not the data's form
     note: str = ""  # a remark on a check that did not fail
 
@@ -107,14 +107,14 @@ def check_gold(reward: Reward, dataset: Any, limit: int = 200) -> list[RewardChe
     if not pairs:
         return [RewardCheck(name, "gold", problems=("no row has a gold answer",))]
     gold = replace(_gold(reward, pairs), form=_form(reward, pairs))
-    if not columns:  # the same completion for all
+    if not columns:  # all rows have the same gold completion
         return [gold]
     others = [(pairs[i][0], pairs[i - 1][1]) for i in range(len(pairs)) if pairs[i][1] != pairs[i - 1][1]]
     return [gold, _shuffled(reward, others)]
 
 
 def gold_text(reward: Reward, row: Mapping[str, Any]) -> str | None:
-    """Return the gold completion that a reward makes of a row; `None` if the row has none. A number becomes a text.
+    """Return the gold completion that a reward makes for a row, as text; `None` if the row has none.
 
     Args:
         reward ([`Reward`]): a reward whose definition has `gold`.
@@ -186,7 +186,7 @@ def _gold(reward: Reward, pairs: Sequence[Pair]) -> RewardCheck:
 
 
 def _is_number(row: Mapping[str, Any], text: str) -> str:
-    """Return a phrase that names a column which holds the gold answer as a number, not a text; "" if none does."""
+    """Return a hint if a gold answer is a number in the data, because no text equals a number; else ""."""
     names = [name for name, value in row.items() if isinstance(value, Number) and str(value) == text]
     return f": {names[0]} holds numbers, a completion is a text" if names else ""
 

@@ -30,7 +30,7 @@ REPORT, ERROR = "smoke.json", "smoke-error.txt"  # written by the smoke run to i
 STEPS, GROUPS = 2, 6
 MOST_PROCESSES, MOST_GENERATIONS, COMPLETION = 2, 8, 24
 AS_FOR_A_CHECK = "The model is as prepare makes it for a check, before its warm-up; the warm-up's time is not counted."
-NEED_EVALUATION = ("reduce_lr_on_plateau", "greedy")  # schedules that need evaluations, which the few steps lack
+NEED_EVALUATION = ("reduce_lr_on_plateau", "greedy")  # schedules that need evaluations, which are turned off here
 TIMEOUT_S, CLOCKED_S = 900, 300
 
 NOT_OF_A_STEP = ("eval_on_start", "load_best_model_at_end", "push_to_hub", "resume_from_checkpoint")
@@ -57,7 +57,7 @@ ALWAYS: dict[str, Any] = {
     "model_init_kwargs": "{}",
     "dataloader_num_workers": 0,
 }
-# Options that are refused without a GPU or together with those above; set only if the recipe sets them.
+# Options that would be refused without a GPU or together with those above. They are set only if the recipe sets them.
 WHERE_SET: dict[str, Any] = {
     "load_in_4bit": False,
     "load_in_8bit": False,
@@ -101,7 +101,7 @@ def smoke(recipe: Recipe, folder: str, launcher: str = "accelerate") -> list[Row
 def clocked(recipe: Recipe, folder: str, launcher: str = "accelerate") -> Row:
     """Measure the seconds of a step on the recipe's own batches and model, and estimate the seconds of the run.
 
-    A model that `prepare` makes is made as for a check. The arguments are those of [`smoke`].
+    If `prepare` makes the model, it makes it as for a check (`smoke=True`). The arguments are those of [`smoke`].
     """
     output, args, processes = Path(folder, "clocked"), recipe.training, recipe.spread.processes
     every = args.steps_per_generation * args.num_iterations
@@ -136,7 +136,7 @@ def _pace(report: dict[str, Any], total: int | None) -> str:
 
 
 def _launched(command: list[str], environment: dict[str, str], limit_s: float = TIMEOUT_S) -> tuple[int | None, str]:
-    """Run a launcher's command; return its exit status, `None` if it took too long, and its stderr.
+    """Run a launcher's command; return its exit status (`None` if it took too long) and its stderr.
 
     All processes of the command are ended in any case.
     """
@@ -183,7 +183,7 @@ def _steps_alone(args: Any) -> dict[str, Any]:
 def keep_at_home(args: Any) -> None:
     """Turn off TRL's log of completions, and with it the upload, in the process that takes the steps.
 
-    A command line cannot unset `log_completions_hub_repo`, and TRL refuses this option without the log.
+    A command line cannot unset `log_completions_hub_repo`, and TRL refuses this option without `log_completions`.
     """
     args.log_completions, args.log_completions_hub_repo = False, None
 
@@ -265,7 +265,7 @@ def rows_of(report: dict[str, Any], folder: Path, on: str) -> list[Row]:
 
 
 def _unscored(text: str, planted: bool) -> Row:
-    """Return the row about a run in which no attempt got a score. `planted`: half of them were gold answers."""
+    """Return the row about the groups if no attempt got a score; `planted`: some attempts were gold answers."""
     why = "every reward with a weight returned None for every attempt, so that there is nothing to learn from"
     fix = "Return a number for attempts that the reward is for, 0.0 for a wrong or unreadable one"
     if planted:

@@ -47,8 +47,8 @@ class SmokeTrainer(GRPOPlusTrainer):
     def gold_of(self, row: dict[str, Any]) -> str | None:
         """Return a gold completion from the reward with the highest weight that can make one.
 
-        If none can, return a text to which one of them gives full marks, and gives less to an empty one: the gold
-        completion of a monitor, or the bare value of the row's `answer`. `None` if there is none.
+        If none can, try the gold completion of each monitor and the bare value of the row's `answer`. Return the first
+        that earns full marks from a weighted reward which does not give full marks to an empty completion, or `None`.
         """
         weighed = sorted(zip(self.reward_funcs, self.reward_weights.tolist(), strict=True), key=lambda pair: -pair[1])
         paid = [reward for reward, weight in weighed if weight > 0 and isinstance(reward, Reward)]
@@ -72,7 +72,7 @@ class SmokeTrainer(GRPOPlusTrainer):
         completion_ids, *rest = super()._generate_single_turn(prompt_ids, *args, **kwargs)
         if self.model.training and len(self._rows) == len(completion_ids):
             first = self.accelerator.process_index * len(completion_ids)
-            golds: dict[int, str | None] = {}  # a gold answer may take calls of the rewards, so one for each group
+            golds: dict[int, str | None] = {}  # one for each group, since finding a gold answer may call the rewards
             for i, row in enumerate(self._rows):
                 group, attempt = divmod(first + i, self.num_generations)
                 if is_planted(group, attempt):
@@ -104,7 +104,7 @@ def _golds(rewards: Iterable[Reward], row: dict[str, Any]) -> Iterator[str]:
 
 
 def _values(reward: Reward, row: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the values that a reward reads of a row; `None` if it lacks one that the reward needs."""
+    """Return the values that a reward reads from a row; `None` if the row lacks one that the reward needs."""
     columns = columns_of(reward.definition, row, reward.renamed, reward.__name__)
     values = {name: row[column] for name, column in columns.items()}
     return None if any(values[name] is None for name in reward.definition.needed) else values

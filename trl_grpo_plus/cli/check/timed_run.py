@@ -38,7 +38,7 @@ class _Clock(TrainerCallback):
         self._last = now
         if state.is_world_process_zero:
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-            # Replaced as a whole, because a kill may come at any time.
+            # Replace the file as a whole, because a kill may come at any time.
             replace(Path(args.output_dir, CLOCK), [json.dumps({"seconds": self._seconds, "peak": peak}).encode()])
         if state.global_step == args.max_steps:
             raise Done

@@ -30,7 +30,7 @@ from .rewards import RewardCheck, check_examples, not_installed
 
 
 ROWS = 2
-NO_ANSWER = "I do not know."  # the completion in the place of a gold answer
+NO_ANSWER = "I do not know."  # the completion if there is no gold answer
 GIVE_ROWS = "There are no rows here; check rewards takes them from --dataset."
 NO_ARGS = "--args was checked, and not used: examples have arguments of their own. It counts with --dataset."
 AN_OBJECT = "It is an object: give it to the trainer in Python, since a recipe names functions only."
@@ -39,7 +39,7 @@ _LACKING = (ConnectionError, TimeoutError, socket.gaierror, urllib.error.URLErro
 
 
 def definition_of(name: str) -> Definition:
-    """Return the definition of the reward with that name or path; the path may lead to an object that is called.
+    """Return the definition of the reward with that name or path; the path may lead to a callable object.
 
     Raises:
         ConfigError: there is no such reward.
@@ -52,7 +52,7 @@ def definition_of(name: str) -> Definition:
 
 
 def is_registered(definition: Definition) -> bool:
-    """Return whether a definition comes from `@register_reward`, and was not made of a plain function."""
+    """Return whether a definition comes from `@register_reward`, and was not made from a plain function."""
     return definition.name in list_rewards() and find(definition.name).target == definition.target
 
 
@@ -94,9 +94,9 @@ def check_alone(name: str, args: Mapping[str, Any], dataset: Any = None) -> Rewa
 
 
 def try_out(reward: Any, dataset: Any = None) -> Row:
-    """Call a reward once, on two rows, and return a row that says what came of it.
+    """Call a reward once, on two rows, and return a row of the table about the result.
 
-    The completions are an empty one and, if the second row has a gold answer, this answer.
+    The first completion is empty. The second is its row's gold answer, or [`NO_ANSWER`] if the row has none.
 
     Args:
         reward: a [`Reward`], or another reward function.
@@ -142,7 +142,7 @@ def _values(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _ignore(*logged: Any) -> None:
-    """Take what a reward logs, and do nothing."""
+    """Ignore what a reward logs."""
 
 
 def _called(reward: Any, name: str, function: Any, values: dict[str, Any], has_rows: bool) -> Row:
@@ -179,7 +179,7 @@ def _called(reward: Any, name: str, function: Any, values: dict[str, Any], has_r
 
 
 def _lacks_something(error: BaseException | None) -> bool:
-    """Return whether the cause of an error is something that this machine lacks: network, package, GPU or a secret."""
+    """Return whether an error or one of its causes shows that the network, a package, a GPU or a secret is missing."""
     import torch
 
     while error is not None:
@@ -244,7 +244,7 @@ def _read_by(function: Any) -> list[str]:
 
 
 def _reads_columns(function: Any) -> bool:
-    """Return whether a function may read columns: it takes all, or has optional ones."""
+    """Return whether a function may read columns: it takes all of them, or names some."""
     definition = Definition("", function, "")
     return definition.takes_all or bool(definition.columns)
 

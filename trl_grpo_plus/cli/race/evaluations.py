@@ -11,7 +11,7 @@ from ...utils.optional_packages import install
 
 
 COLOURS = ("#c4570a", "#0072b2")
-SHARES = (0.25, 0.5, 0.75, 1.0)  # shares of the longest run's rollouts that are columns of the table
+SHARES = (0.25, 0.5, 0.75, 1.0)  # shares of the longest run's rollouts; each is a column of the table
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ class Live:
     def __init__(self, race: Race):
         self._race = race
         self._in_place = sys.stdout.isatty()
-        self._height = 0  # of the table on the terminal
+        self._height = 0  # number of lines of the table on the terminal
         self._shown = {lane.name: len(standing_of(lane).looks) for lane in race.lanes}
 
     def show(self) -> None:

@@ -79,7 +79,7 @@ def _run_together(race: Race, lanes: Sequence[Lane], live: Live, go_on_with: str
                     time.sleep(PATIENCE)
                     live.show()
                     if any(process.poll() not in (None, 0) for process in running.values()):
-                        _interrupt(running)  # no run should go on alone
+                        _interrupt(running)  # one run has failed, and the other should not go on alone
                         break
             except KeyboardInterrupt:
                 say("\nFinishing the current step, then saving. Press Ctrl-C again to stop at once.", file=sys.stderr)
@@ -121,7 +121,7 @@ def _interrupt(running: dict[Lane, Any]) -> None:
 
 
 def start(command: list[str], environment: dict[str, str], log: Path) -> Any:
-    """Start a launcher's command in its own session, so that a Ctrl-C reaches the race, which passes it on."""
+    """Start a launcher's command in its own session, so that Ctrl-C reaches only the race, which passes it on."""
     with open(log, "ab") as output:
         return subprocess.Popen(
             in_this_python(command),

@@ -141,7 +141,7 @@ def _recorded(folder: str, split: str, since: int) -> list[str]:
 
 
 def attempts_to_score(folder: str, split: str, since: int) -> int:
-    """Return the number of attempts to score. Lines are read only of files that the index does not describe."""
+    """Return the number of attempts to score. Only files that the index does not describe are read."""
     index = traces.group_index.read(find(folder))
     paths = [path for step, of, path in files_of(folder) if of == split and step >= since]
     counts = [traces.group_index.count_attempts(path, index.get(path.name, [])) for path in paths]
@@ -151,7 +151,7 @@ def attempts_to_score(folder: str, split: str, since: int) -> int:
 
 
 def _scored(options: argparse.Namespace, since: int, rewards: list[RequestedReward]) -> tuple[ScoredGroups, str, int]:
-    """Return the scored groups, what stopped the scoring before its end, if anything did, and the exit status."""
+    """Return the scored groups, a message if something stopped the scoring early, and the exit status."""
     scored_groups = ScoredGroups()
     with tqdm(unit="attempt", leave=False, disable=None) as bar:
         try:

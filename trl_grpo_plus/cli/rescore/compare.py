@@ -75,7 +75,7 @@ class Agreement(NamedTuple):
     old_mean: Score
     new_mean: Score
     statuses: Counter[str]  # of all attempts
-    undecided: Counter[str]  # of those whose score this reward's own policies set, if they failed
+    undecided: Counter[str]  # without failures of an inner reward or scorer that has set the score
     differences: dict[str, Differences]  # by kind, in the order of KINDS
 
 
@@ -167,7 +167,7 @@ def pearson(pairs: Iterable[Pair]) -> float | None:
 
 
 def _correlation(both: "array[float]") -> float | None:
-    """Return Pearson's r of the pairs that follow one another in an array, without a copy of the array."""
+    """Return Pearson's r of pairs that lie one after another in an array, without a copy of the array."""
     if len(both) < 4:
         return None
     pairs = torch.frombuffer(both, dtype=torch.float64).view(-1, 2)
@@ -251,7 +251,7 @@ class Effect(NamedTuple):
     table: Counter[tuple[str, str]]  # (recorded verdict, new verdict) -> groups
     unexplained: int  # groups whose recorded verdict does not follow from the recorded totals
     advantages: float | None  # Pearson's r of the recorded advantages with GRPO's advantages of the new totals
-    alive: int  # groups alive both times, which these advantages are from
+    alive: int  # groups with recorded advantages that are alive by both verdicts: `advantages` is over these
     left_out: int  # groups whose new total is not known
 
 

@@ -43,7 +43,7 @@ def rescored(rescoring: Rescoring) -> Rescored:
 
 
 class _Numbers:
-    """The groups' numbers by their places. Half the memory of a dict whose keys are whole places."""
+    """The groups' numbers by their places, in half the memory of a dict from places to numbers."""
 
     def __init__(self, groups: Iterable[Group]):
         self._rounds: dict[Place, dict[int, int]] = {}  # (step, batch, round) -> group -> number
@@ -79,7 +79,7 @@ def _scores(group: Group, attempt: int, rewards: Sequence[RequestedReward]) -> l
 
 
 def _new_verdicts(rescoring: Rescoring, numbers: _Numbers) -> dict[str, bytearray]:
-    """Return for each reward a byte for each group: 0, or the place from 1 in `VERDICTS` of another verdict."""
+    """Return for each reward a byte for each group: 0, or 1 + the index in `VERDICTS` of a verdict that is new."""
     weights, limits = rescoring.weights, rescoring.limits
     found = {reward.label: bytearray(len(rescoring.groups)) for reward in rescoring.rewards}
     for reward in rescoring.rewards:
