@@ -20,7 +20,7 @@ PLAIN = (str, int, float, bool, NoneType)
 
 
 def plain(value: Any) -> Any:
-    """Return a single number or text of another library as Python's own; return other values unchanged."""
+    """Return another library's single number or text as Python's own type; return other values unchanged."""
     single = type(value) not in PLAIN and getattr(value, "ndim", 1) == 0
     return value.item() if single else value
 
@@ -35,7 +35,7 @@ class Codes(NamedTuple):
 
     Args:
         values (`list`): the distinct values, in the order in which the column first has them.
-        codes (`Tensor`): `(N,)`, the place in `values` of each row's value, of the smallest type that holds them.
+        codes (`Tensor`): `(N,)`, the index in `values` of each row's value, in the smallest dtype that holds them.
     """
 
     values: list[Any]
@@ -52,7 +52,7 @@ def encoded(values: Sequence[Any]) -> Codes:
 def encoded_column(dataset: Any, name: str) -> Codes | None:
     """Return a column of a map-style dataset as [`Codes`], in 0.02 s for each million rows of numbers or short texts.
 
-    `None`: the values are no single values, or only a transform knows them. Read [`column`] then.
+    Returns `None` if the values are not single numbers or texts, or if a transform makes them. Use [`column`] then.
     """
     stored = stored_column(dataset, name)
     if stored is None:
@@ -62,7 +62,7 @@ def encoded_column(dataset: Any, name: str) -> Codes | None:
     values = [value if value == value else None for value in chunk.dictionary.to_pylist()]
     codes = torch.from_numpy(chunk.indices.to_numpy(zero_copy_only=False).copy())
     distinct: dict[Any, int] = {}
-    # Arrow tells apart what Python's dicts do not: 0.0 and -0.0, and None and NaN, which is None here.
+    # Arrow distinguishes values that are one key here: 0.0 and -0.0, and None and NaN (NaN becomes None).
     places = [distinct.setdefault(value, len(distinct)) for value in values]
     if len(distinct) < len(values):
         codes = torch.tensor(places)[codes.long()]
@@ -77,20 +77,20 @@ def stored_column(dataset: Any, name: str) -> pa.ChunkedArray | None:
     single = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_string)
     if not any(is_kind(stored.type) for is_kind in (*single, pa.types.is_large_string)):
         return None
-    # A shuffled or filtered set. To read its rows through the set takes 18 s for each million.
+    # The indices of a shuffled or filtered set. Reading its rows through the set takes 18 s for each million.
     chosen = getattr(dataset, "_indices", None)
     return stored if chosen is None else stored.take(chosen.column(0))
 
 
 def values_of(dataset: Any, name: str, rows: Sequence[int]) -> list[Any]:
-    """Return a column's plain values in some rows of a map-style dataset. No other rows are read."""
+    """Return a column's plain values in the given rows of a map-style dataset. No other rows are read."""
     some = dataset.select(rows)
     stored = stored_column(some, name)
     return [plain(value) for value in unformatted(some)[name][:]] if stored is None else stored.to_pylist()
 
 
 def _smallest(count: int) -> torch.dtype:
-    """Return the smallest type for numbers below `count`."""
+    """Return the smallest dtype for numbers below `count`."""
     kinds = (torch.int8, torch.int16, torch.int32)
     return next((kind for kind in kinds if count <= torch.iinfo(kind).max), torch.int64)
 
@@ -102,9 +102,9 @@ def unformatted(dataset: Any) -> Any:
 
 
 def fingerprint(dataset: Any, columns: Iterable[str | None]) -> dict[str, Any]:
-    """Return a description of a map-style dataset's rows, by which [`difference`] compares two datasets.
+    """Return checksums of a sample of a map-style dataset's rows, which [`difference`] compares with another sample.
 
-    The fingerprint of `datasets` does not depend on contents: it changes if the same rows were made in another way.
+    The fingerprint of `datasets` does not serve here, because it changes if the same rows were made in another way.
 
     Args:
         dataset ([`~datasets.Dataset`]): the dataset.
@@ -123,7 +123,7 @@ def fingerprint(dataset: Any, columns: Iterable[str | None]) -> dict[str, Any]:
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Return how a run's dataset differs from the one before, by their [`fingerprint`]s; "" if they look the same."""
+    """Return how a run's dataset differs from an earlier one, by their [`fingerprint`]s; "" if they look the same."""
     if before["num_rows"] != now["num_rows"]:
         return f"there were {before['num_rows']} rows, this run's training set has {now['num_rows']}"
     other = [row for row, of_row in now["prints"].items() if before["prints"].get(row, of_row) != of_row]

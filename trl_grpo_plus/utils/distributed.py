@@ -39,8 +39,8 @@ COMMUNICATING = ("torch", "accelerate", "vllm")  # packages whose code runs the 
 def start_cpu_group(backend: str | None, seconds: float) -> None:
     """Start the process group of a run on CPUs, so that its collectives wait at most `seconds` for a process.
 
-    transformers passes `ddp_timeout` on with GPUs alone: with `use_cpu` torch's 30 minutes would apply. This function
-    does nothing in a run of one process, or if the process group is there already.
+    With `use_cpu`, transformers ignores `ddp_timeout`, and torch's 30 minutes would apply. This function does nothing
+    in a run of one process, or if the process group exists already.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ and not torch.distributed.is_initialized():
         PartialState(cpu=True, backend=backend, timeout=timedelta(seconds=seconds))
@@ -49,8 +49,8 @@ def start_cpu_group(backend: str | None, seconds: float) -> None:
 def lost_process(error: BaseException) -> str | None:
     """Return the line of an error that says that another process is gone or silent; `None` for any other error.
 
-    Errors of a subclass of `RuntimeError`, such as [`RewardError`], and errors that other code raises, such as a tool
-    or a `rollout_func`, may quote such a line of another connection.
+    Only errors that a collective raised count. Other errors, such as [`RewardError`] or an error of a tool or a
+    `rollout_func`, may quote such a line about another connection.
     """
     of_collective = isinstance(error, torch.distributed.DistError) or _raised_by_a_collective(error)
     if not of_collective or int(os.environ.get("WORLD_SIZE", "1")) < 2:
@@ -86,8 +86,8 @@ def raise_on_all_ranks() -> Iterator[None]:
 def gather_made(make: Callable[[], Sequence[T]]) -> list[T]:
     """Gather the objects that `make` returns on each rank, in order of rank. Collective.
 
-    An error in `make` on one rank is raised on all ranks, as by [`raise_on_all_ranks`]. It travels with the objects:
-    one gather instead of two.
+    An error in `make` on one rank is raised on all ranks, as by [`raise_on_all_ranks`]. The error is sent with the
+    objects, which takes one gather instead of two.
     """
     error: Exception | None = None
     made: Sequence[T] = ()
@@ -103,8 +103,8 @@ def gather_made(make: Callable[[], Sequence[T]]) -> list[T]:
 def gather_on_first_rank(own: T) -> list[T]:
     """Gather an object of each rank on rank 0, in order of rank. Collective.
 
-    The other ranks get none, and so they need not receive what rank 0 alone reads. With a backend other than gloo and
-    NCCL all ranks get all objects, because not every backend can gather on one rank.
+    The other ranks return an empty list, and do not receive the objects. With a backend other than gloo and NCCL all
+    ranks get all objects, because not every backend can gather on one rank.
     """
     several = torch.distributed.is_available() and torch.distributed.is_initialized()
     if not several or torch.distributed.get_backend() not in ("gloo", "nccl"):
@@ -115,7 +115,7 @@ def gather_on_first_rank(own: T) -> list[T]:
 
 
 def _facts_of(error: Exception | None) -> tuple[bool, str, str] | None:
-    """Return what other ranks need to know of an error: whether a user can mend it, its text, and its text by type."""
+    """Return what other ranks need of an error: whether a user can mend it, its text, and its text with its type."""
     return None if error is None else (isinstance(error, ConfigError), str(error), f"{type(error).__name__}: {error}")
 
 

@@ -105,13 +105,13 @@ def looks_local(name: str) -> bool:
 
 
 def beside(name: str) -> str:
-    """Suggest entries of the folder in which a path is missing: " Did you mean ...?", or ""."""
+    """Suggest similar names for a missing path, from its folder: " Did you mean ...?", or ""."""
     folder, last = os.path.split(os.path.expanduser(name).rstrip("/"))
     return did_you_mean(last, os.listdir(folder or ".") if os.path.isdir(folder or ".") else [])
 
 
 def no_folder(output_dir: str) -> str | None:
-    """Return why no run can make its folder, on whichever machine; `None` if one can."""
+    """Return why a run cannot make its folder on any machine; `None` if it can."""
     whole, there = Path(output_dir).absolute(), _lowest_there(output_dir)
     if there.is_dir():
         return None

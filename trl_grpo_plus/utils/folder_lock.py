@@ -120,10 +120,10 @@ def _take(path: Path) -> bool:
         descriptor = _locked(path)
         before = _holder(path)
         _say_who(descriptor)
-    except OSError as error:  # a folder that is read only
+    except OSError as error:  # such as for a folder that is read-only
         logger.warning(f"{path} cannot be locked ({error}): another run in this folder would not be noticed.")
         return False
-    if before is not None and not before.lives:  # a copied folder has a copy of the file
+    if before is not None and not before.lives:  # it lives if the folder was copied with its lock file
         what = "ended without giving it back" if before.is_here else "may have ended; end it if it still runs there"
         say(f"{path.parent} was held by {before}, which {what}: taken over.", flush=True)
     _own_locks[path] = _OwnLock(descriptor, made)

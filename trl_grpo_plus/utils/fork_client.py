@@ -150,7 +150,7 @@ class ForkServer:
         return Child(reply["pid"], socket.socket(fileno=fds[0]), self._started)
 
     def _ask_anew(self, request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
-        """Ask a zygote that has just answered: if this one dies now, the machine lacks something."""
+        """Send a request to a zygote that has just answered. If it dies now, the machine lacks a resource."""
         try:
             return self._ask(request)
         except (OSError, EOFError) as error:
@@ -178,7 +178,7 @@ class ForkServer:
             reply = {"error": f"{' '.join(command)}: {type(error).__name__} {error}"}
         if "error" in reply:
             self._stop()
-            failure = NoProcess if self._started > 1 else RuntimeError  # a restart fails for want of resources
+            failure = NoProcess if self._started > 1 else RuntimeError  # a restart fails for lack of resources
             raise failure(f"the process that forks workers did not start. {reply['error']}")
 
     def _ask(
@@ -191,7 +191,7 @@ class ForkServer:
             message, fds, _, _ = socket.recv_fds(self._control, fork_server.MESSAGE_BYTES, 1)
             if not message:
                 raise EOFError
-        except BaseException:  # Ctrl-C too: a late reply would be taken for the next request's
+        except BaseException:  # Ctrl-C too: a late reply would be taken for the reply to the next request
             self._stop()
             raise
         return json.loads(message), fds

@@ -36,7 +36,7 @@ def serve(control: socket.socket) -> None:
         control.send(b"{}")
         while True:
             readable, _, _ = select.select([control], [], [], 1.0)
-            if os.getppid() != parent:  # another process may still hold the parent's end of the socket
+            if os.getppid() != parent:  # no end of file comes if another process holds the parent's end of the socket
                 break
             if not readable:
                 continue
@@ -132,7 +132,7 @@ def end_with_parent(number: int) -> None:
 
 def own_children() -> set[int]:
     """Return the children of all threads of this process, with those that have ended and were not waited for."""
-    try:  # a sandbox may have no /proc, and this call tells without it that there is no child
+    try:  # works without /proc, which a sandbox may lack: with no child there is nothing to list
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return set()

@@ -96,7 +96,7 @@ def _load_file(where: str) -> Any:
     for imported in list(sys.modules.values()):
         file = getattr(imported, "__file__", None)
         if isinstance(file, str) and imported.__name__ != "__main__":
-            with contextlib.suppress(OSError, ValueError):  # a file that is gone, or one inside an archive
+            with contextlib.suppress(OSError, ValueError):  # the module's file is gone, or is inside an archive
                 if os.path.samestat(os.stat(file), ours):
                     return imported
     spec = importlib.util.spec_from_file_location(name, path)

@@ -21,7 +21,7 @@ def is_installed(module: str) -> bool:
     """Return whether a module can be imported."""
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # its package is not installed
+    except ModuleNotFoundError:  # the package that contains the module is not installed
         return False
 
 
@@ -32,5 +32,5 @@ def install(module: str) -> str:
 
 
 def missing(modules: Mapping[str, str]) -> dict[str, str]:
-    """Return the install command of each missing module, by the user of the module, which is the key in `modules`."""
+    """Map each key of `modules` (what needs the module) to the install command of its module, if this is missing."""
     return {what: install(module) for what, module in modules.items() if not is_installed(module)}

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
-FEWEST_THREADS, THREADS = 4, 32  # of a program
+FEWEST_THREADS, THREADS = 4, 32  # minimum and maximum for a program
 PLENTY = 1 << 20
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 ADMIN, RESOURCES = 1 << 21, 1 << 24  # capabilities that exempt a process from RLIMIT_NPROC
@@ -73,7 +73,7 @@ def spare_tasks() -> int:
 
 
 def tasks_of_user() -> int:
-    """Count this user's threads if /proc shows the threads of all users; otherwise count all of the machine."""
+    """Count this user's threads if /proc shows those of all users; otherwise count all threads of the machine."""
     everyone = tasks_of_all()
     own = visible = 0
     for entry in os.scandir("/proc"):

@@ -33,7 +33,7 @@ class TooBusy(Exception):
 
 
 class Clock:
-    """Measures the time that processes take of a limit from now on. If there are several, one works at a time.
+    """A clock for the time that processes take of a limit from now on. Of several processes, one works at a time.
 
     Args:
         limit_s (`float`): seconds of own time, and of processor time.
@@ -98,7 +98,7 @@ class Clock:
         self.due = self._start + min(wall + step, PATIENCE * self._limit_s)
 
     def _surely(self, look: "_Look", wall: float) -> float:
-        """Return the wall-clock time up to which waits are known: the kernel counts a wait once the thread runs."""
+        """Return the time up to which all waits are known: the kernel counts a wait once the thread runs again."""
         if not any(thread.runnable for thread in look.threads.values()):
             return wall
         if self._last is None or look.is_queued_since(self._last[0]):

@@ -22,7 +22,7 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def is_async(function: Any) -> bool:
-    """Return whether a call gives a coroutine: of an async function, or an object with an async `__call__`."""
+    """Return whether a call returns a coroutine: the function, or an object's `__call__`, is async."""
     function = _of_partial(function)
     return any(map(inspect.iscoroutinefunction, (function, getattr(function, "__call__", None))))  # noqa: B004
 
@@ -73,11 +73,11 @@ def name_and_args(option: str, value: Any, example: str) -> tuple[Any, dict[str,
 
     Args:
         option (`str`): the option, for the message.
-        value (`Any`): its value. One that is no dict is a name without arguments.
+        value (`Any`): its value. A value that is not a dict is a name without arguments.
         example (`str`): a value with arguments, for the message.
 
     Raises:
-        ConfigError: a dict without a name, with other keys, or with `args` that are no dict.
+        ConfigError: the value is a dict without a name, with other keys, or with `args` that are not a dict.
     """
     if not isinstance(value, Mapping):
         return value, {}
@@ -86,7 +86,7 @@ def name_and_args(option: str, value: Any, example: str) -> tuple[Any, dict[str,
     others = {key: item for key, item in value.items() if key not in NAMED}
     if "name" in value and not others and isinstance(args, Mapping):
         return value["name"], dict(args)
-    if "name" in value and isinstance(args, Mapping):  # arguments beside the name
+    if "name" in value and isinstance(args, Mapping):  # the arguments were written beside the name
         meant = {"name": value["name"], "args": {**args, **others}}
         example = json.dumps(meant, ensure_ascii=False, skipkeys=True, default=lambda item: "...")
     raise ConfigError(f"{option}={dict(value)!r}: with arguments it is {example}.")

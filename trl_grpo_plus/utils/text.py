@@ -29,7 +29,7 @@ def as_text(messages: Any) -> str:
 
 
 def first_words(prompt: Any) -> str:
-    """Return the beginning of a prompt, or of its last message, on one line for an error's text."""
+    """Return the beginning of a prompt, or of its last message, on one line, for an error message."""
     text = " ".join(as_text(prompt if isinstance(prompt, str) else prompt[-1:]).split())
     return text if len(text) <= _FIRST else f"{text[:_FIRST]}..."
 
@@ -114,7 +114,7 @@ def _content(message: dict[str, Any] | str) -> str:
     if isinstance(message, str):  # TRL trains on prompts of two texts
         return message
     content = message.get("content") or ""
-    if not isinstance(content, str):  # blocks
+    if not isinstance(content, str):  # a list of blocks
         content = "\n".join(block.get("text") or _named(block) for block in content)
     calls = [str(call.get("function", call)) for call in message.get("tool_calls") or ()]
     return "\n".join(part for part in (content, *calls) if part)
@@ -123,7 +123,7 @@ def _content(message: dict[str, Any] | str) -> str:
 def _named(block: dict[str, Any]) -> str:
     """Return a placeholder for a block that is no text.
 
-    The placeholder of a picture holds the trace's description, or the beginning of the picture's address or data.
+    The placeholder of a picture holds its name in the trace, or the beginning of its address or data.
     """
     kind = block.get("type", "block")
     about = block.get(kind)
