@@ -202,7 +202,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def evaluated(entry: dict[str, Any]) -> tuple[str, float] | None:
-    """Return the split ("eval" or "eval_<name>") and mean reward of a log entry; `None` if it is no evaluation's."""
+    """Return the split ("eval" or "eval_<name>") and mean reward of a log entry; `None` for other entries."""
     for key in entry:
         # TRL logs the reward as `eval_reward` for every split; only the Trainer's own keys name the split.
         if match := _EVALUATED.fullmatch(key):
@@ -227,7 +227,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the objects in a file, up to a line that was cut off because the run was killed.
 
     Raises:
-        TracesError: an earlier line is no JSON object, or not one of the shape that a file of this name has. The
+        TracesError: an earlier line is not a JSON object, or not one of the shape that a file of this name has. The
             message gives the line's number and the count of further bad lines.
     """
     for line in lines(path):

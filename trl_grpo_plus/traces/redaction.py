@@ -184,7 +184,7 @@ def _within(values: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _checked(value: Any, long: bool) -> Any:
-    """Return a value that is no option without the texts that must not be shown."""
+    """Return a value that is not an option, without the texts that must not be shown."""
     if isinstance(value, Mapping):
         return {key: _checked(item, long) for key, item in value.items() if _is_harmless(key, long)}
     if isinstance(value, list):

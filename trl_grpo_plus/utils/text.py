@@ -121,7 +121,7 @@ def _content(message: dict[str, Any] | str) -> str:
 
 
 def _named(block: dict[str, Any]) -> str:
-    """Return a placeholder for a block that is no text.
+    """Return a placeholder for a block that is not text.
 
     The placeholder of a picture holds its name in the trace, or the beginning of its address or data.
     """

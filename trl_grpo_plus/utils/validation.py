@@ -90,7 +90,7 @@ class Number:
 
 
 def finite_or_none(value: Any) -> float | None:
-    """Return a finite number as a float, else `None`; a bool is no number."""
+    """Return a finite number as a float, else `None`; a bool is not a number."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if number and abs(value) <= sys.float_info.max else None
 

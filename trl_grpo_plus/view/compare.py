@@ -59,7 +59,7 @@ def write_comparison(runs: Sequence[str | Path], output: str | Path | None = Non
         `Compared`: the path, the size, the runs' names, and the counts of prompts.
 
     Raises:
-        ConfigError: a folder is no run, two are the same, `max_mb` leaves no room, or `output` is a folder.
+        ConfigError: a folder is not a run, two are the same, `max_mb` leaves no room, or `output` is a folder.
     """
     opened = open_runs(runs)
     path = Path(output) if output else shared_folder([run.folder for run in opened]) / _PAGE

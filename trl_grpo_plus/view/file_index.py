@@ -66,7 +66,7 @@ def scanned(path: Path, inode: int, start: int, before: int, cut: bool) -> Itera
     index may keep neither such a member nor one with a bad line: it must be read again.
 
     Raises:
-        ValueError: a line is no attempt. The groups before it are yielded first.
+        ValueError: a line is not an attempt. The groups before it are yielded first.
     """
     step, split = traces.parse_name(path) or (0, "")
     packed, failed = path.suffix == ".gz", None
@@ -107,7 +107,7 @@ def groups(path: Path, inode: int, start: int, cut: bool = False) -> Iterator[tu
     out. A gzip file is read by whole members, which hold whole groups.
 
     Raises:
-        ValueError: a line is no attempt.
+        ValueError: a line is not an attempt.
     """
     if path.suffix != ".gz":
         for rows, first, after in _whole(lines(path, start), path):
@@ -386,7 +386,7 @@ def read_file(
         cut (`bool`, *optional*, defaults to `False`): also read a gzip member that a kill cut off.
 
     Raises:
-        ValueError: a line is no attempt.
+        ValueError: a line is not an attempt.
     """
     before = 0
     for block in traces.group_index.valid(path.parent, indexed):
@@ -409,7 +409,7 @@ def read_run(folder: Path, includes: Callable[[str, tuple[int, ...]], bool] | No
             the group. By default all are returned. The sums of the curves always cover all groups.
 
     Raises:
-        ValueError: there are no traces, or a line is no attempt.
+        ValueError: there are no traces, or a line is not an attempt.
     """
     groups, keeper, index = Groups(), Keeper(folder), traces.group_index.read(folder)
     for _, _, path in traces.files(folder):

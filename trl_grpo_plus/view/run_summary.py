@@ -186,7 +186,7 @@ def open_runs(paths: Sequence[str | Path]) -> list[Run]:
     """Return the runs in these folders, each named by a part of its path that tells it from the others.
 
     Raises:
-        ConfigError: a folder is no run, or two are the same.
+        ConfigError: a folder is not a run, or two are the same.
     """
     folders = [_output_dir(path) for path in paths]
     for number, (path, folder) in enumerate(zip(paths, folders, strict=True)):

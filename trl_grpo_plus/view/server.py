@@ -50,7 +50,7 @@ def serve_run(run: str | Path, port: int = 0, ready: Callable[[str], Any] = prin
         ready (`Callable`, *optional*): called with the page's address once the page can be opened.
 
     Raises:
-        ConfigError: the port is taken or is no port, or the run is a run of stock TRL.
+        ConfigError: the port is taken or is not a port number, or the run is a run of stock TRL.
     """
     with suppress(KeyboardInterrupt), open_server(run, port) as server:
         ready(server.address)

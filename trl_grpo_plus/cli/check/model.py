@@ -196,7 +196,7 @@ def job_of(recipe: Recipe, config: Loaded, shape: ModelShape, prompt: int) -> Jo
 
 def costs(recipe: Recipe, shape: ModelShape, job: Job, card: Card, granted: str) -> list[Row]:
     """Estimate the run's memory and time on `card`. `granted` names the other assumptions."""
-    # If neither the number nor the kind of the GPUs was given, too little memory is no failure.
+    # If neither the number nor the kind of the GPUs was given, too little memory is not a failure.
     lacking = FAILED if card.named or recipe.spread.named else UNSEEN
     return [
         *_memory(shape, job, card.gpu, f"{card.why}; {granted}", lacking),

@@ -34,7 +34,7 @@ class RewardCheck:
     total: int = 0
     ms: float = math.nan  # milliseconds for each sample
     problems: tuple[str, ...] = ()  # the check failed if there are any
-    unseen: str = ""  # why the check could not be made here, which is no failure
+    unseen: str = ""  # why the check could not be made here; this is not a failure
     form: str = ""  # the form of the gold answers as posed, if it is not the data's form
     note: str = ""  # a remark on a check that did not fail
 

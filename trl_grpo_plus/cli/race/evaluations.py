@@ -85,7 +85,7 @@ def lines(standings: Sequence[Standing]) -> list[str]:
 
 
 def line(name: str, look: Evaluation) -> str:
-    """Return a line about one evaluation, for an output that is no terminal."""
+    """Return a line about one evaluation, for an output that is not a terminal."""
     rewards = "  ".join(f"{split} {reward:.3f}" for split, reward in look.rewards.items())
     return f"{name:<14} step {look.step:>5}  rollouts {look.rollouts:>9,.0f}  seconds {look.seconds:>7.1f}  {rewards}"
 

@@ -56,7 +56,7 @@ def read(words: Iterable[tuple[str, str]]) -> list[tuple[str, dict[str, Any]]]:
     """Return the rewards' names and arguments, from `--reward` and `--args` in the order of the command line.
 
     Raises:
-        ConfigError: arguments belong to no reward, or are no JSON object.
+        ConfigError: arguments belong to no reward, or are not a JSON object.
     """
     entries: list[tuple[str, dict[str, Any] | None]] = []
     for option, text in words:

@@ -20,7 +20,7 @@ def runaway(history: History, batch: SampledBatch, least: float) -> Finding | No
     """Detect a KL or gradient norm that is many times its own running median.
 
     The median of the last 7 logged values is compared with the median of up to `window` values before them, at least
-    10. The level does not matter, but a KL below `kl_floor` and a norm below `grad_norm_floor` are no alarm. Values
+    10. The level does not matter, but a KL below `kl_floor` and a norm below `grad_norm_floor` raise no alarm. Values
     that are 0 or not finite are left out.
     """
     floors = {"kl": history.thresholds.kl_floor, "grad_norm": history.thresholds.grad_norm_floor}
@@ -43,7 +43,7 @@ def sampler_drift(history: History, batch: SampledBatch, least: float) -> Findin
 
     The quantity is the mean difference in nats per token, as TRL logs it with vLLM, or else as this package's check of
     the sampler logs it. The median of the last 5 logged values is compared with the median of the first 5. A
-    difference below `sampler_floor` is no alarm.
+    difference below `sampler_floor` raises no alarm.
     """
     floor = history.thresholds.sampler_floor
     for name in SAMPLER:
@@ -67,11 +67,12 @@ def held_out_gap(history: History, batch: SampledBatch, least: float) -> Finding
     Each evaluation is paired with the mean total of the batches around it. This mean is smoothed as in
     [`reward_collapse`] and covers all sampled attempts, before groups are dropped. [`Evaluations.parting`] decides
     whether the two rewards have parted over the last `held_out_window` evaluations.
+
     The quantity is how much the gap (training less held-out) has grown since the run's first two evaluations, in
     standard errors: the scatter of the batches and of the evaluations about their line, pooled. Growth below
-    `held_out_floor`, as a share of the range of totals, is no alarm. A held-out reward near the highest total is no
-    alarm either, unless it surely falls by at least this share. If the order of the prompts is chosen, there is no
-    alarm, because the training reward is then about the chosen prompts.
+    `held_out_floor`, as a share of the range of totals, raises no alarm. Nor does a held-out reward near the highest
+    total, unless it surely falls by at least this share. If the order of the prompts is chosen, there is no alarm,
+    because the training reward is then about the chosen prompts.
     """
     low, high = history.total_range or (0.0, 0.0)
     span, found = high - low, dict[str, Parting]()

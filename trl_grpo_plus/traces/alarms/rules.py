@@ -49,7 +49,7 @@ def rewards_diverge(history: History, batch: SampledBatch, least: float) -> Find
     """Detect that one weighted reward rises while another falls, or has room to rise and is flat for two windows.
 
     A rise is measured as in [`monitor_flat`]. The other reward must fall as surely, or be flat over the last two
-    windows. So a format that is learned within the first window, before accuracy moves, is no alarm.
+    windows. So a format that is learned within the first window, before accuracy moves, raises no alarm.
     """
     signs = {n: math.copysign(1.0, w) for n, w in batch.weights.items() if w}
     trends = {name: t for name, sign in signs.items() if (t := history.trend(name, sign))}
@@ -86,8 +86,7 @@ def perfect_scores(history: History, batch: SampledBatch, least: float) -> Findi
     """Detect that nearly all attempts earn the highest total of the run, in its first batches and now.
 
     The quantity is the share of attempts within 1 % of the highest total, in the first `min_batches` batches and in
-    the window. A run that becomes perfect is no alarm. A run in which a weighted reward was never earned is no alarm,
-    either.
+    the window. A run that becomes perfect raises no alarm. Nor does a run in which a weighted reward was never earned.
     """
     top = history.total_range[-1] if history.total_range else 0.0
     weights = batch.weights.items()
