@@ -27,14 +27,14 @@ _WORDS_BEHIND = re.compile(r"[ \t]+[^\s=({]+[ \t]+\S.*", re.DOTALL)  # words aft
 # A string that is not triple-quoted ends with its line. `.?`: a backslash may end the line.
 _TOKEN = re.compile(r"""#.*|\"{3}|'{3}|"(?:[^"\\]|\\.?)*(?:"|\Z)|'(?:[^'\\]|\\.?)*(?:'|\Z)""", re.DOTALL)
 _TRIPLE = {'"""': re.compile(r'\\.|"""', re.DOTALL), "'''": re.compile(r"\\.|'''", re.DOTALL)}
-MOST_FENCES = 40  # maximum fences in a string of a program
+MOST_FENCES = 40  # most fences in a string of a program
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _ANSWER_MARK = re.compile(r"<answer>|\\boxed|####")
 # Marks with which chat templates end a turn: Qwen, Llama 3, Phi, Gemma, GPT, DeepSeek. Not `</s>`, which may be HTML.
 _END_OF_TURN = re.compile(r"<\|(?:im_end|eot_id|end|endoftext|end_of_text)\|>|<end_of_turn>|<｜end▁of▁sentence｜>")
-MOST_JOINED = 10  # maximum tagged answers that are checked for being one hedge
-_UNSEEN = {"Cf", "Cc", "Cs", "Mn", "Me"}  # zero-width and control characters, lone surrogates, marks without a letter
-_BLANK = set("\u115f\u1160\u2800\u3164\uffa0")  # letters and symbols that look like a space
+MOST_JOINED = 10  # most tagged answers that are checked for one hedge
+_UNSEEN = {"Cf", "Cc", "Cs", "Mn", "Me"}  # zero-width and control characters, lone surrogates, combining marks
+_BLANK = set("\u115f\u1160\u2800\u3164\uffa0")  # letters and symbols that show nothing
 
 
 def text_of(completion: Any, opened: bool = False) -> str:
@@ -122,7 +122,7 @@ def after_opened(answer: str, opened: bool) -> str:
 
 
 def is_seen(char: str) -> bool:
-    """Return whether a character shows: no white space, no zero-width character, no control character."""
+    """Return whether a character is visible: no white space, no zero-width character, no control character."""
     return not char.isspace() and unicodedata.category(char) not in _UNSEEN and char not in _BLANK
 
 

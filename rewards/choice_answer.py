@@ -41,49 +41,54 @@ def choice_answer(
 ) -> list[float | None]:
     r"""1.0 where the completion names the right choice and no other, else 0.0.
 
-    The model's answer is read after the thinking, at the first of these places that there is: the last
-    `<answer>...</answer>`; the last `\boxed{...}` (`\boxed{}` and `\boxed{...}` behind it are talk of the box); the
-    last line, where its last sentence says "Answer: ...", "The answer is ...", "I think the answer is ...", "So, ...",
-    "It is B", "... is the correct answer" or the like (as they do in Chinese, Japanese, Korean and the larger European
-    languages, too: "答案：B", "故选：B"), also behind a clause such as "In conclusion," or "Since it lies there," that
-    holds no doubt and the letter of no other choice; or where the line before is a heading such as "Final
-    answer:", or where it stands by itself in `**...**` or `$...$`, unless the text before says that another choice is
-    the answer or the sentence before holds a "not" or the like; the whole text. There it must be one of
+    The model's answer is read after the thinking, at the first of these places that exists:
+
+    - the last `<answer>...</answer>`;
+    - the last `\boxed{...}` (`\boxed{}` and `\boxed{...}` after it only mention the form);
+    - the last line, if its last sentence says "Answer: ...", "The answer is ...", "I think the answer is ...", "So,
+      ...", "It is B", "... is the correct answer" or the like. Such sentences are also known in Chinese, Japanese,
+      Korean and the larger European languages ("答案：B", "故选：B"). A clause such as "In conclusion," or "Since it
+      lies there," may come first, if it has no doubt and no letter of another choice;
+    - the last line, if the line before it is a heading such as "Final answer:", or if the last line is a paragraph of
+      its own in `**...**` or `$...$`. It does not count if the text before says that another choice is the answer, or
+      if the sentence before has a "not" or the like;
+    - the whole text.
+
+    The answer must be one of
 
     - a capital letter: `B`, `(B)`, `B)`, `B.`, `Option B`, or a small one with its parenthesis, `(b)`; also within
       `\text{}`, `\boxed{}`, `$...$`, `**...**`, quotes, backticks or brackets, or full-width (`Ｂ`);
-    - a letter and its choice's text, `B) Paris`, `(B) Paris`, `B. Paris`, `B: Paris`, `B, Paris`, `B (Paris)`,
-      `Paris (B)`, `**B.** Paris` or `\textbf{(B)}\ \text{Paris}` (where `choices` are given: without them nobody knows
-      what the words mean);
-    - the text of one choice alone (where `choices` are given).
+    - with `choices`, a letter and its choice's text: `B) Paris`, `(B) Paris`, `B. Paris`, `B: Paris`, `B, Paris`,
+      `B (Paris)`, `Paris (B)`, `**B.** Paris` or `\textbf{(B)}\ \text{Paris}`;
+    - with `choices`, the text of one choice alone.
 
-    A reason may follow, as in "B because ...", or behind "The answer is B." or on the lines after the first one, where
-    it begins with "Explanation:", "Because" or the choice's text. With a word of doubt or denial ("wrong", "excluded",
-    "not"), with the letter of another choice, small ones too, or with another choice's text it counts for nothing, and
-    the reward is 0. The words are a list, so that a denial in other words is not seen.
+    A reason may follow, as in "B because ...". It may also follow "The answer is B.", or stand on the lines after the
+    first one, if it begins with "Explanation:", "Because" or the choice's text. The reward is 0 if the reason has a
+    word of doubt or denial ("wrong", "excluded", "not"), the letter of another choice, capital or small, or another
+    choice's text. The words of denial are a list, so a denial in other words is not noticed.
 
-    Nothing else may stand there, so a hedge ("B or C", "A, B", "probably B", "B (not C)"), a negation ("not B") and a
-    letter beside another choice's text score 0. So do two boxes, or two `<answer>`, that differ and have nothing but
-    "or", "and", a comma, a slash or the like between them; with a sentence's end or other words between them, or
-    nothing, the last one counts. A bare small letter (`b`, `b.`, `[b]`, `**b**`) counts only where it is all of the
-    text, tag or box and no choice's text is a single sign. In a sentence "a" is an article, in a formula `b` is a
-    variable. What an HTML comment or the text behind an end-of-turn mark says does not count.
-    Texts are compared without case, repeated white space and a full stop at the end.
+    The answer may hold nothing else. So a hedge ("B or C", "A, B", "probably B", "B (not C)"), a negation ("not B")
+    and a letter beside another choice's text score 0. Two boxes, or two `<answer>`, that differ score 0 if only "or",
+    "and", a comma, a slash or the like is between them. If the end of a sentence, other words or nothing is between
+    them, the last one counts. A bare small letter (`b`, `b.`, `[b]`, `**b**`) counts only if it is all of the text,
+    tag or box, and no choice's text is a single sign: in a sentence "a" is an article, in a formula `b` is a variable.
+    An HTML comment, and the text after an end-of-turn mark, do not count. Texts are compared without case, repeated
+    white space and a full stop at the end.
 
     Args:
         completions (`list`): N completions, each a text or a list of messages, of which the policy's last one counts.
         answer (`list[str | int | None]`):
-            For each of them the right choice: its capital letter, its place counted from 0 (an `int`, as MMLU has it)
-            or, with `choices`, its text. ARC's rows labelled "1" to "4" must be given as letters or places from 0.
-        choices (`list[list[str] | None]`, *optional*): for each of them the choices' texts, the first one being A.
+            For each completion the right choice: its capital letter, its index from 0 (an `int`, as in MMLU) or, with
+            `choices`, its text. ARC's rows labelled "1" to "4" must be given as letters or places from 0.
+        choices (`list[list[str] | None]`, *optional*): for each completion the choices' texts; the first is A.
         think_opened (`bool`, *optional*, defaults to `False`):
-            The prompt ends with `<think>`, so that a completion without `</think>` is thinking cut off, and scores 0.
+            Whether the prompt ends with `<think>`. A completion without `</think>` is then all thinking, and scores 0.
 
     Returns:
         `list[float | None]`: N rewards, 0.0 or 1.0.
 
     Raises:
-        ValueError: a row's `answer` is none of the choices, or could be two of them.
+        ValueError: an answer is none of the choices, or could be two of them.
 
     Example:
         >>> texts = ["<think>A?</think>So it is \\boxed{B}.", "Answer: B) Paris", "<answer>A, B</answer>", "Not B"]
@@ -110,7 +115,7 @@ def _score(text: str, right: int, choices: list[str] | None = None, think_opened
 
 
 def _gold_index(answer: Any, choices: list[str] | None) -> int:
-    """Return the index of the right choice. Raise `ValueError` if the row does not determine it."""
+    """Return the index of the right choice, from 0. Raise ValueError if the row does not determine it."""
     _check_choices(choices)
     count = len(choices) if choices else len(LETTERS)
     if type(answer) is int and 0 <= answer < count:

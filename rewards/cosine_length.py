@@ -108,7 +108,7 @@ def cosine_length(
 
 
 def _is_verdict(score: float | None) -> TypeGuard[float]:
-    """Return whether the judge has judged the answer. A score in place of a verdict, as after a time-out, is none."""
+    """Return whether the judge scored the answer. A score that it gave for a failure is no verdict."""
     return score is not None and not (isinstance(score, AnnotatedScore) and score.status in NO_VERDICT)
 
 

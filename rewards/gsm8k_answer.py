@@ -186,7 +186,7 @@ def _gold_number(gold: Any) -> Fraction | None:
 
 
 def _written(number: Fraction) -> str:
-    """Write a number as an integer or a decimal that ends, if it has one, else as a fraction."""
+    """Write a number as an integer or a finite decimal if it is one, else as a fraction."""
     if number.denominator == 1:
         return str(number.numerator)
     places = next((k for k in range(1, 30) if (number * 10**k).denominator == 1), None)

@@ -65,8 +65,8 @@ def instruction_checks(
     | json | nothing but one object or array, perhaps in a code fence; no NaN, no 1e999, no key twice |
     | script, ending_script: script | at least 90 % of the letters, of the answer or of its last line |
 
-    A script is no language: `Latin` is English, French and Vietnamese alike. `Japanese` is Han and kana, with at least
-    one kana.
+    A script is not a language: English, French and Vietnamese are all `Latin`. `Japanese` is Han and kana, with at
+    least one kana.
 
     A word is a run of letters, digits and marks, with single hyphens and apostrophes within. Each Han or kana
     character is a word by itself, as word processors count. Text in Thai or Lao is one word up to the next space.

@@ -45,7 +45,7 @@ def _check_columns(schema: list[Any], **_: Any) -> None:
         Example('{"name": "Ada", "age": true}', PERSON, 0.0),
         Example("I do not know.", PERSON, 0.0),
     ],
-    # A recursive schema, `uniqueItems` or a `pattern` can take extremely long on a hostile or very repetitive text.
+    # A recursive schema, `uniqueItems` or a `pattern` can take for ever on an unlucky or a hostile text.
     timeout=5.0,
     on_timeout="zero",
     check_columns=_check_columns,

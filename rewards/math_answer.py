@@ -28,7 +28,7 @@ GOLD_LIMIT_S = 10.0  # to read one gold, before training
 PRELOAD = ("math_verify", "trl_grpo_plus.rewards._math.preload")
 _FLOAT = re.compile(r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))[eE]([+-]?[0-9]+)")
 _PROGRAMMED = re.compile(r"[+-]?0[xXbBoO][0-9A-Fa-f]+")
-_MOST_PLACES = 300  # of a float's power of ten; doubles end there
+_MOST_PLACES = 300  # the largest power of ten of a float; doubles end there
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _NO_ANSWER = re.compile(
     r"(?i:n/a|nan|null|see\b.*|.*\b(?:may|might|will|can) vary\W*"
@@ -38,7 +38,7 @@ _INTEGER = re.compile(r"\s*([+-]?[0-9]{1,18})\s*")
 
 
 def _check_columns(answer: list[Any], **_: Any) -> None:
-    """Refuse golds that no answer can be compared with. Parsing is done in workers, with a time limit."""
+    """Refuse golds that no answer can be compared with. Workers parse golds, with a time limit."""
     problems = {row: problem for row, gold in enumerate(answer) if (problem := _problem(gold))}
     unsure = [row for row, gold in enumerate(answer) if row not in problems and not _is_plain(gold)]
     unreadable = _unreadable({answer[row] for row in unsure})
@@ -139,7 +139,7 @@ def _typed_number(text: str) -> tuple[str, str]:
         Example("The answer is 72.", {"answer": "72"}, 0.0),
     ],
     timeout=2.0,
-    # The cause of both is the model's text, which can crash the parser or the algebra as well as make them hang.
+    # The completion causes these failures: it is untrusted text, which can stall or crash the parser and the algebra.
     on_timeout="zero",
     on_error="zero",
     check_columns=_check_columns,
@@ -151,52 +151,60 @@ def math_answer(
 ) -> list[float | None]:
     r"""1.0 where the final answer is mathematically the gold, else 0.0.
 
-    The final answer is what the last `\boxed{...}` or the last `<answer>...</answer>` after the thinking holds,
-    whichever opens last. Without one, with one that is cut off, nested or empty, or with one in the thinking only, the
-    reward is 0. Boxes with nothing but a comma, "and" or "or" between them are one list; with a slash, an arrow or "or
-    maybe" they are a hedge, and score 0; so does a box within a tag whose sentence there denies, hedges or has another
-    number next to it. `\boxed{}` and `\boxed{...}` behind an answer are passed over as talk of the box, as are fonts,
-    colours, spaces, a tick, and "The answer is" in a tag. Typed signs (`½`, `x²`, `≤`, wide digits) count as their
-    LaTeX.
+    The final answer is the content of the last `\boxed{...}` or the last `<answer>...</answer>` after the thinking,
+    whichever opens last. The reward is 0 if there is neither, or if the last one is cut off, nested or empty. Boxes
+    with nothing but a comma, "and" or "or" between them are one list. Boxes with a slash, an arrow or "or maybe"
+    between them are a hedge, and score 0. A box within a tag scores 0 if its sentence in the tag denies or hedges it,
+    or has another number next to it.
 
-    What counts as the gold:
+    `\boxed{}` and `\boxed{...}` after an answer only mention the form and are ignored. Fonts, colours, spaces, a tick,
+    and "The answer is" in a tag are ignored too. Typed signs (`½`, `x²`, `≤`, wide digits) count as their LaTeX. An
+    HTML comment does not count. A box in a LaTeX comment (`% \boxed{72}`) counts as any other.
 
-    - numbers by their exact value: `0.5`, `.5`, `\frac12`, `1/2`, `0.\overline{3}`, `1\frac12`, `1 1/2`, `1,000` and
-      `1\,000`, `3\times10^5`, `3e5`, `1E-3` (but not `2e-3`, which may be `2e - 3`); a decimal is the number that it
-      writes, so `0.333` is not a third;
-    - expressions of the same value: `\sqrt{12}` and `2\sqrt3`, `(x+1)^2` and `x^2+2x+1`; letters count, and capitals;
-    - tuples and intervals by brackets and order, `(1,2)` is not `[1,2]`; sets, lists of solutions and unions in any
-      order, `\pm` as two solutions; an interval as its inequality; matrices entry by entry; equations up to a factor;
+    These count as the gold:
+
+    - numbers with the same exact value: `0.5`, `.5`, `\frac12`, `1/2`, `0.\overline{3}`, `1\frac12`, `1 1/2`, `1,000`
+      and `1\,000`, `3\times10^5`, `3e5`, `1E-3` (but not `2e-3`, which may be `2e - 3`). A decimal is the number that
+      it writes, so `0.333` is not a third;
+    - expressions with the same value: `\sqrt{12}` and `2\sqrt3`, `(x+1)^2` and `x^2+2x+1`. A letter and its capital
+      are different;
+    - tuples and intervals with the same brackets and order: `(1,2)` is not `[1,2]`. Sets, lists of solutions and
+      unions count in any order, `\pm` as two solutions, an interval as its inequality. Matrices are compared entry by
+      entry, equations up to a factor;
     - `x = 5`, `x \in [1,2]` and `\sum = 5` as the value alone, unless the gold has another name;
-    - `x = 1, y = 2` and `(x,y) = (1,2)` as `(1,2)`: coordinates by their names, other letters where they stand in the
-      alphabet's order; `x = 1 \text{ or } y = 2` is neither; `m+n = 72`, where the gold is a number, as `72`;
-    - a true chain with the gold in it (`x = 6\cdot 12 = 72`, `\sin 45^\circ = \frac{\sqrt2}{2}`), also with a rounding
-      behind it (`\sqrt2 \approx 1.41`);
-    - words and choices as written: `\text{Monday}` and "monday", `(B)`, "B" and "b"; dates, times and numbers with a
-      base (`52_8`), segments, angles and congruences too; `\text{(B)}\ 12` as "B" and as `12`;
-    - a value with a unit, where the gold has the same unit or none, or without, where the gold has one. Per cent is
-      a unit like others: `42\%` is `42` and `42\%`, never `0.42`; the gold's own form decides. `72\text{k}` and "72
-      thousand" are 72,000; a letter that may be a factor or a unit (`72\text{ K}`) is a unit where the gold has it. So
-      is a comparison that counts nothing (`72\text{ less}`, `72\text{ percent more}`). Words in parentheses are read
-      as if there were none (`72\text{ (distinct) ways}`).
+    - `x = 1, y = 2` and `(x,y) = (1,2)` as `(1,2)`. Coordinates are sorted by their names. Other letters must be in
+      alphabetical order. `x = 1 \text{ or } y = 2` is no tuple;
+    - `m+n = 72` as `72`, if the gold is a number;
+    - a true chain that contains the gold (`x = 6\cdot 12 = 72`, `\sin 45^\circ = \frac{\sqrt2}{2}`), also with a
+      rounding at its end (`\sqrt2 \approx 1.41`);
+    - words and choices as written: `\text{Monday}` and "monday", `(B)`, "B" and "b". Dates, times, numbers with a base
+      (`52_8`), segments, angles and congruences are compared as written too. `\text{(B)}\ 12` counts as "B" and `12`;
+    - a value with a unit, if the gold has the same unit or none; a value without a unit, if the gold has one. Per cent
+      is a unit like others: `42\%` counts as `42` and as `42\%`, never as `0.42`. `72\text{k}` and "72 thousand" are
+      72,000. A letter that may be a factor or a unit (`72\text{ K}`) is read as the unit only if the gold has this
+      unit. A comparison that counts nothing (`72\text{ less}`, `72\text{ percent more}`) is right only if the gold has
+      it too. Words in parentheses are read as if they had no parentheses (`72\text{ (distinct) ways}`).
 
-    What does not: two answers (`71, 72`, `72 \text{ (or 71)}`), a false chain (`x=71=72`), text hidden within the box
-    (in white, say; a box that is hidden itself, as in a comment, is not seen to be), a box in the box, hedges, denials
-    and factors in words, as far as a list in a few languages knows them ("or", "not", "dozen"), also before an equals
-    sign, `~72`. Any other words in plain letters behind a number are a unit; the number in front must be right.
-    Derivatives, sums, integrals and limits are never answers. With `evaluated`, neither is arithmetic left undone
-    (`17\cdot 23`, `\frac{84}{2}`, `\sqrt{16}`, `5!`, `2^3\pi`, `3\pi+4\pi`, `(2+i)^3`, a fraction that is not in
-    lowest terms), unless the gold is itself written like that, nor a function of a constant where the gold has none of
-    its kind (`\arctan 1` for `\frac{\pi}{4}`). What takes a rule of powers or of logarithms is not seen:
-    `e\cdot e` counts as `e^2`, and `\ln 4-\ln 2` as `\ln 2`.
+    These do not count: two answers (`71, 72`, `72 \text{ (or 71)}`), a false chain (`x=71=72`), text that is hidden
+    within the box (in white, say), a box in the box, and `~72`. Hedges, denials and factors in words ("or", "not",
+    "dozen") do not count either, also before an equals sign. A list in a few languages holds these words. Any other
+    words in plain letters after a number are a unit; the number before them must be right. Derivatives, sums,
+    integrals and limits are never answers.
 
-    Algebra is not arithmetic: as `(x+1)^2` is `x^2+2x+1`, a problem that says "expand", "factor" or "simplify" is
-    answered by repeating it. Filter such rows. Golds in the notation of floats, `1e-5`, are read as the numbers.
+    With `evaluated`, arithmetic left undone does not count (`17\cdot 23`, `\frac{84}{2}`, `\sqrt{16}`, `5!`, `2^3\pi`,
+    `3\pi+4\pi`, `(2+i)^3`, a fraction that is not in lowest terms), unless the gold leaves some undone too. Nor does a
+    function of a constant, if the gold has no function of its kind (`\arctan 1` for `\frac{\pi}{4}`). Work that takes
+    a rule of powers or of logarithms is not noticed: `e\cdot e` counts as `e^2`, and `\ln 4-\ln 2` as `\ln 2`.
 
-    Most integers are decided in microseconds, without math-verify. Answers above 1,000 characters (400 where they must
-    be parsed), 12 brackets deep, with towers of powers or factorials of large numbers score 0 unparsed; for what is
-    left each sample has 2 seconds in a process that is killed then, whichever thread calls. A completion without
-    `</think>` or `<think>` is read as a whole: where the prompt opens the thinking, set `think_opened`.
+    Algebra is not arithmetic: `(x+1)^2` counts as `x^2+2x+1`. So if a problem says "expand", "factor" or "simplify",
+    the problem's own expression counts as its answer. Filter such rows. Golds in the notation of floats, `1e-5`, are
+    read as the numbers.
+
+    Most integers are decided in microseconds, without math-verify. An answer scores 0 without being parsed if it has
+    more than 1,000 characters (400 if it must be parsed), brackets 12 deep, towers of powers, or factorials of large
+    numbers. For any other answer a sample has 2 seconds, in a process that is then killed, whichever thread calls. A
+    completion without `</think>` or `<think>` is read as a whole: if the prompt opens the thinking, set
+    `think_opened`.
 
     Args:
         completions (`list`): N completions, each a text or a list of messages, of which the policy's last one counts.
@@ -238,6 +246,6 @@ def _is_gold(gold: str, answer: str, evaluated: bool) -> bool:
     gold_integer, answer_integer = _INTEGER.fullmatch(gold), _INTEGER.fullmatch(answer)
     if gold_integer and answer_integer:
         return int(gold_integer[1]) == int(answer_integer[1])
-    # An error of the algebra is not caught here: `on_error` then decides the score, and the error is counted.
+    # If the algebra raises, the answer is not right, but the failure must be counted: `on_error` scores it.
     cleaned = _typed_number(answer.strip(" $"))[0] or clean(answer)
     return cleaned is not None and same(gold, cleaned, evaluated)

@@ -182,9 +182,9 @@ def _generate(task: str, config: dict[str, Any], size: int, seed: int) -> list[d
 
 
 def _is_blank(item: dict[str, Any]) -> bool:
-    """Return whether the right answer is an empty or blank text.
+    """Return whether the right answer is a blank text, which would score 0 as a missing answer does.
 
-    Some tasks give no right answer (`None`), which does not count as blank.
+    `None`, which some tasks give as the right answer, is not blank.
     """
     return item["answer"] is not None and not item["answer"].strip()
 

@@ -12,11 +12,11 @@ from trl_grpo_plus.utils.validation import Number
 from ._text import SIGNS
 
 
-MAX_LINE = 300  # maximum characters of a line that is read; this also limits the numbers
+MAX_LINE = 300  # longest line that is read, in characters; this bounds the numbers too
 
 _NUMBER = r"[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?"
 _TERM = rf"\$?(-?{_NUMBER})"
-# An equation at the end of a line that is not the end of a longer one: no number, sign or bracket is before it.
+# The equation must end the line. No number, sign or bracket may be before it: it would be part of a longer equation.
 _EQUATION = re.compile(rf"(?:\A|(?<=[^0-9+\-*/=.,()\s$])) *{_TERM} *([-+*/]) *{_TERM} *= *{_TERM} *[.!;]?\Z")
 _SMALL = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 _WORDS = {word: n for n, word in enumerate(_SMALL)}
@@ -36,7 +36,7 @@ PROBLEM = {"prompts": "Mia has 4 apples. She buys 5 more, and gives 3 to Tom. Ho
     "steps_check",
     examples=[
         Example("buys: 4 + 5 = 9\ngives: 9 - 3 = 6\n#### 6", PROBLEM, 2.0),
-        Example("buys: 4 + 5 = 8\ngives: 8 - 3 = 5\n#### 5", PROBLEM, 1.0),  # uses the result of a slip rightly
+        Example("buys: 4 + 5 = 8\ngives: 8 - 3 = 5\n#### 5", PROBLEM, 1.0),  # uses a wrong result correctly
         Example("buys: 4 + 7 = 11\ngives: 11 - 3 = 8\n#### 8", PROBLEM, 1.0),  # nobody said 7
         Example("4 + 5 = 8", PROBLEM, -1.0, {"wrong": -1.0}),
         Example("She has 6.", PROBLEM, 0.0),

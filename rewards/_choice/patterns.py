@@ -21,7 +21,7 @@ from .sentences import (
 
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-DRESS = 1000  # characters of formatting around a choice's letter or text, at most
+DRESS = 1000  # most characters of formatting around a choice's letter or text
 
 _COMMANDS = r"\\(?:boxed|text|textbf|textrm|textit|mathrm|mathbf|mathit)\s{0,9}"
 _OPTION = r"(?:(?:[Tt]he )?(?:[Oo]ption|[Cc]hoice|[Ll]etter) )?"

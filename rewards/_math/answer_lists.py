@@ -3,7 +3,7 @@
 import re
 
 
-_FAR, _FAR_BLANK = 200, 10_000  # characters between joined answers, at most: with blanks squeezed, with all blanks
+_FAR, _FAR_BLANK = 200, 10_000  # most characters between joined answers: with runs of blanks as one, with all
 _MARKS = re.compile(r"\$|\*\*|\\[()\[\]]|\\[,;:! ]|~(?=~)|\\q?quad(?![A-Za-z])")
 _TEXT = re.compile(r"\\(?:text|mathrm|mbox|textbf)\s*\{([^{}]*)\}")
 _LIST = re.compile(r"[,;&，；、]?\s*(?:(?:and|or|und|oder|et|y|和|或|与|または)\b|[,;&，；、])\s*", re.IGNORECASE)

@@ -130,7 +130,7 @@ def _is_rounded(exact: str, rounded: str) -> bool:
 
 
 def _same_labelled(gold: str, answer: str, evaluated: bool) -> bool:
-    """Return whether a gold and an answer agree, if at least one has a choice's label, such as `(B) 12`.
+    """Compare a gold and an answer, at least one of which must have a choice's label, as in `(B) 12`.
 
     If both have labels, these must be the same, and so must values. An answer may write a label as a small letter.
     """
@@ -202,9 +202,9 @@ def _same_assigned(gold: Shape, answer: Shape, evaluated: bool) -> bool | None:
 
 
 def _is_placed(shaped: Shape, other: Shape) -> bool:
-    """Return whether `other` leaves open nothing that the names of `shaped` say about the places of a tuple.
+    """Return whether it is sure which part of `other` belongs to which name, if `shaped` is `(x, y) = ...`.
 
-    The result is `True` if `shaped` gives no such names.
+    The result is `True` if `other` gives names too, or if `shaped` gives no names.
     """
     if not shaped.name.startswith("(") or other.name:
         return True

@@ -13,7 +13,7 @@ from .terms import literal
 from .unicode import typed
 
 
-MAX_CHARS = 1000  # in an answer, at most; the longest golds of MATH have about 200
+MAX_CHARS = 1000  # longest answer, in characters; the longest golds of MATH have about 200
 
 _AND = "and|or|und|oder|et|ou|и|или|和|与|或者?"  # between the parts of a list
 _BRACED_POWER = re.compile(r"\^\s*\{\s*(-?[1-9])\s*\}")
@@ -33,7 +33,7 @@ _SPELLINGS: list[tuple[str | re.Pattern[str], str | Callable[[re.Match[str]], st
     (r"\\!|\\(?:left|right|middle|[bB]igg?[lr]?)(?![A-Za-z])\.?|\\(?:display|text)style(?![A-Za-z])", ""),
     (r"(?<!\\)\$|^\s*\\[(\[]|(?<!\\)\\[)\]]\s*$", ""),
     (r"\{,\}", ","),
-    # Remove braces around a sign, which TeX authors use to remove the spaces around it: 12{:}30.
+    # Braces around a sign remove the spaces around it: 12{:}30.
     (r"\\colon(?![A-Za-z])|\\text\s*\{\s*:\s*\}", ":"),
     (r"\\math(?:bin|rel|ord|punct)\s*(\{\s*[:=+\-/.<>]\s*\})", r"\1"),
     (r"(^\s*|[0-9)]\s*|(?<![A-Za-z\\])[A-Za-z]\s*)\{\s*([:=+\-/.<>])\s*\}", r"\1\2"),
@@ -169,7 +169,7 @@ def _with_connectives(text: str) -> str:
 
 
 def _with_braces(text: str) -> str:
-    """Put the arguments of fractions and roots in braces. Where there are none, TeX takes one token."""
+    """Put the arguments of fractions and roots in braces. Without braces, TeX takes one token."""
     for command, count in _ARGUMENTS.items():
         at = text.rfind(command)
         while at >= 0:
@@ -210,7 +210,7 @@ def _step(token: str) -> int:
 def closing(text: str, start: int) -> int | None:
     """Return the index of the last character of the bracket that closes the one at `start`; `None` if none does.
 
-    Brackets of different kinds count alike.
+    Any closing bracket closes any opening one: the kinds are not compared.
     """
     depth = 0
     for match in _PAIRS.finditer(text, start):

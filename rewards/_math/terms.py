@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 
-_DIGITS = 400  # characters of a number, at most; also keeps int() far from Python's limit of 4300 digits
+_DIGITS = 400  # longest number, in characters; this keeps int() far from Python's limit of 4300 digits
 NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]*)?|[0-9]+\.?[0-9]*|\.[0-9]+)"
 _DECIMAL = re.compile(rf"([+-]?)\s*({NUMBER})")
 _REPEATING = re.compile(r"([+-]?)\s*([0-9]*)\.([0-9]*)\\overline\{([0-9]+)\}")

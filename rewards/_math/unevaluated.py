@@ -1,7 +1,7 @@
 """A check for arithmetic that an expression leaves undone, on the tree that the reader gives (not evaluated).
 
-The reader has `i` as a symbol; here `i` counts as a constant. Work that needs algebra, such as `(x+1)^2` or `ln 2 +
-ln 4`, does not count as arithmetic.
+The reader has `i` as a symbol; here `i` counts as a constant. Work that takes algebra, such as `(x+1)^2` or `ln 2 + ln
+4`, does not count as arithmetic.
 """
 
 import math
