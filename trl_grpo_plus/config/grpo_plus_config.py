@@ -138,8 +138,8 @@ class GRPOPlusConfig(GRPOConfig):
             Which rows of the training set are sampled. An epoch is then as many prompts as the set has rows. One of:
 
             - `"shuffle"`: TRL's sampler.
-            - `"belief"`: of a shuffled pool those from which most is expected to be learnt, as far as beliefs were
-              right so far; see [`~trl_grpo_plus.curriculum.samplers.LearnabilitySampler`], of a stream
+            - `"belief"`: the rows of a shuffled pool from which most is expected to be learnt, as far as beliefs were
+              right so far; see [`~trl_grpo_plus.curriculum.samplers.LearnabilitySampler`], and for a stream
               [`trl_grpo_plus.curriculum.streaming_sampler`].
             - `{"name": "by_column", "args": {"column": ..., "order": ...}}`: by the values of a column. The order is
               "easy_first", "hard_first" or "interleaved"; see [`~trl_grpo_plus.curriculum.samplers.ColumnSampler`].
@@ -183,7 +183,7 @@ class GRPOPlusConfig(GRPOConfig):
         kl_placement (`str`, *optional*, defaults to `"loss"`):
             Whether the KL term is in the loss or in the reward. `"reward"` subtracts it from the reward before the
             baseline. It needs `kl_estimator="k1"`, the only one whose gradient is then the KL's. The scale divides
-            reward and KL alike: `scale_rewards="group"` divides `beta` by each group's std, `"none"` leaves it as it
+            both reward and KL: `scale_rewards="group"` divides `beta` by each group's std, `"none"` leaves it as it
             is. A tied group and an unscored attempt have the KL term alone; the scales that are computed for a group
             divide it by 1. A dropped group has no KL term.
         kl_reward_form (`str`, *optional*, defaults to `"sequence"`):
@@ -268,7 +268,7 @@ class GRPOPlusConfig(GRPOConfig):
     step_reward_credit: str | None = None
 
     # Parameters that control which prompts are sampled, and the beliefs about them
-    prompt_selection: str = "shuffle"  # also a dict (from YAML or JSON)
+    prompt_selection: str = "shuffle"  # or a dict, as YAML or JSON give it
     selection_pool: int = 8
     belief_key: str | None = None
     belief_id: str | None = None

@@ -63,7 +63,7 @@ TRL_CHOICES = {
 
 
 def check_no_text(config: "GRPOPlusConfig") -> None:
-    """Refuse a text where an option of this package, TRL or transformers is a number."""
+    """Refuse a text as the value of an option of this package, TRL or transformers that takes a number."""
     for name, field in config.__dataclass_fields__.items():
         value = getattr(config, name)
         kinds = {*typing.get_args(field.type)} or {field.type}

@@ -138,7 +138,7 @@ class StreamIds:
 
 
 def as_id(name: str, value: Any, where: str) -> Hashable:
-    """Return a value as an id. Raise `ConfigError` if it cannot be an id."""
+    """Return a value as an id. Raise ConfigError if the value cannot be an id."""
     value = dataset_rows.plain(value)
     if type(value) not in KINDS or value != value:
         raise ConfigError(

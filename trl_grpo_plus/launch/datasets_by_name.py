@@ -103,9 +103,9 @@ def is_here(part: Any) -> bool:
 
 
 def _files_here(part: Any) -> list[str]:
-    """Return the files and folders of this machine that a dataset of a mixture names; a pattern without any stays."""
+    """Return a part's files and folders on this machine, and each pattern that matches none as it is."""
     folder = "" if part.path in BUILDERS.values() else os.path.expanduser(part.path)
-    if folder and not os.path.isdir(folder):  # of the Hub
+    if folder and not os.path.isdir(folder):  # a dataset on the Hub
         return []
     named = part.data_files.values() if isinstance(part.data_files, Mapping) else [part.data_files or ""]
     names = [name for some in named for name in ([some] if isinstance(some, str) else some)]
@@ -153,7 +153,7 @@ def _check_commas(rows: Any, name: str) -> None:
 
 @contextmanager
 def _unlogged() -> Iterator[None]:
-    """Silence the log of broken lines, which says less of them than the messages here."""
+    """Silence the log of broken lines, which says less about them than this module's messages."""
     log = logging.getLogger("datasets.packaged_modules.json.json")
     was_off, log.disabled = log.disabled, True
     try:

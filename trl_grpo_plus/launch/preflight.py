@@ -99,7 +99,7 @@ def output(recipe: Recipe) -> list[Row]:
     from ..utils import folder_lock
     from . import previous_run  # it imports transformers
 
-    if why := not_writable(recipe.training.output_dir):  # where the run is only checked, it may be another machine's
+    if why := not_writable(recipe.training.output_dir):  # for a check alone, the folder may be on another machine
         return [Row("output", FAILED if recipe.launching else UNSEEN, why)]
     try:
         if recipe.name:
@@ -226,7 +226,7 @@ def remembered(recipe: Recipe) -> list[Row]:
 def columns(recipe: Recipe) -> list[Row]:
     """Check that each dataset has the columns that the rewards read; their values are not read."""
     if recipe.script.environment_factory or recipe.script.rollout_func:
-        return []  # these add columns, as the trainer knows too
+        return []  # these add columns, so the trainer skips this check too
 
     def check(reward: Any) -> None:
         """Refuse a reward that needs a column which a set lacks."""

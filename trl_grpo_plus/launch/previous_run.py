@@ -98,7 +98,7 @@ def move_aside(folder: Path, then: str) -> None:
     unfinished, left = folder / UNFINISHED, of_a_run(folder)
     if not left and not unfinished.is_dir():
         return
-    if any((unfinished / path.name).exists() for path in left):  # another run came between
+    if any((unfinished / path.name).exists() for path in left):  # a run wrote here after a move was cut short
         unfinished.rename(unused(folder, "earlier"))
     unfinished.mkdir(exist_ok=True)
     for path in left:

@@ -153,8 +153,7 @@ def _evaluate_last(trainer: Any) -> None:
 
 
 def _end(trainer: Any) -> None:
-    # The other processes wait while the main process writes the report. gloo needs no teardown, and its teardown has
-    # hung.
+    # The others wait while the main process writes the report. gloo needs no teardown, and was seen to hang in it.
     trainer.accelerator.wait_for_everyone()
     if trainer.accelerator.state.backend != "gloo":
         trainer.accelerator.end_training()
@@ -166,7 +165,7 @@ def _end_with_launcher() -> bool:
     Returns:
         `bool`: whether that launcher started this process.
     """
-    pid, _, host = os.environ.pop(STARTED_BY, "0").partition("@")  # children of this process must not inherit it
+    pid, _, host = os.environ.pop(STARTED_BY, "0").partition("@")  # removed, or this process's children would read it
     launcher = int(pid) if host == socket.gethostname() else 0  # a launcher may pass its environment to another node
     if launcher == os.getppid():
         end_with_parent(signal.SIGTERM)

@@ -204,7 +204,7 @@ def named_by(value: Any) -> Any:
 
 
 def teaches(value: Any) -> frozenset[str]:
-    """Return the verdicts whose groups teach under an `advantage_estimator` although their attempts are alike."""
+    """Return the verdicts whose groups teach under an `advantage_estimator` although their rewards are equal."""
     name = _read(value)[0]
     variant = VARIANTS.get(name) if isinstance(name, str) else None
     return variant.teaches if variant else frozenset()

@@ -126,13 +126,13 @@ def normalize_then_sum(
         components (`Tensor`): `(P, G, K)`, NaN where a reward function does not apply.
         weights (`Tensor`): `(K,)`. A component of weight 0 is left out: an attempt that nothing else scored is
             unscored.
-        normalization ([`Normalization`], *optional*): its scale must be one of the group. TRL divides by the group's
+        normalization ([`Normalization`], *optional*): its scale must be that of a group. TRL divides by the group's
             std whatever `scale_rewards` is, so here batch and none mean group too.
         batch ([`~trl_grpo_plus.objective.group_batch.GroupBatch`], *optional*): as [`compute`], with one belief
             for each component with a weight.
 
     Returns:
-        `Tensor`: `(P, G)`. 0 for an attempt that nobody scored and for a group of which every component is tied.
+        `Tensor`: `(P, G)`. 0 for an attempt that nobody scored and for a group whose components are all tied.
     """
     components, weights = components[..., weights != 0], weights[weights != 0]
     nothing = components.new_zeros(components.shape[:2])
@@ -168,7 +168,7 @@ def compute_with_kl(
     The KL counts even if the rewards teach nothing. Where [`compute`] gives 0 (a tied group, an attempt that nobody
     scored, a group mean <= 0 under the scale mean) the advantage is that of -beta * KL alone, centred over all
     attempts of the group. Under the scales group, mad and mean, a group whose rewards teach nothing is divided by 1.
-    Under batch, all groups are divided by 1 if all rewards of the batch are alike.
+    Under batch, all groups are divided by 1 if all rewards of the batch are equal.
 
     Args:
         rewards (`Tensor`): `(P, G)`, NaN for an attempt that nobody scored.

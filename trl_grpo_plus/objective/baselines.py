@@ -1,7 +1,7 @@
 """Baselines, subtracted from the rewards of a group. One baseline is one entry of [`BASELINES`].
 
 A baseline is a function `(values, scored, batch) -> values minus the baseline`, over dim 1. Values are (P, G) or
-(P, G, T), for P groups of G attempts, in float64. An unscored attempt is NaN and changes no other. The table of
+(P, G, T), for P groups of G attempts, in float64. An unscored attempt is NaN and does not change others. The table of
 [`trl_grpo_plus.objective.advantages`] defines each one. `advantage_baseline` also takes such a function or its path. A
 function that reads columns of the dataset names them with [`reads_columns`].
 """
@@ -40,7 +40,7 @@ def _length_weighted(values: Tensor, scored: Tensor, batch: GroupBatch) -> Tenso
     if batch.lengths is None:
         raise ConfigError("baseline='length_weighted' needs the batch's lengths, the completions' lengths in tokens.")
     weight = batch.lengths.double().masked_fill(~scored, 0.0)
-    # A group whose tokens are all masked has no lengths. Weigh its attempts alike.
+    # A group whose tokens are all masked has no lengths. Give its attempts equal weights.
     weight = torch.where(weight.sum(dim=1, keepdim=True) > 0, weight, scored.double())
     total = (values.masked_fill(~scored, 0.0) * weight).sum(dim=1, keepdim=True)
     return values - total / weight.sum(dim=1, keepdim=True).clamp(min=1)

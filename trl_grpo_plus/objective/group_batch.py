@@ -57,7 +57,7 @@ class GroupBatch:
 
     @property
     def belief(self) -> Belief | None:
-        """The estimate of the P prompts' total reward, `None` in a run that keeps none."""
+        """The estimate of the P prompts' total reward; `None` in a run without beliefs."""
         return self.beliefs[0] if self.beliefs else None
 
     def generator(self) -> torch.Generator:

@@ -108,7 +108,7 @@ class ScaledCoefficient(float):
     def __mul__(self, other: Any) -> Any:
         return float(self) * self.weight * other
 
-    __rmul__ = __mul__  # a tensor on the left gets here too, because `__torch_function__` answers NotImplemented
+    __rmul__ = __mul__  # torch falls back to this for a tensor, since `__torch_function__` returns NotImplemented
 
     def __truediv__(self, other: Any) -> Any:
         return float(self) * self.weight / other

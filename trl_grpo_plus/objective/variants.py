@@ -6,11 +6,11 @@
 | pkpo | mean over all k-subsets of their best less their best without i, 0 for one without i | that of E[best of k] |
 | pairwise | mean over the others of r_i - r_j, each weighed by its size | G x that of E[w (r_i - r_j)], y_j held |
 | vector | the group's best less its best without i, along random directions of the rewards | that of E[best of G] |
-| zvp | mixed groups GRPO's, all right alpha H_t, all wrong -alpha (max H - H_t); H_t is the entropy before token t |
-  GRPO's and, where all tokens have one H, alpha H G p^(G-1) x that of p |
+| zvp | mixed: GRPO's; all right: alpha H_t; all wrong: alpha (H_t - max H) | GRPO's + alpha H G p^(G-1) x that of p |
 
-All are pure and compute in float64. An unscored attempt (NaN) has advantage 0 and is not counted. Proofs by
-enumeration are in tests/objective/test_variants.py. Only GRPO's own function divides by a spread.
+H_t is the entropy before token t. The gradient of zvp is for tokens that all have the entropy H. All functions are
+pure and compute in float64. An unscored attempt (NaN) has advantage 0 and is not counted. Proofs by enumeration are in
+tests/objective/test_variants.py. Only GRPO's own function divides by a spread.
 """
 
 from collections.abc import Callable, Mapping
@@ -127,7 +127,7 @@ def pairwise(rewards: Tensor, temperature: float | None = None) -> Tensor:
 
     Args:
         rewards (`Tensor`): `(P, G)`, NaN for an attempt that nobody scored.
-        temperature (`float`, *optional*): the t above, in units of the reward; `None` weighs all gaps alike.
+        temperature (`float`, *optional*): the t above, in units of the reward; `None` weighs all gaps equally.
 
     Returns:
         `Tensor`: `(P, G)`; 0 for the only scored attempt of a group.
@@ -172,7 +172,7 @@ def vector(rewards: Tensor, weights: Tensor, batch: GroupBatch, *, draws: int = 
 
     Example:
         >>> batch = GroupBatch(torch.ones(1, 3, 5).bool(), ("alive",))
-        >>> rewards = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [0.6, 0.6]]])  # the third leads where both count alike
+        >>> rewards = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [0.6, 0.6]]])  # the third leads where both count equally
         >>> vector(rewards, torch.ones(2), batch, draws=100_000)  # 0.08, 0.08 and 0.01 with all directions
         tensor([[0.0797, 0.0805, 0.0100]])
     """
@@ -266,7 +266,7 @@ class Variant:
         of_totals (`bool`, *optional*, defaults to `False`): whether it reads only the weighted sum of the rewards.
         of_tokens (`bool`, *optional*, defaults to `False`): whether it always gives `(P, G, T)`.
         entropies (`bool`, *optional*, defaults to `False`): whether it reads `batch.entropies`: one more forward pass.
-        teaches (`frozenset[str]`, *optional*): verdicts whose groups teach under it although their attempts are alike.
+        teaches (`frozenset[str]`, *optional*): verdicts whose groups teach under it although their rewards are equal.
         check (`Callable`, *optional*): `(args, config)`: refuses arguments and options that cannot work.
     """
 

@@ -16,7 +16,7 @@ from .generation import images_of
 from .groups import Attempt, Partition, Plan, Round
 
 
-Ranks = tuple[int, ...]  # of the rows of one group, in order
+Ranks = tuple[int, ...]  # the rank of each row of one group
 
 
 def at_home(plan: Plan, rows_per_rank: Sequence[int], size: int, ranks: int) -> Plan:

@@ -90,12 +90,12 @@ def judge(
         trainable (`Tensor`, *optional*): `(P, G)`, whether any token of an attempt is trained on. `None`: all are.
 
     Returns:
-        `list[str]`: P verdicts: `"alive"` (the attempts differ), `"all_good"`, `"all_bad"`, `"tied"` (alike, but
+        `list[str]`: P verdicts: `"alive"` (the attempts differ), `"all_good"`, `"all_bad"`, `"tied"` (equal, but
         neither), `"unscored"` (every attempt is NaN) or, whatever the rewards, `"truncated"` (no attempt is trainable:
         `mask_truncated_completions` masks all, or the policy wrote no token of them). Training learns only from
         `"alive"` groups. If some attempts of a group are trainable, the rewards of all its attempts decide. The
-        rewards of the other attempts are in the mean, so that even trainable attempts that are alike have an
-        advantage.
+        rewards of the other attempts are in the mean, so that even trainable attempts with equal rewards have
+        an advantage.
 
     Example:
         >>> judge(torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0], [0.3, 0.3]]))

@@ -114,7 +114,7 @@ class _Fresh:
         self._unplaced = [row for row in dealt if not isinstance(row, int)]
 
     def draw(self, count: int, unit: int) -> list[int]:
-        """Return indices of the next `count` rows, or of fewer: a multiple of `unit`."""
+        """Return indices of the next `count` rows. They may be fewer, but a multiple of `unit`."""
         # More rows than were dealt are refused only if many rows equal a row whose index is not known.
         patience = 1000 + 2 * (len(self._dealt_indices) + len(self._unplaced))
         drawn = self._further.draw(count, self._is_fresh, unit, patience)

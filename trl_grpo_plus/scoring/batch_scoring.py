@@ -29,7 +29,7 @@ class Scoring:
         rewards (`Sequence`): K reward functions or models; models are not wrapped.
         names (`Sequence[str]`): K names.
         warned (`set`, *optional*):
-            Names and statuses of failures that the run goes on with, and was warned of. `None`: no warnings.
+            Names and statuses of failures that did not stop the run, and of which a warning told. `None`: no warnings.
 
     Attributes:
         functions (`list`): K functions to call.
@@ -139,7 +139,7 @@ class Scoring:
 
     def _raised(self, what: str, error: BaseException, completions: Sequence[Any]) -> list[float | None]:
         """Note a failure in one line. The frames of the user's function are kept in the cause alone."""
-        if isinstance(error, RewardError):  # of a part of a combination; its text says all
+        if isinstance(error, RewardError):  # raised by a part of a combination; its text is complete
             self.failures.append(f"{what}: {error}")
             return [0.0] * len(completions)
         if frames := own_frames(error):

@@ -17,7 +17,7 @@ BY_ROW = ("prompts", "completion_ids", "tool_mask", "environments")
 FOR_ALL = ("trainer_state", "log_extra", "log_metric")
 TRL_GIVES = ("completions", *BY_ROW, *FOR_ALL)
 NOT_IN_WORKERS = ("environments", *FOR_ALL)
-ONLY_IN_A_RUN = ("completion_ids", "tool_mask", "environments", "trainer_state")  # the others are known without one
+ONLY_IN_A_RUN = ("completion_ids", "tool_mask", "environments", "trainer_state")  # have no value without a run
 
 # Exceptions that count as a failure of the reward function. KeyboardInterrupt is left out: the user pressed Ctrl-C.
 FAILURES = (Exception, SystemExit)

@@ -36,7 +36,7 @@ class RewardError(RuntimeError):
 
 
 def own_frames(error: BaseException) -> TracebackType | None:
-    """Return an error's traceback from the first frame that is not of this package's calls; `None` without such."""
+    """Return an error's traceback from the first frame that is not of this package's calls; `None` without one."""
     frames = error.__traceback__
     while frames is not None and os.path.abspath(frames.tb_frame.f_code.co_filename).startswith(_OURS):
         frames = frames.tb_next
@@ -44,7 +44,7 @@ def own_frames(error: BaseException) -> TracebackType | None:
 
 
 def in_one_line(error: BaseException) -> str:
-    """Return the type and the text of an error; of this package's own errors about a reward the text alone."""
+    """Return the type and the text of an error, or the text alone for this package's own errors about a reward."""
     if own_frames(error) is None and isinstance(error, TypeError | ValueError):
         return str(error)
     return " ".join("".join(traceback.format_exception_only(error)).split("\n")).strip()
@@ -67,7 +67,7 @@ def where(error: BaseException) -> str:
 
 
 def hint(error: BaseException, completions: Sequence[Any]) -> str:
-    """Return a hint if the function expects texts and failed because it was given messages; "" otherwise."""
+    """Return advice if a function for texts failed because it was given messages, else ""."""
     if not completions or not isinstance(completions[0], list):
         return ""
     of_a_text = isinstance(error, AttributeError) and isinstance(error.obj, list | dict) and error.name in dir(str)
@@ -107,7 +107,7 @@ def warn_of_first(
 
 @contextmanager
 def held_back(source: logging.Logger, text: str) -> Iterator[list[logging.LogRecord]]:
-    """Keep a logger from logging messages that contain `text`, and yield the list of those that it was to log."""
+    """Keep a logger from logging messages that contain `text`, and yield the list of these messages."""
     held: list[logging.LogRecord] = []
 
     def passes(record: logging.LogRecord) -> bool:

@@ -97,7 +97,7 @@ class AnnotatedScore(float):
         return made
 
     def __getnewargs__(self) -> tuple[float, str, str]:  # type: ignore[override]
-        """Return the arguments with which `pickle` and `copy` make it anew."""
+        """Return the arguments with which `pickle` and `copy` make the score anew."""
         return float(self), self.status, self.message
 
 

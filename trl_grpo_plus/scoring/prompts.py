@@ -26,7 +26,7 @@ def check_prompts(train_dataset: Any, eval_dataset: Any, read: bool = True) -> N
         train_dataset: a `datasets` dataset, or `None`.
         eval_dataset: another dataset, or a mapping of names to datasets.
         read (`bool`, *optional*, defaults to `True`):
-            Whether prompts are looked at. Rows of a stream, and rows that a transform makes, are not.
+            Whether to read the prompts. Prompts of a stream, and prompts that a transform makes, are never read.
 
     A dataset that does not know its columns is not checked.
 
@@ -39,7 +39,7 @@ def check_prompts(train_dataset: Any, eval_dataset: Any, read: bool = True) -> N
 
 
 def check_tokens(train_dataset: Any, eval_dataset: Any, tokenizer: Any) -> None:
-    """Refuse prompts of which a tokenizer makes no tokens, and messages if it has no chat template for them.
+    """Refuse prompts from which a tokenizer makes no tokens, and messages if it has no chat template.
 
     Args:
         train_dataset, eval_dataset: as for [`check_prompts`].
@@ -56,7 +56,7 @@ def check_tokens(train_dataset: Any, eval_dataset: Any, tokenizer: Any) -> None:
             raise ConfigError(f"{what}: {why}")
         begins = (
             not messages and getattr(tokenizer, "tokenizer", tokenizer)(text="")["input_ids"]
-        )  # a token of its own
+        )  # the tokenizer begins each text with a token of its own
         if not begins and (empty := _rows(dataset, _empty)):
             raise ConfigError(_said_empty(dataset, what, empty))
 
@@ -112,7 +112,7 @@ def _wrong_column(dataset: Any, what: str, advice: str | None = None) -> str | N
 
 
 def _renaming(columns: Sequence[str], named: bool) -> str:
-    """Return the advice to rename a column: the likeliest, if any, which may be `named` already."""
+    """Return the advice to rename the likeliest column, if any. `named`: the message names the column already."""
     by_name = {column.lower(): column for column in reversed(columns)}
     likely = next((by_name[name] for name in USUAL if name in by_name), None)
     how = f"dataset.rename_column({likely or 'question'!r}, 'prompt')"
@@ -122,7 +122,7 @@ def _renaming(columns: Sequence[str], named: bool) -> str:
 
 
 def _wrong_values(dataset: Any, what: str) -> str | None:
-    """Return which stored prompts TRL could not tokenize; `None` if it can all."""
+    """Return a message about stored prompts that TRL cannot tokenize; `None` if there are none."""
     if not len(dataset):
         return None
     first = _first(dataset)
@@ -155,7 +155,7 @@ def _said_empty(dataset: Any, what: str, empty: Sequence[int]) -> str:
 
 
 def _is_stored(dataset: Any) -> bool:
-    """Return whether the rows are in an Arrow table as they are given to TRL: no stream, and no transform."""
+    """Return whether an Arrow table holds the rows as TRL gets them: no stream, and no transform."""
     return hasattr(dataset, "data") and hasattr(dataset, "__len__") and not _is_transformed(dataset)
 
 
@@ -172,8 +172,8 @@ def _first(dataset: Any) -> Any:
     return values[0] if values else ""
 
 
-# Each of these takes a column of Arrow's and returns a mask of its rows. A million rows take 1 ms, but a second for
-# `_blank`, which reads the texts.
+# Each of these functions maps an Arrow column to a mask of its rows. A million rows take 1 ms, except with `_blank`,
+# which reads the texts and takes a second.
 
 
 def _null(column: Any) -> Any:
@@ -206,7 +206,7 @@ def _is_list(column: Any) -> bool:
 
 
 def _rows(dataset: Any, mask: Any) -> list[int]:
-    """Return the rows whose prompt is in the mask. The rows of a selection are looked up only if there are any."""
+    """Return the rows whose prompt is in the mask. A selection's rows are looked up only if there are such prompts."""
     import pyarrow.compute as compute
 
     column, chosen = dataset.data.column("prompt"), getattr(dataset, "_indices", None)

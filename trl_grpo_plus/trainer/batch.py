@@ -152,7 +152,7 @@ class Batch:
             """Return the rows of the live groups, by group."""
             return gathered[: len(live) * self.size].unflatten(0, (len(live), self.size)).cpu()
 
-        # Gather bytes: TRL's masks are int64, and each rank gets the masks of all ranks.
+        # As bytes, because TRL's masks are int64 and each rank gets the masks of all ranks.
         everyones = of_live(of_all(mask.to(torch.uint8), accelerator)).bool() if reads_mask else None
         if entropies is not None and everyones is not None:
             entropies = of_live(of_all(entropies, accelerator)).float().masked_fill(~everyones, 0.0)
@@ -248,7 +248,7 @@ class Batch:
         counts = scoring.counts()
         numbers = [*chain(*counts), len(scoring.failures), sum(attempt.num_tokens for attempt in attempts)]
         trainable = [int(attempt.trainable(masked)) for attempt in attempts]
-        # Gather everything at once: the time of a gather hardly depends on its size.
+        # One gather for all of them: its time depends on the number of messages, not of bytes.
         everyones = accelerator.gather(torch.tensor([numbers + trainable], device=accelerator.device)).cpu()
         *summed, failures, tokens = everyones[:, : len(numbers)].sum(dim=0).tolist()
         if failures:

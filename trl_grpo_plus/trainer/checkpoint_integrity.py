@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)  # accelerate's logger needs initialized pr
 
 LAST = "trainer_state.json"  # written last
 AUTO = "auto"  # value of resume_from_checkpoint: the last complete checkpoint, or a new run if there is none
-UNREAD = "cannot be read"  # words in the reason if a checkpoint cannot be read, and may be complete
+UNREAD = "cannot be read"  # part of the reason if a checkpoint may be complete, but cannot be read
 RUN = "run"  # key of the run's id in run.json and in the first rank's state
 # Files of transformers, accelerate, PEFT and this package; a user's own files are not checked.
 SAVED_BY_TORCH = (
@@ -97,7 +97,7 @@ def lacking(folder: str | Path) -> str:
 
 
 def check(folder: str) -> None:
-    """Refuse a folder that is no checkpoint, or an incomplete one."""
+    """Refuse a folder that is no checkpoint, or an incomplete checkpoint."""
     if not os.path.isdir(folder):
         if str(folder).lower() in ("true", "false", "none"):
             values = f"True, None or {AUTO!r}"
@@ -147,10 +147,10 @@ def last_complete(output_dir: str) -> str:
 
 
 def last_complete_if_any(output_dir: str) -> str | None:
-    """Return the last complete checkpoint of a run; `None` if there is none. Warn of those that are not taken.
+    """Return the last complete checkpoint of a run; `None` if there is none. Warn of later ones that are not taken.
 
     Raises:
-        ConfigError: there is no complete one, and one cannot be read. A failing disk must not make a run start anew.
+        ConfigError: there is none, and some checkpoint cannot be read. A failing disk must not make a run start anew.
     """
     checkpoint, lacks, others = _last_complete(output_dir)
     if checkpoint is None and any(UNREAD in lack for lack in lacks):
@@ -168,7 +168,7 @@ def _last_complete(output_dir: str) -> tuple[str | None, list[str], list[str]]:
     """Return the last complete checkpoint of a run, and warn of later checkpoints that are not taken.
 
     Returns:
-        `tuple`: the checkpoint, `None` if there is none; what each later one lacks; complete ones of an earlier run.
+        `tuple`: the checkpoint, or `None`; what each later one lacks; the complete ones of an earlier run.
     """
     lacks: list[str] = []
     others: list[str] = []

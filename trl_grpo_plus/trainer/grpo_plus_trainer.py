@@ -144,7 +144,7 @@ class GRPOPlusTrainer(GRPOTrainer):
     _last_world_entropy: float
     _step: int
     _steps_per_epoch: int  # optimizer steps
-    _begun = (-1, 0)  # at the beginning of the present optimizer step: steps done, and TRL's `_step`
+    _begun = (-1, 0)  # optimizer steps done and TRL's `_step`, both when the present step began
     _batch = Batch()  # the batch in flight; empty between two batches, and in a trainer made without __init__
 
     def __init__(
@@ -305,7 +305,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         return states_of_share(self.model, ids, self.accelerator, self.args.train_batch_size)
 
     def _own(self, name: str, *args: Any) -> Any:
-        """Call TRL's method, without any stand-in in place meanwhile: a reward may call `_generate` itself."""
+        """Call a method that has a stand-in, without the stand-ins: a judge may call `_generate` itself."""
         with temporarily(self, **self._batch.own):
             return self._batch.own[name](*args)
 
@@ -348,7 +348,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         return Generated.of(attempts, masked, logprobs)
 
     def _shown(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return rows in the form that TRL is to see."""
+        """Return rows in the form that TRL gets them."""
         return with_images_in_prompts(rows) if self._is_vlm and self._batch.filters else rows
 
     def _sample_further(self, inputs: list[dict[str, Any]]) -> groups.Round:
@@ -467,7 +467,7 @@ class GRPOPlusTrainer(GRPOTrainer):
     def _log(self, values: Iterable[tuple[str, float]], again: bool = False) -> None:
         """Append to TRL's metrics; with `again`, replace the values that TRL has just logged."""
         metrics, values = self._metrics["train" if self.model.training else "eval"], [*values]
-        for name, _ in values if again else ():  # remove all before the first append: two rewards may share a name
+        for name, _ in values if again else ():  # pop all before the first append: two rewards may share a name
             metrics[name].pop()
         for name, value in values:
             metrics[name].append(value)

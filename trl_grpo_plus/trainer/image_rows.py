@@ -17,7 +17,7 @@ IMAGE_COLUMNS = ("image", "images")
 
 
 def with_images_in_prompts(rows: Rows) -> Rows:
-    """Return rows in the form that TRL gets them if rows come and go."""
+    """Return rows as TRL gets them if rows may leave or join the batch: with their images in their prompts."""
     return [_shown(row) for row in rows]
 
 

@@ -106,7 +106,7 @@ class Recording(TrainerCallback):
         self._recorder.end()
         if self.says_where and self._recorder.has_traces and args.get_process_log_level() <= logging.WARNING:
             self.says_where = False
-            # Not a warning, and loggers show nothing less by default. transformers prints its logs the same way.
+            # Printed, because loggers show only warnings by default. transformers prints its logs the same way.
             tqdm.write(f"Attempts: {args.output_dir}/{FOLDER}. To look at them:\n")
             tqdm.write(f"  trl-grpo-plus view {shlex.quote(args.output_dir)}\n")
 

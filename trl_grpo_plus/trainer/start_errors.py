@@ -12,7 +12,7 @@ from ..utils.validation import ConfigError
 
 @contextmanager
 def told(model: Any, output_dir: str, makes_it: bool) -> Iterator[None]:
-    """Construct TRL's trainer inside this context. It first checks what can be checked before a model is loaded.
+    """Construct TRL's trainer inside this context. Mistakes that can be seen before a model is loaded raise at once.
 
     Args:
         model: the model or its name.
@@ -20,10 +20,10 @@ def told(model: Any, output_dir: str, makes_it: bool) -> Iterator[None]:
         makes_it (`bool`): whether this process makes the folder, as the first rank does.
 
     Raises:
-        ConfigError: `output_dir` cannot be made or written, or the model's name looks like a folder's or is similar to
-            one, and there is no such folder.
+        ConfigError: `output_dir` cannot be made or written, or the model's folder does not exist: its name looks like
+            a path or nearly is that of a folder.
     """
-    # A run may use an existing folder that cannot be written: it then keeps no traces.
+    # A run may use an existing folder that cannot be written. It then keeps no traces.
     if makes_it and not os.path.isdir(output_dir) and (why := no_folder(output_dir) or not_writable(output_dir)):
         raise ConfigError(why)
     missing = isinstance(model, str) and not os.path.exists(os.path.expanduser(model))
@@ -32,7 +32,7 @@ def told(model: Any, output_dir: str, makes_it: bool) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if missing and beside(model):  # the name is none on the Hub either
+        if missing and beside(model):  # the Hub has no such name either
             first_line = str(error).strip().partition("\n")[0]
             raise ConfigError(f"{_no_model(model)} As an id it fails: {first_line}") from None
         if error.filename and Path(output_dir).absolute().is_relative_to(Path(str(error.filename)).absolute()):

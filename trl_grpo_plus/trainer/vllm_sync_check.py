@@ -70,8 +70,8 @@ class Comparison:
         difference, most (`float`): between engine and trainer, the mean and the largest.
         kept (`int`, *optional*): optimizer steps done at the last sure agreement; `None`: there was none.
         agreed (`float`): the difference at that step.
-        near (`int`, *optional*): the same at the last check without a finding, `kept` or later.
-        moved (`float`): the distance of the trainer's log-probs now and at `kept`, on attempts of then.
+        near (`int`, *optional*): optimizer steps done at the last check without a finding, `kept` or later.
+        moved (`float`): between the trainer now and the trainer at `kept`, on attempts sampled at `kept`.
         base (`float`, *optional*): between the engine and the model without its adapter, if it has one.
     """
 
@@ -174,7 +174,7 @@ class VLLMCheck:
         old, kept = output.get("old_per_token_logps"), self._kept
         if not due or (old is None and not self._text_only) or not self._any_has_logps(output):
             return {}
-        # A rollout_func may return log-probs on one process and none on another. All processes must go on together.
+        # A rollout_func may return log-probs on one process and none on another. All must go on, or some would wait.
         mask = output["completion_mask"]
         output = {"sampling_per_token_logps": torch.full(mask.shape, torch.nan, device=mask.device), **output}
         rows, places = _some(output)
