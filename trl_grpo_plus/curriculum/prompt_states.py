@@ -50,7 +50,7 @@ def prompt_states(
 def states_of_share(
     model: nn.Module, prompt_ids: Sequence[list[int]], accelerator: Any, batch_size: int, max_tokens: int = MOST_TOKENS
 ) -> Tensor:
-    """Return the [`prompt_states`] of P prompts, of which each rank reads an equal share. Collective.
+    """Return the [`prompt_states`] of P prompts. Each rank reads an equal share of them. Collective.
 
     The result is the same on all ranks. All ranks make the same number of forwards, which sharded models need.
 

@@ -40,7 +40,7 @@ def passk(rewards: Tensor, k: int, scaled: bool = False) -> Tensor:
 
     Args:
         rewards (`Tensor`): `(P, G)`, 0 or 1, NaN for an attempt that nobody scored.
-        k (`int`): attempts of which one is to be right, at most G.
+        k (`int`): number of attempts, one of which is to be right; at most G.
         scaled (`bool`, *optional*, defaults to `False`): divide by sqrt(rho (1 - rho)), as the paper does.
 
     Returns:
@@ -86,7 +86,7 @@ def pkpo(rewards: Tensor, k: int) -> Tensor:
 
     Args:
         rewards (`Tensor`): `(P, G)`, any, NaN for an attempt that nobody scored.
-        k (`int`): attempts of which the best counts, at most G.
+        k (`int`): number of attempts, only the best of which counts; at most G.
 
     Returns:
         `Tensor`: `(P, G)`; 0 for a group with fewer than k scored attempts, or with one.

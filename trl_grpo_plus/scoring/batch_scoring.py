@@ -29,7 +29,7 @@ class Scoring:
         rewards (`Sequence`): K reward functions or models; models are not wrapped.
         names (`Sequence[str]`): K names.
         warned (`set`, *optional*):
-            Names and statuses of failures that did not stop the run, and of which a warning told. `None`: no warnings.
+            Names and statuses of failures that did not stop the run and that a warning has named. `None`: no warnings.
 
     Attributes:
         functions (`list`): K functions to call.

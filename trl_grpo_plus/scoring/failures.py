@@ -84,7 +84,7 @@ def warn_of_first(
         name (`str`): the reward's.
         outcomes (`Sequence[Outcome]`): the outcomes of its samples in this batch.
         policies (`Mapping[str, str]`): its policies by status.
-        warned (`set`): names and statuses of which a warning has told; this function adds to it.
+        warned (`set`): names and statuses that a warning has named; this function adds to them.
     """
     for outcome in outcomes:
         status = outcome.status

@@ -229,7 +229,7 @@ class Reward:
 
 
 def reports_outcomes(reward: Any) -> bool:
-    """Return whether the outcomes of a reward are counted: it is a [`Reward`], or has a part whose outcomes are."""
+    """Return whether the outcomes of a reward are counted: those of a [`Reward`], and of a reward made of one."""
     return isinstance(reward, Reward) or any(map(reports_outcomes, getattr(reward, "parts", ())))
 
 

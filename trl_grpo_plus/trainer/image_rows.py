@@ -2,7 +2,7 @@
 
 An image belongs to a row (in its column `image` or `images`), to a prompt (in its messages) or to a tool. TRL puts the
 images of rows into their prompts, generates, and then reads all images from the prompts. If TRL finds no image in the
-prompts, it takes the images of the rows that it began with. These are the wrong rows if rows come and go. So TRL is
+prompts, it takes the images of the rows that it began with. These are the wrong rows if rows leave or join. So TRL is
 shown rows whose images are already in their prompts.
 """
 
