@@ -25,6 +25,7 @@ from .hub import Loaded
 
 MOST_PROMPTS, LONGEST_PROMPTS = 1000, 100
 TIGHT, TOO_MUCH = 0.9, 1.1  # shares of the available memory: the estimate is no more precise than this
+BYTES_A_TOKEN = 4  # of text, in English
 WORKER = GIB / 64  # memory of a reward worker itself: the largest measured with the rewards of this package
 
 
