@@ -136,6 +136,14 @@ def test_reading_a_run_without_an_index_writes_one_for_the_next_time(run, tmp_pa
     assert told(bare) == by_lines
 
 
+def test_later_looks_make_no_checksum(run, monkeypatch):
+    feed = Feed(run.folder)
+    before = feed.news()["live"]["groups"]
+    monkeypatch.setattr(group_index, "checksum", None)
+    run.go_on()
+    assert feed.news()["live"] == {**feed.news()["live"], "groups": before + 3, "problem": ""}
+
+
 def test_a_bad_line_is_named_each_time(run, monkeypatch):
     monkeypatch.setattr(file_index, "KEEP", 1)
     bare = Run(run.folder.with_name("other")).go_on(2)

@@ -58,12 +58,12 @@ class Moved(Exception):
     """A file is gone, or another file has its name."""
 
 
-def scanned(path: Path, inode: int, start: int, before: int, cut: bool) -> Iterator[tuple[Any, bool]]:
+def scanned(path: Path, inode: int, start: int, before: int | None, cut: bool) -> Iterator[tuple[Any, bool]]:
     """Yield blocks of the whole groups from an offset on, made from the lines, and whether the index may keep them.
 
-    A block ends with a line, or with a gzip member. `before` is the checksum of the file up to the offset; it matters
-    only for blocks that are kept. With `cut`, also read the whole groups of a gzip member that a kill cut off. The
-    index may keep neither such a member nor one with a bad line: it must be read again.
+    A block ends with a line, or with a gzip member. `before` is the checksum of the file up to the offset; `None` if
+    no block is kept, and then the blocks have no checksums. With `cut`, also read the whole groups of a gzip member
+    that a kill cut off. The index may keep neither such a member nor one with a bad line: it must be read again.
 
     Raises:
         ValueError: a line is not an attempt. The groups before it are yielded first.
@@ -79,7 +79,8 @@ def scanned(path: Path, inode: int, start: int, before: int, cut: bool) -> Itera
             if full and end > start:
                 block = _block(builder, path, start, end, before)
                 yield block, True
-                builder, start, before = traces.group_index.Builder(), end, block.check
+                builder, start = traces.group_index.Builder(), end
+                before = None if before is None else block.check
             if place is None:
                 break
             builder.add([{**row, "step": step, "split": split} for row in rows], place[2:])
@@ -92,7 +93,9 @@ def scanned(path: Path, inode: int, start: int, before: int, cut: bool) -> Itera
         raise failed
 
 
-def _block(builder: Any, path: Path, start: int, end: int, before: int) -> Any:
+def _block(builder: Any, path: Path, start: int, end: int, before: int | None) -> Any:
+    if before is None:
+        return builder.block(path.name, start, end, 0, 0, 0)
     with open_within(path, path.parent) as file:
         number = file.fileno()
         written = os.fstat(number).st_mtime_ns
@@ -394,7 +397,7 @@ def read_file(
         start, before = block.end, block.check
     if start and start == path.stat().st_size:
         return
-    for block, whole in scanned(path, inode, start, before, cut):
+    for block, whole in scanned(path, inode, start, None if keeper is None else before, cut):
         if whole and keeper is not None:
             keeper.see(block)
         yield block
