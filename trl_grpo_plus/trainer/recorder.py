@@ -20,8 +20,9 @@ from itertools import count
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from accelerate.logging import get_logger
-from accelerate.utils import broadcast_object_list
+from accelerate.utils import broadcast
 from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import TrainerCallback
@@ -262,11 +263,14 @@ class Recorder:
 
     def halting_alarm(self) -> str | None:
         """Return the new alarm of `halt_on_alarm`, the same on all ranks. Waits for the last batch. Collective."""
-        if not self._args.halt_on_alarm:
+        names = self._args.halt_on_alarm
+        if not names:
             return None
         if self._pending is not None:
             self._pending.result()
-        return broadcast_object_list([self._halting])[0]
+        own = -1 if self._halting is None else names.index(self._halting)
+        number = int(broadcast(torch.tensor([own], device=PartialState().device)))
+        return None if number < 0 else names[number]
 
     def record_batch(
         self,

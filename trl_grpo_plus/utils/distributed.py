@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 from accelerate import PartialState
-from accelerate.utils import gather_object
+from accelerate.utils import gather, gather_object
 from torch import Tensor
 
 from .validation import ConfigError, RunError
@@ -80,7 +80,9 @@ def raise_on_all_ranks() -> Iterator[None]:
         yield
     except Exception as failed:
         error = failed
-    _raise_first(error, gather_object([_facts_of(error)]))
+    is_failed = torch.tensor([error is not None], dtype=torch.uint8, device=PartialState().device)
+    if gather(is_failed).any():  # only then are there texts to send
+        _raise_first(error, gather_object([_facts_of(error)]))
 
 
 def gather_made(make: Callable[[], Sequence[T]]) -> list[T]:
