@@ -90,7 +90,7 @@ def server(tmp_path_factory):
 
 def test_only_who_knows_the_token_is_answered(server):
     token = server.token
-    for path in ("", "data", "texts?epoch=0&from=0&to=1"):
+    for path in ("", "data", "texts?epoch=0&from=0&to=1", "searched?epoch=0&from=0&to=1"):
         assert ask(server, f"/{token}/{path}")[0].status == 200
     wrong = ("", "a", token[:-1], f"{token}x", token.lower(), "%2e%2e", "%C3%A9")
     for path in ("/", "/data", "//", f"/?{token}", *(f"/{one}/data" for one in wrong)):
@@ -557,6 +557,16 @@ def test_new_groups_are_searched_too(run, opened):
         until(page, "document.querySelector('#status').textContent.startsWith('3 groups')")
         soon(lambda: titles(page) == [f"Task 2.{n} mango" for n in range(3)])
         shows(page, 2)
+
+
+def test_a_search_says_what_it_did_not_read(run, opened, monkeypatch):
+    monkeypatch.setattr(live_feed, "MOST_LISTED", 24)
+    run.go_on(4, word="mango")
+    with serving(run.folder) as server:
+        page = opened(server.address)
+        page.fill("#query", "MANGO")
+        searched = "6 groups over all steps. Not searched: 6 groups for which the page has no room."
+        soon(lambda: page.inner_text("#status") == searched)
 
 
 def test_it_waits_for_a_run_that_has_not_begun(tmp_path, opened):

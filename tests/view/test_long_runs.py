@@ -174,6 +174,7 @@ def test_a_damaged_line_that_the_index_hides_is_named_when_its_group_is_opened(r
         assert len(texts) == news["live"]["groups"], "the other groups are shown"
         (problem,) = {text["problem"] for text in texts if "problem" in text}
         assert path.name in problem
+        assert [] in reader.searched(0, 0, 99)
         after = reader.news(0, 99, news["live"]["version"])
         assert after["live"]["problem"] == problem
 
@@ -187,6 +188,19 @@ def test_a_page_has_the_whole_groups_of_a_gzip_file_that_a_kill_cut_off(tmp_path
     for _ in range(2):  # the second time from the index, which holds the whole groups
         assert write_page(run.folder, tmp_path / "page.html").groups_written == 5
         assert Feed(run.folder).news()["live"]["groups"] == 3, "it may be being written"
+
+
+def test_a_search_reads_the_texts_that_a_page_shows(run):
+    feed = Feed(run.folder)
+    groups = feed.news()["live"]["groups"]
+    shown = list(feed.texts(0, 0, groups))
+    read = list(feed.searched(0, 0, groups))
+    assert len(shown) == len(read) == groups
+    for group, texts in zip(shown, read, strict=True):
+        named = [text for _, text in [*group["prompt"], *group["reference"]]]
+        assert sorted(texts) == sorted([*named, *(attempt["text"] for attempt in group["attempts"])])
+    with pytest.raises(file_index.Moved):
+        list(feed.searched(1, 0, groups))
 
 
 # -- more than there is room for

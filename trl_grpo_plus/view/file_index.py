@@ -122,8 +122,8 @@ def groups(path: Path, inode: int, start: int, cut: bool = False) -> Iterator[tu
             yield rows, Stretch(path, inode, at, first, after - first), end
 
 
-def read(stretch: Stretch) -> list[Row]:
-    """Return the attempts of a group.
+def read(stretch: Stretch, checks: bool = True) -> list[Row]:
+    """Return the attempts of a group; `checks` as for [`~trl_grpo_plus.traces.parse`].
 
     Raises:
         Moved: the attempts are no longer there.
@@ -142,7 +142,7 @@ def read(stretch: Stretch) -> list[Row]:
         raise Moved from None
     if len(data) < size:
         raise Moved
-    return [parse(line, path) for line in data.splitlines()]
+    return [parse(line, path, checks) for line in data.splitlines()]
 
 
 @lru_cache(maxsize=2)  # the next group requested is mostly in the same member

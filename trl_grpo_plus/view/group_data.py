@@ -44,6 +44,15 @@ def detail(rows: Sequence[Row], folder: Path | None = None) -> dict[str, Any]:
     }
 
 
+def searched(rows: Sequence[Row]) -> list[str]:
+    """Return the texts of a group that a search reads: those of [`detail`], which the page's `textsOf` finds there."""
+    return [
+        *(text for _, text in messages_of(rows[0]["prompt"])),
+        *(text for _, text in _pairs(rows[0].get("reference"))),
+        *(joined(messages_of(row["completion"])) for row in rows),
+    ]
+
+
 def _attempt(row: Row) -> dict[str, Any]:
     messages = messages_of(row["completion"])
     text = joined(messages)

@@ -23,7 +23,7 @@ from .. import traces
 from ..traces import Row
 from . import file_index
 from .file_index import Groups, Keeper, Moved, Named, read_file
-from .group_data import columns, detail, names_by_group
+from .group_data import columns, detail, names_by_group, searched
 from .overview import metrics_table
 from .run_source import Source, head_of
 from .template import in_chunks
@@ -154,11 +154,7 @@ class Feed:
         Raises:
             Moved: the groups are no longer at their places.
         """
-        with self._lock:
-            read = self._all
-            stretches = [read.groups.stretch(number) for number in self._list.numbers[max(start, 0) : stop]]
-            if epoch != self._epoch or not stretches:
-                raise Moved
+        read, stretches = self._stretches(epoch, start, stop)
         for stretch in stretches:
             try:
                 texts = detail(file_index.read(stretch), stretch.path.parent)
@@ -172,6 +168,29 @@ class Feed:
                         self._version += 1
                 texts = {"prompt": [], "reference": [], "attempts": [], "problem": problem}
             yield texts
+
+    def searched(self, epoch: int, start: int, stop: int) -> Iterator[list[str]]:
+        """Yield the texts that a search of these groups reads; of a damaged group none.
+
+        A search reads every group of the list, and needs neither checks nor marks: a third of the time of [`texts`].
+
+        Raises:
+            Moved: the groups are no longer at their places.
+        """
+        for stretch in self._stretches(epoch, start, stop)[1]:
+            try:
+                yield searched(file_index.read(stretch, checks=False))
+            except Moved:
+                raise
+            except Exception:  # named where the group is opened
+                yield []
+
+    def _stretches(self, epoch: int, start: int, stop: int) -> tuple[_Read, list[file_index.Stretch]]:
+        with self._lock:
+            stretches = [self._all.groups.stretch(number) for number in self._list.numbers[max(start, 0) : stop]]
+            if epoch != self._epoch or not stretches:
+                raise Moved
+            return self._all, stretches
 
     # -- answers
 

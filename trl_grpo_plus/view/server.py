@@ -2,8 +2,8 @@
 
 The server listens on 127.0.0.1. It answers only requests that hold the token of its address. `/TOKEN/` is the page,
 `/TOKEN/data` the data that is new since a look, `/TOKEN/metrics` every metric, `/TOKEN/lists` the course of each
-prompt, and `/TOKEN/texts` the attempts of some groups. There are no other paths. No request's path becomes the path of
-a file.
+prompt, `/TOKEN/texts` the attempts of some groups, and `/TOKEN/searched` what a search reads of them. There are no
+other paths. No request's path becomes the path of a file.
 """
 
 import gzip
@@ -12,7 +12,7 @@ import json
 import secrets
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -120,7 +120,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer a GET request."""
         answers = {"": self._page, "data": self._data, "metrics": self._metrics, "lists": self._lists}
-        answers["texts"] = self._texts
+        answers |= {"texts": self._texts, "searched": self._searched}
         answer = answers.get(self._what[0]) if self._what else None
         if answer is None:
             return self.send_error(404)
@@ -148,7 +148,14 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(_json(self.server.feed.lists()), "application/json")
 
     def _texts(self, query: dict[str, int]) -> None:
-        texts = self.server.feed.texts(*(query.get(name, -1) for name in ("epoch", "from", "to")))
+        self._groups(self.server.feed.texts, query)
+
+    def _searched(self, query: dict[str, int]) -> None:
+        self._groups(self.server.feed.searched, query)
+
+    def _groups(self, read: Callable[..., Iterator[Any]], query: dict[str, int]) -> None:
+        """Send what is read of some groups, one by one."""
+        texts = read(*(query.get(name, -1) for name in ("epoch", "from", "to")))
         try:
             first = _json(next(texts))
         except Moved:

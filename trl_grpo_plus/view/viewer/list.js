@@ -64,10 +64,16 @@ function searchRows(found) {
     const now = performance.now();
     if (!done && now - drawn < 100) return;
     drawn = now;
-    const message = problem ? `Search stopped: ${problem}.` : done ? "" : `Searched ${number(searched)} of ${count(found.length, "group")}`;
+    const message = problem ? `Search stopped: ${problem}.` : done ? leftOut() : `Searched ${number(searched)} of ${count(found.length, "group")}`;
     setRows(matches.slice(), message, Boolean(done));
     if (done) $("cancel").hidden = true;
   });
+}
+
+// Of a long run a page has some groups only.
+function leftOut() {
+  const left = data.head.groups_total - data.n;
+  return left > 0 ? `Not searched: ${count(left, "group")} for which the page has no room.` : "";
 }
 
 function cancel() {

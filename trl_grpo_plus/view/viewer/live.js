@@ -18,11 +18,17 @@ async function request(what) {
 
 const refusal = (reason) => Object.assign(new Error(reason), { reason });
 
-// Get a chunk of texts from the server.
-packedChunk = async (n) => {
+// Get a chunk from the server: `what` is "texts" for all of each attempt, "searched" for what a search reads.
+const requestChunk = async (what, n) => {
   const from = data.chunk.indexOf(n);
+  return { data: await request(`${what}?epoch=${live.news.epoch}&from=${from}&to=${from + live.index.chunks[n]}`), packed: false };
+};
+
+searchedChunk = (n) => requestChunk("searched", n);
+
+packedChunk = async (n) => {
   try {
-    return { data: await request(`texts?epoch=${live.news.epoch}&from=${from}&to=${from + live.index.chunks[n]}`), packed: false };
+    return await requestChunk("texts", n);
   } catch (error) {
     chunks.delete(n); // to be asked for again
     live.failed = true;

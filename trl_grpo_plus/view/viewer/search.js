@@ -59,10 +59,12 @@ function stopSearch() {
 
 const byChunk = (groups) => groupedBy(groups, (g) => data.chunk[g]);
 
+let searchedChunk = (n) => packedChunk(n); // live.js replaces it: a search needs less than the page shows
+
 // Return those of `groups`, all of chunk `n`, that hold the pattern.
 async function searchChunk(worker, source, n, groups) {
   const places = groups.map((g) => data.place[g]);
-  const found = new Set(await ask(worker, { source, places, ...(await packedChunk(n)) }, PATIENCE));
+  const found = new Set(await ask(worker, { source, places, ...(await searchedChunk(n)) }, PATIENCE));
   return groups.filter((g) => found.has(data.place[g]));
 }
 
@@ -114,7 +116,8 @@ function searcher() {
     };
     if (task.texts) return postMessage(task.texts.map(spans));
     const groups = await unpack(task.data, task.packed);
-    postMessage(task.places.filter((place) => textsOf(groups[place]).some(hit)));
+    const textsAt = (place) => (Array.isArray(groups[place]) ? groups[place] : textsOf(groups[place]));
+    postMessage(task.places.filter((place) => textsAt(place).some(hit)));
   };
 }
 
