@@ -1023,15 +1023,28 @@ def test_a_signal_to_the_launcher_alone_reaches_its_processes(folder, number, pr
 
 
 @pytest.mark.full
-def test_a_signal_ends_a_launcher_that_waits_for_other_nodes(tmp_path):
-    words = ["torchrun", "--nnodes", "2", "--nproc_per_node", "1", "--rdzv_backend", "c10d"]
-    words += ["--rdzv_endpoint", "127.0.0.1:0", "child.py"]
+@pytest.mark.parametrize(
+    ("others", "number", "status"),
+    [
+        (["--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1:0"], signal.SIGTERM, -signal.SIGTERM),
+        (["--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1:0"], signal.SIGINT, -signal.SIGINT),
+        (
+            ["--node_rank", "0", "--master_addr", "127.0.0.1", "--master_port", "0"],
+            signal.SIGTERM,
+            128 + signal.SIGTERM,
+        ),
+    ],
+    ids=["rendezvous", "rendezvous, Ctrl-C", "address"],
+)
+def test_a_signal_ends_a_launcher_that_waits_for_other_nodes(tmp_path, others, number, status):
+    """By an address it waits in C++, where Python runs no handler."""
+    words = ["torchrun", "--nnodes", "2", "--nproc_per_node", "1", *others, "child.py"]
     code = f"import sys; sys.argv[1:] = {words}; from trl_grpo_plus.launch import launcher_main as main; main.main()"
     run = Run([sys.executable, "-c", f"print('waits', flush=True); {code}"], tmp_path)
     run.wait_for("waits")
     time.sleep(8)  # nothing is printed when the launcher begins to wait
-    os.kill(run.process.pid, signal.SIGTERM)
-    run.end(-signal.SIGTERM, seconds=60)
+    os.kill(run.process.pid, number)
+    run.end(status, seconds=60)
 
 
 CHILD = """

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable
 from importlib import import_module
 from types import FrameType
@@ -22,7 +23,9 @@ from .launchers import LAUNCHERS, STARTED_BY
 
 
 STOPS = (signal.SIGTERM, signal.SIGUSR1)
+HEARD_S = 1.0  # time in which a signal's handler runs, unless the launcher waits in C++
 SAVING_S = "1800"  # seconds until torch kills stopped processes: time for a step and a checkpoint; torch's default: 30
+_heard = threading.Event()  # set once a handler of this module has run
 
 
 def main() -> int:
@@ -45,6 +48,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, _pass_on)
     for number in STOPS:
         signal.signal(number, _stop)
+    _watch()
     try:
         entry()
     except subprocess.CalledProcessError as error:
@@ -61,9 +65,13 @@ def main() -> int:
 def _pass_on(number: int, frame: FrameType | None) -> None:
     """Pass a signal on to the child processes, because torch does not do so for a run of one process.
 
-    A signal from a terminal is not passed on: it reaches the child processes anyway.
+    A signal from a terminal is not passed on: it reaches the child processes anyway. Before there are any, as while
+    this node waits for others, the signal ends the launcher.
     """
-    if not (sys.stdin and sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()):
+    _heard.set()
+    if not psutil.Process().children():
+        _end(number)
+    elif not (sys.stdin and sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()):
         _signal_children()
 
 
@@ -72,14 +80,38 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
     If there are no child processes yet, for example while this node waits for others, the signal ends the launcher.
     """
+    _heard.set()
     handler = signal.getsignal(signal.SIGINT)
     if callable(handler) and handler is not _pass_on:
         handler(signal.SIGINT, frame)
     elif psutil.Process().children():
         _signal_children()
     else:
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
+        _end(number)
+
+
+def _end(number: int) -> None:
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def _watch() -> None:
+    """Start a thread that ends the launcher by a signal for which no handler runs.
+
+    While the launcher waits for other nodes, torch may be in C++ for ten minutes, and Python runs no handler.
+    """
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer)
+    threading.Thread(target=_end_unheard, args=(reader,), daemon=True).start()
+
+
+def _end_unheard(reader: int) -> None:
+    while not _heard.is_set():
+        number = os.read(reader, 1)[0]
+        ours = signal.getsignal(number) in (_pass_on, _stop)
+        if ours and not _heard.wait(HEARD_S) and not psutil.Process().children():
+            os._exit(128 + number)
 
 
 def _signal_children() -> None:
