@@ -21,8 +21,8 @@ command, with these figures:
 | unindexed | open, for a copy of the run's files without the index |
 | compare | the page of two runs: this one and a copy of it, which share all prompts |
 
-`open` and the requests are the best of three. `cpu_s` is processor time, `load` the load average of the last minute when
-the program begins. On a shared machine all times but `cpu_s` are upper bounds.
+`open` and the requests are the best of three. `cpu_s` is processor time. `load` is the load average of the last minute
+when the program begins. On a shared machine all times but `cpu_s` are upper bounds.
 
 With `--compress` the run is written again with `trace_compress`. A run of 5,000,000 attempts takes 11 GB of disk.
 """

@@ -1027,7 +1027,12 @@ def test_a_signal_to_the_launcher_alone_reaches_its_processes(folder, number, pr
     ("others", "number", "status"),
     [
         (["--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1:0"], signal.SIGTERM, -signal.SIGTERM),
-        (["--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1:0"], signal.SIGINT, -signal.SIGINT),
+        pytest.param(
+            ["--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1:0"],
+            signal.SIGINT,
+            -signal.SIGINT,
+            marks=pytest.mark.full,
+        ),
         (
             ["--node_rank", "0", "--master_addr", "127.0.0.1", "--master_port", "0"],
             signal.SIGTERM,

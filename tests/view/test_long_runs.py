@@ -298,6 +298,19 @@ def test_lists_of_prompts_are_not_counted_at_each_step_of_a_long_run(run, monkey
     assert sampled == [27, 30, 33, 33]
 
 
+def test_lists_of_prompts_that_take_long_are_counted_before_they_are_asked_for(run, monkeypatch):
+    monkeypatch.setattr(live_feed, "_SLOW", 0.0)
+    monkeypatch.setattr(live_feed, "_REST", 1e-9)
+    feed = Feed(run.folder)
+    feed.news()
+    assert sum(feed.lists()["groups"]) == 24
+    run.go_on()
+    feed.news()
+    assert sum(feed.lists()["groups"]) == 24
+    feed.count_ahead()
+    assert sum(feed.lists()["groups"]) == 27
+
+
 def test_prompts_that_changed_equally_are_listed_in_order_of_appearance():
     prompts = PromptHistory()
     for step in range(2):

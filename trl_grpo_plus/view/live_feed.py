@@ -126,12 +126,26 @@ class Feed:
         return metrics_table(journal)
 
     def lists(self) -> dict[str, Any]:
-        """Return the course of each prompt so far; in a long run, as it was some seconds ago.
+        """Return the course of each prompt so far. If that takes long to count, it is as [`count_ahead`] counted it.
 
         Returns:
             `dict`: the columns of [`~trl_grpo_plus.view.prompt_history.PromptHistory.lists`], and `listed`, the
             number of each line's prompt, or -1 if none of its groups is in the list.
         """
+        lists = self._all.lists
+        if lists is None or not lists.rest:
+            lists = self._counted_lists()
+        with self._lock:
+            self._number()
+            return {**lists.table, "listed": [self._list.prompts.get(identity, -1) for identity in lists.identities]}
+
+    def count_ahead(self) -> None:
+        """Count the course of each prompt before anybody asks for it, if that takes long."""
+        lists = self._all.lists
+        if lists.rest if lists else len(self._list.numbers) < len(self._all.groups):
+            self._counted_lists()
+
+    def _counted_lists(self) -> _CountedLists:
         with self._counting:  # a lock of its own, so that texts can be read meanwhile
             with self._lock:
                 now, read, version = time.monotonic(), self._all, self._version
@@ -142,9 +156,7 @@ class Feed:
                 counted, took = prompts.lists(bar), time.monotonic() - now
                 read.lists = lists = _CountedLists(*counted, version, now, _REST * took if took > _SLOW else 0.0)
         assert lists is not None
-        with self._lock:
-            self._number()
-            return {**lists.table, "listed": [self._list.prompts.get(identity, -1) for identity in lists.identities]}
+        return lists
 
     def texts(self, epoch: int, start: int, stop: int) -> Iterator[dict[str, Any]]:
         """Yield prompt, reference and attempts of the groups from `start` to `stop`, read from disk one by one.

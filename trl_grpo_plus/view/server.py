@@ -134,12 +134,17 @@ class _Handler(BaseHTTPRequestHandler):
         news = self.server.feed.news()
         page, policy = served(news)
         self._send(page, "text/html; charset=utf-8", {"Content-Security-Policy": f"{policy}; frame-ancestors 'none'"})
-        if news["head"]["groups"] < news["head"]["groups_total"]:  # a long run, whose lists take a second to count
-            threading.Thread(target=self.server.feed.lists, daemon=True).start()
+        self._count_ahead()
 
     def _data(self, query: dict[str, int]) -> None:
         reader_state = {name: query[name] for name in ("epoch", "groups", "version") if name in query}
-        self._send(_json(self.server.feed.news(**reader_state)), "application/json")
+        news = self.server.feed.news(**reader_state)
+        self._send(_json(news), "application/json")
+        if "head" in news:
+            self._count_ahead()
+
+    def _count_ahead(self) -> None:
+        threading.Thread(target=self.server.feed.count_ahead, daemon=True).start()
 
     def _metrics(self, query: dict[str, int]) -> None:
         self._send(_json(self.server.feed.metrics()), "application/json")
