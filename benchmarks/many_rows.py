@@ -3,7 +3,7 @@
     python benchmarks/many_rows.py [--rows 100000 1000000 10000000] [--steps 60]
 
 It prints three tables: the median milliseconds of each part of a step; seconds and bytes of a run's start; megabytes
-of a checkpoint and the processor seconds to write and to read it (the best of three), after these steps and after every
+of a checkpoint and the processor seconds to write and to read it (the best of three), after these steps and once every
 row was visited. Waits for the disk are not counted. A step samples 48 prompts x 2 attempts from a pool of 8 x 48
 prompts, on one core. The training set has a column of 20 levels (`belief_key`) and a column of texts that identify
 the rows (`belief_id`).
