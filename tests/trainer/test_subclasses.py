@@ -89,7 +89,7 @@ def test_with_all_options_off_it_trains_as_on_trls(tmp_path, subclass):
             [adding, scoring, judging],
         ),
     ),
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_verdicts_advantages_and_traces_use_the_subclasss_rewards(tmp_path, subclass, options):
     """Groups are alive by the subclass's rewards. By the reward function alone, none would be."""
