@@ -66,7 +66,7 @@ def test_a_registered_reward_is_a_plain_reward_function():
     assert judge(["1", "2"], ["1", "1"]) == [1.0, 0.0]
     assert judge(completions=["1"], answer=["1"], prompts=["p"], completion_ids=[[1]], trainer_state=None) == [1.0]
     assert judge.__name__ == "user_judge"
-    assert "what a judge should survive" in judge.__doc__
+    assert "Some completions make the judge hang" in judge.__doc__
 
 
 def test_a_name_or_a_path():

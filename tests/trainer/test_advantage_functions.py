@@ -141,7 +141,7 @@ def test_a_registered_function_is_named_listed_and_found_at_its_path(registered)
     for name in ("rising", f"{FILE}:ramp", function):
         found = estimator_of(config(name, {"slope": 2}))
         assert (found.variant.function, found.variant.entropies, found.args) == (function, True, {"slope": 2})
-    assert list_advantages()["rising"] == "The total less its mean, more of it at later tokens; and noise by attempt."
+    assert list_advantages()["rising"] == user_advantages.ramp.__doc__
     registered("rising")(user_advantages.ramp)  # allowed: the same function, as when its module is imported again
     with pytest.raises(
         ValueError, match=r"named 'rising' exists already: .*user_advantages:ramp. Choose another name"

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from datasets import Dataset, IterableDataset
 from packaging.version import Version
 
 from ..objective.advantage_functions import by_path
@@ -42,6 +41,8 @@ def check_later_data(train_dataset: Any, eval_dataset: Any, config: "GRPOPlusCon
     """Refuse datasets of a kind that a trainer takes when it is made, but not when a script sets them later."""
     if train_dataset is None:
         raise ConfigError("train_dataset is None: train() needs one. Set a Dataset.")
+    from datasets import Dataset, IterableDataset  # the commands import this module, and `datasets` is slow to import
+
     splits = eval_dataset if isinstance(eval_dataset, Mapping) else {"eval_dataset": eval_dataset}
     workers = config.dataloader_num_workers and isinstance(train_dataset, IterableDataset)
     for what, rows in {**splits, "train_dataset": train_dataset}.items():
