@@ -139,7 +139,7 @@ def flat(completions, **columns):
     ],
     ids=["judge of a gate", "behind a gate", "clip", "scale", "nested"],
 )
-@pytest.mark.parametrize("labelled", [False, True])
+@pytest.mark.parametrize("labelled", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_outcomes_of_parts_are_passed_on_and_their_policies_hold(make, scores, labelled):
     combined = make(user_rewards.forgiving)
     scoring = Scoring([RewardSpec(combined, label="mine").build() if labelled else combined], ["mine"])

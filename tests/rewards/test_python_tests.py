@@ -115,7 +115,7 @@ def test_its_workers_and_their_sandboxes_stay():
 
 
 @pytest.mark.parametrize("turn", [True, pytest.param(False, marks=pytest.mark.full)], ids=["its turn", "the rest"])
-@pytest.mark.parametrize("form", RIGHT)
+@pytest.mark.parametrize("form", one_in(2, RIGHT))
 def test_no_attack_is_paid(form, turn):
     """`make test` tries each attack in one of its forms, and `make test-full` in the others."""
 

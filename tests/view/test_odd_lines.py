@@ -9,6 +9,7 @@ import shutil
 import pytest
 import synthetic_traces
 from browser_pages import ask, serving
+from slow_cases import one_in
 
 from trl_grpo_plus import traces
 from trl_grpo_plus.cli.main import main
@@ -107,7 +108,7 @@ def refusals(run, other, capsys, commands=("view", "compare", "rescore", "export
 
 
 @pytest.mark.parametrize("values", [ODD[:5], pytest.param(ODD[5:], marks=pytest.mark.full)], ids=["some", "all"])
-@pytest.mark.parametrize(("name", "key"), [(name, key) for name, value in FILES.items() for key in value])
+@pytest.mark.parametrize(("name", "key"), one_in(2, ((name, key) for name, value in FILES.items() for key in value)))
 def test_a_value_of_an_unexpected_type_is_read_or_the_error_names_its_file(run, other, capsys, name, key, values):
     path = run / name
     before = path.read_bytes()
