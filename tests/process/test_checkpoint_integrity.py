@@ -82,7 +82,7 @@ def test_a_file_of_another_kind_beside_them_is_the_users_own(run):
     assert lacking(run / "checkpoint-6") == ""
 
 
-def test_the_last_whole_one_is_gone_on_from(run, saved, caplog):
+def test_a_run_resumes_from_the_last_complete_checkpoint(run, saved, caplog):
     (run / "checkpoint-6" / "trainer_state.json").unlink()
     cut(run / "checkpoint-4" / "optimizer.pt")
     resumed = resume(run)
@@ -121,7 +121,7 @@ def test_auto_does_not_start_anew_where_a_disk_fails(run):
         complete_checkpoint("auto", str(run))
 
 
-def test_one_that_is_named_and_not_whole_is_refused(run):
+def test_a_named_checkpoint_that_is_incomplete_is_refused(run):
     cut(run / "checkpoint-4" / STATE)
     with pytest.raises(ConfigError, match=f"checkpoint-4 is incomplete: {STATE} cut off. Name an earlier checkpoint"):
         resume(run, str(run / "checkpoint-4"))
@@ -423,7 +423,7 @@ def small_disk(request, tmp_path):
     subprocess.run(["umount", "--lazy", folder], check=True)
 
 
-def test_a_full_disk_is_said_and_costs_what_had_no_room(small_disk):
+def test_a_full_disk_is_reported_and_costs_only_the_traces_that_did_not_fit(small_disk):
     """The kernel refuses to write more. Traces are lost first, while the run goes on; then a checkpoint fails."""
     folder, kind = small_disk
     done = python(FULL, folder, kind)

@@ -362,7 +362,7 @@ def test_truncated_is_what_trl_calls_clipped(tmp_path):
     assert 0 < sum(shares) < len(shares)
 
 
-def test_what_stopped_a_run_is_there_to_look_at(tmp_path):
+def test_the_attempts_that_stopped_a_run_are_in_the_traces(tmp_path):
     options = {"zero_variance_groups": "resample", "resample_fallback": "raise", "max_resample_rounds": 1}
     trained = tiny_models.trainer(tmp_path, tiny_models.always_dead, **options)
     with pytest.raises(RuntimeError, match="still dead"):

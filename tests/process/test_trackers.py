@@ -596,7 +596,7 @@ print("steps:", trained.state.global_step)
 
 
 @needs_wandb
-def test_a_run_whose_wandb_is_killed_ends_with_a_word_and_all_its_traces(tmp_path):
+def test_a_run_whose_wandb_is_killed_ends_with_an_error_and_all_its_traces(tmp_path):
     """transformers and TRL also log to wandb during training, so that the run ends, with an error that says why."""
     code = f"{TRAIN}\nname, broken = 'wandb', lambda: os.kill(service(), signal.SIGKILL)\n{BREAKING}\nos._exit(0)"
     printed = run_script(tmp_path, code)

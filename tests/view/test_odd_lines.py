@@ -161,7 +161,7 @@ def test_errors_in_compressed_traces_are_named_by_every_command(run, other, caps
 
 
 @pytest.mark.parametrize("name", [*FILES, "rollouts", "rollouts/thumbnails", "checkpoint-1", "completions"])
-def test_a_folder_in_the_place_of_a_file_and_a_file_in_that_of_a_folder_are_named(run, other, capsys, name):
+def test_a_folder_in_place_of_a_file_and_a_file_in_place_of_a_folder_are_named(run, other, capsys, name):
     path = run / name
     if path.is_file():
         path.unlink()
