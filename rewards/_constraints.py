@@ -42,6 +42,7 @@ def _words(text: str) -> list[str]:
 
 
 def has_word(text: str) -> bool:
+    """Return whether a text has a word. One letter or digit is enough."""
     return _WORD.search(text) is not None
 
 

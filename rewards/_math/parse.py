@@ -102,6 +102,7 @@ def is_name(text: str) -> bool:
 
 
 def squeezed(text: str) -> str:
+    """Return a text without the white space that does not separate two letters or digits."""
     return re.sub(r"(?<![0-9A-Za-z])\s+|\s+(?![0-9A-Za-z])", "", text)
 
 

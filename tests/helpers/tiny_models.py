@@ -3,7 +3,6 @@
 import copy
 import functools
 import importlib.metadata
-import itertools
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -183,14 +182,6 @@ def assert_same(first: Any, second: Any) -> None:
 def untimed(metrics: dict[str, float]) -> dict[str, float]:
     """Return the metrics without those that are times or rates."""
     return {key: value for key, value in metrics.items() if not key.endswith(("runtime", "per_second", "time"))}
-
-
-def covering(is_covered, *choices):
-    """Return all combinations of `choices`, for `parametrize`. Those that are not covered are marked `full`."""
-    import pytest
-
-    cases = itertools.product(*choices)
-    return [pytest.param(*case, marks=() if is_covered(*case) else pytest.mark.full) for case in cases]
 
 
 class StopAt(TrainerCallback):

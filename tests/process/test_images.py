@@ -14,6 +14,7 @@ import vision_models
 import warm_processes
 from packaging.version import Version
 from PIL import Image, features
+from slow_cases import covering
 from vision_models import questions
 
 from trl_grpo_plus import GRPOPlusConfig
@@ -33,7 +34,7 @@ FAMILIES = list(vision_models.FAMILIES)
 
 @pytest.mark.parametrize(
     ("family", "mode", "mixed"),
-    tiny_models.covering(
+    covering(
         lambda family, mode, mixed: (FAMILIES.index(family) + (mode == "drop") + mixed) % 2 > 0,  # covers each pair
         *(FAMILIES, ["drop", "resample"], [False, True]),
     ),

@@ -9,6 +9,7 @@ import pytest
 import tiny_models
 import torch
 import user_advantages
+from slow_cases import covering
 from test_drop import EIGHT, IN_FOUR, assert_close, first_three_of_eight, live_alone, train
 from trl import GRPOTrainer
 
@@ -234,7 +235,7 @@ ALONE = {
 
 @pytest.mark.parametrize(
     ("loss_type", "case"),
-    tiny_models.covering(
+    covering(
         lambda loss_type, case: (loss_type == "dapo") == (case in ("drop", "filler, iterations")),
         *(["dapo", "grpo"], ALONE),
     ),

@@ -10,6 +10,7 @@ import trl
 from compatibility_matrix import ALL, ELSEWHERE, IDLE, MODES, PAGE, REFUSED, page
 from compatibility_runs import Models, changes_nothing, run
 from packaging.version import Version
+from slow_cases import covering
 
 
 pytestmark = pytest.mark.long
@@ -32,7 +33,7 @@ def is_run_each_time(key, mode):
     return mode == (others[number // 2 % len(others)] if number % 2 else "resample")
 
 
-@pytest.mark.parametrize(("key", "mode"), tiny_models.covering(is_run_each_time, ALL, MODES))
+@pytest.mark.parametrize(("key", "mode"), covering(is_run_each_time, ALL, MODES))
 def test_promise(models, tmp_path, key, mode):
     refused = REFUSED.get((key, mode))
     if key == "images" and mode in ("drop", "resample") and Version(trl.__version__) < Version("1.11"):

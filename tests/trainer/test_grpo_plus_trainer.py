@@ -11,6 +11,7 @@ import pytest
 import tiny_models
 import torch
 from datasets import DatasetDict
+from slow_cases import covering
 from trl import GRPOConfig, GRPOTrainer
 
 from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
@@ -217,7 +218,7 @@ def kl_to_go(trained, start):
 
 @pytest.mark.parametrize(
     ("loss_type", "level", "weighted"),
-    tiny_models.covering(
+    covering(
         lambda loss_type, *rest: loss_type == "dapo" or rest == ("token", True),
         *(TRL_CHOICES["loss_type"], ["token", "sequence"], [True, False]),
     ),

@@ -2,6 +2,7 @@
 
 import pytest
 import tiny_models
+from slow_cases import covering
 from trl import GRPOTrainer
 
 from trl_grpo_plus.config.validation import TRL_CHOICES
@@ -35,7 +36,7 @@ def assert_same(ours, theirs):
 
 @pytest.mark.parametrize(
     ("loss_type", "beta", "batching"),
-    tiny_models.covering(
+    covering(
         lambda loss_type, beta, batching: loss_type == "dapo" or (beta and batching == "all"),
         *(LOSS_TYPES, [0.0, 0.1], BATCHINGS),
     ),

@@ -43,26 +43,22 @@ class Writer:
             about 1 MB of lines each.
         about (`dict`, *optional*): the content of run.json.
 
+    Attributes:
+        about (`dict`): the content of run.json when it is written next.
+
     Evaluations without training, in the folder of another run, go to `rollouts/evaluation-N`.
     """
 
     def __init__(self, output_dir: str, compress: bool = False, about: dict[str, Any] | None = None):
         self._root = Path(output_dir) / FOLDER
         self._suffix = ".jsonl.gz" if compress else ".jsonl"
-        self._about = about or {}
+        self.about = about or {}
         self._own: dict[Path, int] = {}  # files that this run has created -> CRC-32 of a file of attempts
         self._batches: dict[tuple[str, int], int] = {}
         self._folder: Path | None = None  # chosen when the first file is written
         self._warned = False  # whether a warning said that the index cannot be written
 
-    def begin(
-        self,
-        step: int,
-        max_steps: int,
-        logged: int | None = None,
-        run: str | None = None,
-        about: dict[str, Any] | None = None,
-    ) -> None:
+    def begin(self, step: int, max_steps: int, logged: int | None = None, run: str | None = None) -> None:
         """Start or resume training at `step` of `max_steps`. Files that the training will write again move aside.
 
         Args:
@@ -70,9 +66,7 @@ class Writer:
             logged (`int`, *optional*): number of log entries of `step` in the checkpoint; by default all of them were
                 logged before it.
             run (`str`, *optional*): id of the run.
-            about (`dict`, *optional*): the content of run.json from now on.
         """
-        self._about = self._about if about is None else about
         self._folder = self._root
         before_training = {
             path: check for path, check in self._own.items() if path.parent == self._root and not _trains(path)
@@ -175,7 +169,7 @@ class Writer:
         return self._folder
 
     def _describe(self, more: dict[str, Any]) -> None:
-        replace(self._where() / "run.json", [json.dumps({**self._about, **more}, indent=2).encode(), b"\n"])
+        replace(self._where() / "run.json", [json.dumps({**self.about, **more}, indent=2).encode(), b"\n"])
 
     def _entries_before(self, name: str, step: int, logged: int | None) -> bytes:
         """Return a journal's entries of steps that are not repeated; none if the journal cannot be read."""

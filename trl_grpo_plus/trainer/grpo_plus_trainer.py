@@ -205,6 +205,7 @@ class GRPOPlusTrainer(GRPOTrainer):
                 **later,
             )
         self._check_tokens()
+        self._checked = self.train_dataset, self.eval_dataset
         spare_copies(self.model)
         # TRL would refuse a scale that it does not know. With such a scale, TRL's advantages are replaced.
         self.scale_rewards = args.scale_rewards if args.scale_rewards in TRL_SCALES else "group"
@@ -641,7 +642,6 @@ class GRPOPlusTrainer(GRPOTrainer):
     def _check_tokens(self) -> None:
         if not (self.rollout_func or self.environment_factories or self.chat_template):
             check_tokens(self.train_dataset, self.eval_dataset, self.processing_class)
-        self._checked = self.train_dataset, self.eval_dataset
 
     def _check_new_data(self) -> None:
         """Check datasets that a script has set since they were checked last, as when the trainer is made."""
@@ -651,6 +651,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         compatibility.check_later_data(*now, self.args)
         self._check_data(*now, self.reward_funcs, self.args, self.rollout_func, self.environment_factories)
         self._check_tokens()
+        self._checked = now
 
     def _check_rows(self, train_dataset: Any, args: GRPOPlusConfig) -> None:
         """Check that a loaded training set has the rows of one step. A trainer that only evaluates needs none.

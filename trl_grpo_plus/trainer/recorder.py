@@ -158,7 +158,8 @@ class Recorder:
         run, self.run, self._run_before = self._run_before or secrets.token_hex(4), self._run_before, None
         if self._writer is not None:
             with self._never_fatal("Traces"):
-                self._writer.begin(step, max_steps, logged, run, self._about())
+                self._writer.about = self._about()
+                self._writer.begin(step, max_steps, logged, run)
                 self.run = run
                 self._lacks_prompt = not self._writer.holds(FIRST_PROMPT)
         if self._main and self._args.trace_log_groups:

@@ -322,11 +322,11 @@ def _checkpoints(args: Any, total: int | None, one: float) -> str:
     every = args.save_steps if args.save_steps >= 1 else math.ceil(args.save_steps * (total or 0))
     saved = math.ceil(total / every) if total and every and args.save_strategy.value == "steps" else math.inf
     # transformers removes an old checkpoint once the next is complete.
-    count = min(saved, args.save_total_limit + 1 if args.save_total_limit else math.inf)
+    kept = min(saved, args.save_total_limit + 1 if args.save_total_limit else math.inf)
     size, limit = f"a checkpoint takes about {rounded(one / 1e9)} GB", f"save_total_limit={args.save_total_limit}"
-    if count == math.inf:
+    if kept == math.inf:
         return f"{size}, and all are kept ({limit})"
-    return f"{size}, {count:,} at most at a time ({limit}) {rounded(count * one / 1e9)} GB"
+    return f"{size}, {kept:,} at most at a time ({limit}) {rounded(kept * one / 1e9)} GB"
 
 
 def _weight_bytes(recipe: Recipe, config: Loaded) -> float:
