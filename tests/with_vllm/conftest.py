@@ -38,10 +38,15 @@ def free_port():
         return found.getsockname()[1]
 
 
+def options_for(url):
+    """Return a trainer's options for a server. Each trainer needs its own port for weights."""
+    return {"vllm_mode": "server", "vllm_server_base_url": url, "vllm_group_port": free_port()}
+
+
 @pytest.fixture(scope="session")
 def on_server(server):
-    """Return a function that makes a trainer's options for the server. Each trainer needs its own port for weights."""
-    return lambda: {"vllm_mode": "server", "vllm_server_base_url": server, "vllm_group_port": free_port()}
+    """Return a function that makes a trainer's options for the server that tests share."""
+    return lambda: options_for(server)
 
 
 def is_up(url):
@@ -51,48 +56,72 @@ def is_up(url):
         return False
 
 
+class Server:
+    """A vLLM server in a process of its own, with the model that the tests train.
+
+    Args:
+        folder (`Path`): holds its model and its log.
+    """
+
+    def __init__(self, folder: Path):
+        import watched
+
+        port = free_port()
+        options = {
+            "model": watched.model_path(folder),
+            "host": "127.0.0.1",
+            "port": port,
+            "dtype": "float32",
+            "kv-cache-memory-bytes": "64M",
+            "max-model-len": 64,
+            "logprobs-mode": "processed_logprobs",
+            "weight-transfer-config": json.dumps({"backend": "nccl"}),
+            "worker-extension-cls": "wire.Extension",
+        }
+        # `vllm serve` would need an installed distribution called vllm, and the CPU build has another name.
+        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager"]
+        command += [text for name, value in options.items() for text in (f"--{name}", str(value))]
+        environment = {**os.environ, "VLLM_SERVER_DEV_MODE": "1", "PYTHONPATH": str(Path(__file__).parent)}
+        self.url = f"http://127.0.0.1:{port}"
+        self._log = folder / "log"
+        with open(self._log, "w") as log:
+            self._process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+
+    def wait(self) -> str:
+        """Return the server's address once it answers."""
+        deadline = time.monotonic() + 300
+        while not is_up(self.url):
+            waiting = self._process.poll() is None and time.monotonic() < deadline
+            assert waiting, self._log.read_text()[-5000:]
+            time.sleep(0.5)
+        return self.url
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait(60)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def starting_server(request, tmp_path_factory):
-    """Start the server at the beginning of the session, if any test uses it. Give its process, address and log.
-
-    It starts early because it takes long.
-    """
+    """Start the server at the beginning of the session, if any test uses it, because a start takes long."""
     if not any("server" in item.fixturenames for item in request.session.items):
         yield None
         return
-    import watched
-
-    folder = tmp_path_factory.mktemp("server")
-    port = free_port()
-    options = {
-        "model": watched.model_path(folder),
-        "host": "127.0.0.1",
-        "port": port,
-        "dtype": "float32",
-        "kv-cache-memory-bytes": "64M",
-        "max-model-len": 64,
-        "logprobs-mode": "processed_logprobs",
-        "weight-transfer-config": json.dumps({"backend": "nccl"}),
-        "worker-extension-cls": "wire.Extension",
-    }
-    # `vllm serve` would need an installed distribution called vllm, and the CPU build has another name.
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager"]
-    command += [text for name, value in options.items() for text in (f"--{name}", str(value))]
-    environment = {**os.environ, "VLLM_SERVER_DEV_MODE": "1", "PYTHONPATH": str(Path(__file__).parent)}
-    with open(folder / "log", "w") as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
-    yield process, f"http://127.0.0.1:{port}", folder / "log"
-    process.terminate()
-    process.wait(60)
+    starting = Server(tmp_path_factory.mktemp("server"))
+    yield starting
+    starting.stop()
 
 
 @pytest.fixture(scope="session")
 def server(starting_server):
     """Return the address of a vLLM server with the model that the tests train, once it answers."""
-    process, url, log = starting_server
-    deadline = time.monotonic() + 300
-    while not is_up(url):
-        waiting = process.poll() is None and time.monotonic() < deadline
-        assert waiting, log.read_text()[-5000:]
-        time.sleep(0.5)
-    return url
+    return starting_server.wait()
+
+
+@pytest.fixture
+def on_own_server(tmp_path):
+    """Return a function that makes a trainer's options for a server that the test may break: no other test uses it."""
+    starting = Server(tmp_path)
+    url = starting.wait()
+    yield lambda: options_for(url)
+    starting.stop()

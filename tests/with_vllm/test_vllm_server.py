@@ -1,5 +1,11 @@
 """A vLLM server in another process, to which the trainer sends its prompts and its weights."""
 
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 
@@ -44,3 +50,25 @@ def test_the_error_of_a_server_that_is_gone_names_it(tmp_path, on_server, monkey
     )
     with pytest.raises(ServerFailed, match=rf"{gone} failed after step 0: POST /{asked}: .*Connection refused"):
         made.train()
+
+
+def test_a_server_with_half_of_an_update_samples_nothing_for_the_next_trainer(tmp_path, on_own_server):
+    worker, killed = Path(__file__).with_name("killed_worker.py"), on_own_server()
+    command = [
+        sys.executable,
+        str(worker),
+        str(tmp_path),
+        killed["vllm_server_base_url"],
+        str(killed["vllm_group_port"]),
+    ]
+    paths = os.pathsep.join(map(str, (worker.parent, worker.parent.with_name("helpers"))))
+    # The timeout ends a deadlock.
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr[-5000:]
+
+    made = watched.trainer(tmp_path, **on_own_server())
+    with pytest.raises(ServerFailed, match=r"failed after step 0: .*too many 500 .*Start the server anew"):
+        made.train()
+    assert made.batches == []
