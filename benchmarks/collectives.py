@@ -174,9 +174,13 @@ def report_seconds(ranks: list[dict[str, list[tuple[float, float]]]]) -> dict[st
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, nargs="+", default=[2, 8])
-    parser.add_argument("--rows", type=int, default=8, help="attempts a process, a multiple of 4")
-    parser.add_argument("--seconds", type=int, default=0, metavar="ROUNDS", help="also clock steps, in so many rounds")
-    parser.add_argument("--slow", type=float, default=0, metavar="MILLISECONDS", help="of the last process, a step")
+    parser.add_argument("--rows", type=int, default=8, help="attempts per process: a multiple of 4")
+    parser.add_argument(
+        "--seconds", type=int, default=0, metavar="ROUNDS", help="also time optimizer steps, in this many rounds"
+    )
+    parser.add_argument(
+        "--slow", type=float, default=0, metavar="MILLISECONDS", help="delay of the last process at each step"
+    )
     parser.add_argument("--output", type=Path, default=None, help="also write the figures as JSON")
     parser.add_argument("--worker", type=Path, default=None, help=argparse.SUPPRESS)
     options = parser.parse_args()

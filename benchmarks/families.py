@@ -462,7 +462,7 @@ def main() -> None:
     parser.add_argument("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES))
     parser.add_argument("--conditions", nargs="+", choices=CONDITIONS, default=list(CONDITIONS))
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--problems", type=int, default=256, help="problems of a level to try")
+    parser.add_argument("--problems", type=int, default=256, help="number of problems of each level")
     options = parser.parse_args()
     torch.set_num_threads(1)
     disable_progress_bars()

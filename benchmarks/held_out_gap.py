@@ -72,8 +72,10 @@ def simulated(runs: int, train: Curve, held_out: Curve, noise: tuple[float, floa
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=500, help="runs a cell of table 1 (default: %(default)s)")
-    parser.add_argument("--false_runs", type=int, default=2000, help="runs a cell of table 2 (default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=500, help="runs for each cell of table 1 (default: %(default)s)")
+    parser.add_argument(
+        "--false_runs", type=int, default=2000, help="runs for each cell of table 2 (default: %(default)s)"
+    )
     args = parser.parse_args()
     print(f"| held-out reward | {' | '.join(NOISE)} |\n|---|{'---|' * len(NOISE)}")
     for name, (held_out, turn) in LATE.items():

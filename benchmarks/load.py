@@ -327,7 +327,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--groups", type=int, default=GROUPS)
     parser.add_argument("--math-in", type=int, default=16)
-    parser.add_argument("--trim", action="store_true", help="hand free memory back before memory is counted")
+    parser.add_argument(
+        "--trim", action="store_true", help="return free memory to the system before memory is counted"
+    )
     parser.add_argument("--output", type=Path, default=None, help="also write the figures as JSON")
     options = parser.parse_args()
     os.environ["ACCELERATE_USE_CPU"] = "true"  # not at import, because tests import this file

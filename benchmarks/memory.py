@@ -214,7 +214,7 @@ def main() -> int:
     parser.add_argument("--model", default=MODEL)
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument("--report", action="store_true", help="reckon anew, and measure nothing")
+    parser.add_argument("--report", action="store_true", help="measure nothing; compute the estimates again")
     parser.add_argument("--run", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.run:

@@ -29,8 +29,8 @@ LIMIT_S = 300
 def main() -> int:
     """Print a line for each mistake, and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", default="", help="mistakes whose name has this in it")
-    parser.add_argument("-o", "--output", metavar="FILE", help="where to write the figures, as JSON")
+    parser.add_argument("--only", default="", help="only mistakes whose name contains this text")
+    parser.add_argument("-o", "--output", metavar="FILE", help="also write the figures as JSON")
     options = parser.parse_args()
     sys.path.insert(0, str(HELPERS))
     wrong = import_module("invalid_recipes")

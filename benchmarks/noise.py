@@ -122,7 +122,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--steps", type=int, nargs="+", default=[400, 1600])
     parser.add_argument(
-        "--noisy", type=float, nargs="+", default=[0.0, 0.02, 0.05, 0.1, 0.2], help="shares of the rows"
+        "--noisy",
+        type=float,
+        nargs="+",
+        default=[0.0, 0.02, 0.05, 0.1, 0.2],
+        help="shares of rows with a wrong answer",
     )
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=ARMS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])

@@ -76,7 +76,7 @@ Groups = list[list[dict[str, Any]]]
 def main() -> None:
     parser = argparse.ArgumentParser(description="The pictures of README and docs.")
     parser.add_argument("what", choices=("plot", "real", "page", "compare"))
-    parser.add_argument("runs", nargs="+", help="output_dir of the run; of two to compare")
+    parser.add_argument("runs", nargs="+", help="output_dir of the run; for compare, of two runs")
     parser.add_argument("--into", type=Path, default=Path("docs/images"), help="folder of the pictures")
     options = parser.parse_args()
     options.into.mkdir(parents=True, exist_ok=True)

@@ -64,9 +64,9 @@ PROGRAMS: list[tuple[str, Callable[[int], str]]] = [
 def main() -> None:
     parser = argparse.ArgumentParser(description="What rewards cost.")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--repeat", type=int, default=3, help="the best run counts")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the samples, once")
-    parser.add_argument("--output", type=Path, help="write the figures as JSON, too")
+    parser.add_argument("--repeat", type=int, default=3, help="number of runs; the best one counts")
+    parser.add_argument("--quick", action="store_true", help="use a tenth of the samples, and run once")
+    parser.add_argument("--output", type=Path, help="also write the figures as JSON")
     options = parser.parse_args()
     scale, repeat = (0.1, 1) if options.quick else (1.0, options.repeat)
     configure(options.workers)

@@ -285,13 +285,13 @@ def _beyond(both: list[list[str]]) -> tuple[list[str], list[str]]:
 def main() -> int:
     """Do all runs, print the table, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=25.0, help="how long to kill")
-    parser.add_argument("--every", type=float, default=25.0, help="seconds between two kills, about")
+    parser.add_argument("--minutes", type=float, default=25.0, help="time during which processes are killed")
+    parser.add_argument("--every", type=float, default=25.0, help="seconds between two kills, roughly")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--save_steps", type=int, default=10)
-    parser.add_argument("--seed", type=int, default=1, help="of the training and of the kills")
-    parser.add_argument("--folder", type=Path, required=True, help="a new folder, which is kept")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the training and of the kills")
+    parser.add_argument("--folder", type=Path, required=True, help="a new folder; it is kept")
     options = parser.parse_args()
     chance, begun = random.Random(options.seed), time.monotonic()
     folder = options.folder.resolve()

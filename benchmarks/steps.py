@@ -40,7 +40,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--condition", choices=CONDITIONS, default="hard")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
-    parser.add_argument("--rate", type=float, default=1.0, help="learning rate, x the family's")
+    parser.add_argument("--rate", type=float, default=1.0, help="learning rate, as a multiple of the family's")
     to_target.run_options(parser, RESULTS, "one seed, a tenth of the rollouts")
     options = parser.parse_args()
     if options.quick:

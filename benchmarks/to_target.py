@@ -744,11 +744,11 @@ TARGETS = {
 def run_options(parser: argparse.ArgumentParser, results: Path, quick: str) -> None:
     """Add the options of a command that runs what has no line yet."""
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
-    parser.add_argument("--share", type=float, default=1.0, help="of each family's rollouts")
-    parser.add_argument("--jobs", type=int, default=1, help="runs side by side, each in a process of its own")
+    parser.add_argument("--share", type=float, default=1.0, help="share of each family's rollouts")
+    parser.add_argument("--jobs", type=int, default=1, help="number of runs at the same time, each in its own process")
     parser.add_argument("--quick", action="store_true", help=quick)
-    parser.add_argument("--report", action="store_true", help="what comes of the lines that are there")
-    parser.add_argument("--results", type=Path, default=results, help="a line of JSON a run")
+    parser.add_argument("--report", action="store_true", help="run nothing; report on the results file")
+    parser.add_argument("--results", type=Path, default=results, help="results file: one line of JSON per run")
 
 
 def settle() -> None:
@@ -763,9 +763,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES))
     parser.add_argument("--conditions", nargs="+", choices=CONDITIONS, default=["hard"])
-    parser.add_argument("--arms", nargs="+", choices=[*SETS, *ARMS], default=["all"], help="arms, or sets of them")
+    parser.add_argument("--arms", nargs="+", choices=[*SETS, *ARMS], default=["all"], help="arms, or sets of arms")
     parser.add_argument("--budgets", nargs="+", choices=[*BUDGETS, CONSTANT], default=[*BUDGETS, CONSTANT])
-    parser.add_argument("--rates", nargs="+", type=float, default=list(RATES), help="x the family's")
+    parser.add_argument(
+        "--rates", nargs="+", type=float, default=list(RATES), help="learning rates, as multiples of the family's"
+    )
     run_options(parser, RESULTS, "sums, a fifth of the rollouts, one seed and rate")
     options = parser.parse_args()
     if options.quick:

@@ -60,7 +60,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--demo-steps", type=int, default=40)
-    parser.add_argument("--page", action="store_true", help="the pages alone")
+    parser.add_argument("--page", action="store_true", help="measure only the pages")
     parser.add_argument("--output", type=Path, default=None, help="also write the figures as JSON")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
