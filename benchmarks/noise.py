@@ -126,7 +126,7 @@ def main() -> None:
         type=float,
         nargs="+",
         default=[0.0, 0.02, 0.05, 0.1, 0.2],
-        help="shares of rows with a wrong answer",
+        help="shares of rows that get a coin as their reward",
     )
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=ARMS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
