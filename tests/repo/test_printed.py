@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import synthetic_traces
 import tiny_models
+import trl
+from packaging.version import Version
 from trl.trainer import grpo_trainer
 
 from trl_grpo_plus import registry
@@ -23,6 +25,7 @@ from trl_grpo_plus.utils.tables import FAILED, Row, table
 from trl_grpo_plus.utils.terminal import say
 
 
+PRINTS_PARTS = Version(trl.__version__) >= Version("1.15")  # TRL before it fails on messages of parts
 FOUL = "\x1b[2J\x1b]0;owned\x07\x9b31m\x08\r\u202e"
 SEEN = r"\x1b[2J\x1b]0;owned\x07\x9b31m\x08\r\u202e"
 REWARDS = r'''
@@ -126,7 +129,8 @@ def test_a_run_that_a_reward_ends(tmp_path):
 
 def test_trls_table_of_completions(tmp_path, capsys):
     trainer = tiny_models.trainer(tmp_path, log_completions=True, per_device_train_batch_size=8, max_steps=1)
-    messages = [{"role": "user", "content": [{"type": "text", "text": FOUL}]}]
+    parts = [{"type": "text", "text": FOUL}]
+    messages = [{"role": "user", "content": parts if PRINTS_PARTS else FOUL}]
     arguments = json.dumps({"path": FOUL + "\x85"}, ensure_ascii=False)
     named = json.dumps({FOUL: {FOUL: 1}})
     calls = [
