@@ -32,24 +32,24 @@ REFUSED_BY = {
     "keys": "a mistyped key",
     "options": "numbers out of bounds",
     "machine": "a package that is not installed",
-    "output": "a checkpoint to resume from that is not there",
-    "rewards": "a reward that is none",
-    "callables": "a tool that is not there",
-    "filter_metric": "a filter by rewards without weight",
-    "stream": "a stream's class that is not there",
-    "advantage": "an advantage function that is not there",
+    "output": "a missing checkpoint to resume from",
+    "rewards": "an unknown reward",
+    "callables": "a missing tool",
+    "filter_metric": "a filter by rewards whose weights are 0",
+    "stream": "a missing class of a stream",
+    "advantage": "a missing advantage function",
     "data": "two sources of data",
-    "model": "a model that is not there",
+    "model": "a missing model",
     "splits": "evaluation without a split for it",
     "prompts": "an empty prompt",
     "enough": "too few rows for a step",
-    "remembered": "a key that is no column",
-    "columns": "a column that the data has not",
+    "remembered": "a belief_key that is not a column",
+    "columns": "a missing column",
     "template": "messages without a chat template",
 }
 # Tested elsewhere: `processes` in tests/process/test_accelerate_configs.py, `dtype` and `together`, which only warn a
 # run, below. `preset` refuses nothing.
-MIXED = ["a mixture with a file that is not there", "a mixture with a broken line"]
+MIXED = ["a mixture with a missing file", "a mixture with a broken line"]
 ELSEWHERE = {"processes", "dtype", "together", "preset"}
 
 
@@ -122,7 +122,7 @@ def test_each_check_of_the_list_has_a_mistake():
     assert {check.__name__ for check in (*preflight.PAPER, *preflight.DATA)} == REFUSED_BY.keys() | ELSEWHERE
 
 
-@named([*REFUSED_BY.values(), *MIXED, "a recipe that is none", "a folder below a file"])
+@named([*REFUSED_BY.values(), *MIXED, "an unknown recipe", "a folder below a file"])
 def test_run_refuses_a_mistake_before_anything_is_launched(here, place, capsys, mistake):
     mistake.write(place)
     assert main(["run", mistake.recipe, *mistake.options]) == 2

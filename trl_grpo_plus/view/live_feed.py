@@ -377,7 +377,7 @@ def _choose(groups: Groups, named: Named) -> _List:
 def _problem(path: Path, error: Exception) -> str:
     if isinstance(error, (ValueError, OSError)):
         return str(error)
-    return f"{path} has an attempt that is none ({type(error).__name__}: {error})."
+    return f"{path} has an invalid attempt ({type(error).__name__}: {error})."
 
 
 def _summary(problems: list[str]) -> str:

@@ -298,4 +298,4 @@ def _reason(folder: Path, errors: str) -> str:
     # The run ended without an error file. The launcher's traceback, which comes last, does not help.
     lines = [line for line in errors.splitlines() if line.strip()]
     own = [line for line in lines if line.startswith("error: ")]
-    return "\n".join(own[-1:] or lines[-12:]) or "it ended without a word"
+    return "\n".join(own[-1:] or lines[-12:]) or "it printed nothing"
