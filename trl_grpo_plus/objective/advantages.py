@@ -77,8 +77,8 @@ class Normalization:
 
     def divisor(self, values: Tensor, scored: Tensor, centred: Tensor, batch: GroupBatch) -> Tensor:
         """Return the scale with floor and eps, `(P, 1)` or `(1, 1)`; 0 where a group has no advantage."""
-        rewards = Scored(values, scored, centred, batch, self.ddof, self.tolerance)
-        return self.kind.divisor(rewards, self.floor, self.eps)
+        spread = self.kind.spread(Scored(values, scored, centred, batch, self.ddof, self.tolerance))
+        return spread if self.kind.as_it_is else spread.clamp(min=self.floor) + self.eps
 
 
 TRL_DEFAULT = Normalization()

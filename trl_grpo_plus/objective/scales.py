@@ -65,11 +65,6 @@ class Scale:
     over: str
     as_it_is: bool = False
 
-    def divisor(self, rewards: Scored, floor: float, eps: float) -> Tensor:
-        """Return the divisor, `(P, 1)` or `(1, 1)`; 0 for a group without an advantage."""
-        spread = self.spread(rewards)
-        return spread if self.as_it_is else spread.clamp(min=floor) + eps
-
 
 def _std(rewards: Scored) -> Tensor:
     deviation = less_mean(rewards.values, rewards.scored).masked_fill(~rewards.scored, 0.0)
