@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from leaking_rewards import LEAVE
 
-from trl_grpo_plus.scoring import worker_handle
+from trl_grpo_plus.scoring import worker_pool
 from trl_grpo_plus.scoring.worker_pool import Pool
 
 
@@ -22,7 +22,7 @@ def rows(*texts):
 @pytest.fixture
 def pool(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(worker_handle, "_WARNED_OF", set())
+    monkeypatch.setattr(worker_pool, "_WARNED_OF", set())
     made = Pool(size=1)
     yield made
     made.close()

@@ -8,7 +8,6 @@ prompts        checks of a dataset's prompts
 failures       the words for a failed reward
 batch_scoring  the scores of a batch, for TRL, traces and alarms
 worker_pool    the processes that score under a time limit
-worker_handle  the pool's handle on a worker process
 worker_main    the code that runs in a worker process
 process_state  restores a worker process to its state before a sample
 """
@@ -19,7 +18,15 @@ from .definition import ONLY_IN_A_RUN, TRL_GIVES, Definition, Example, Policy, d
 from .failures import TRL_UNSCORED, RewardError, held_back
 from .outcome import NO_VERDICT, STATUSES, AnnotatedScore, Outcome, Step, outcome_of, outcomes_of, with_worst_status
 from .process_state import kept
-from .prompts import check_prompts, check_tokens, has_messages, is_conversation, lacks_template, wrong_prompts
+from .prompts import (
+    check_prompts,
+    check_tokens,
+    datasets_named,
+    has_messages,
+    is_conversation,
+    lacks_template,
+    wrong_prompts,
+)
 from .reward import Reward, reports_outcomes, scores_of_part
 from .worker_main import excuse, sandbox_options
 from .worker_pool import configure, default_size, shared

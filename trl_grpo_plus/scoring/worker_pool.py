@@ -31,6 +31,7 @@ import logging
 import math
 import os
 import pickle
+import resource
 import signal
 import threading
 import time
@@ -39,12 +40,11 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from ..utils.fork_client import FIRST_PAUSE_S, LONGEST_PAUSE_S, ForkServer, NoProcess
+from ..utils.fork_client import FIRST_PAUSE_S, LONGEST_PAUSE_S, Child, ForkServer, NoProcess
 from ..utils.resources import processors, threads_for
-from ..utils.run_clock import PATIENCE, TooBusy, TooLong
+from ..utils.run_clock import PATIENCE, Clock, TooBusy, TooLong
 from ..utils.terminal import visible
 from .outcome import Outcome
-from .worker_handle import Handle, granted_mb, how_it_died, warn_of_left
 
 
 logger = logging.getLogger(__name__)
@@ -54,6 +54,23 @@ GIVE_UP_S = 600.0  # scoring time during which every sample was starved
 LOAD_LIMIT_S = 120.0  # for a worker to import a reward's module; not counted as scoring
 MEMORY_MB = 4096
 MOST_WORKERS = 16
+
+_WARNED_OF: set[str] = set()  # rewards that left something in a worker
+
+
+class _Handle:
+    """A worker process: the connection to it, its loaded rewards, its current sample and its clock."""
+
+    def __init__(self, child: Child):
+        self.child = child
+        self.connection = Connection(child.socket.detach())
+        self.loaded: set[str] = set()
+        self.sample = -1
+        self.start_clock(math.inf)
+
+    def start_clock(self, limit_s: float) -> None:
+        """Give the worker `limit_s` seconds from now on."""
+        self.clock = Clock(limit_s, [self.child.pid], fresh=False)
 
 
 class Pool:
@@ -71,7 +88,7 @@ class Pool:
         self.memory_mb = memory_mb
         self._preload: tuple[str, ...] = ()
         self._zygote: ForkServer | None = None
-        self._idle: list[Handle] = []
+        self._idle: list[_Handle] = []
         self._lock = threading.Lock()
         self._threads = 0
         self._starved_s = 0.0  # scoring time since a sample was last scored
@@ -128,7 +145,7 @@ class Pool:
                 "processors, memory or processes on this machine, or set reward_workers to fewer."
             )
 
-    def _take(self) -> Handle:
+    def _take(self) -> _Handle:
         if self._idle:
             return self._idle.pop()
         if self._zygote is None:
@@ -140,7 +157,7 @@ class Pool:
         # Counted before any program runs: threads of running programs would make the machine look smaller.
         self._threads = self._threads or threads_for(peers)
         options = {"memory_mb": granted_mb(self.memory_mb), "threads": self._threads, "peers": peers}
-        return Handle(self._zygote.fork(options))
+        return _Handle(self._zygote.fork(options))
 
     def _retire(self) -> None:
         for worker in self._idle:
@@ -156,7 +173,7 @@ class Pool:
             self._idle.remove(worker)
             worker.connection.close()
 
-    def _end(self, worker: Handle) -> int | None:
+    def _end(self, worker: _Handle) -> int | None:
         worker.connection.close()
         return self._zygote.end(worker.child) if self._zygote is not None else None
 
@@ -171,7 +188,7 @@ class _Run:
         self._timeout = timeout
         self._waiting = deque(range(len(samples)))
         self._alone: deque[int] = deque()  # samples whose worker was killed; each is retried alone
-        self._busy: dict[Connection, Handle] = {}
+        self._busy: dict[Connection, _Handle] = {}
         self._outcomes: dict[int, Outcome] = {}
         self._lost: set[int] = set()  # samples that have been in `_alone`
         self._pause, self._fork_at = FIRST_PAUSE_S, 0.0
@@ -234,7 +251,7 @@ class _Run:
         if now - self._scarce_since >= SCARCE_S:
             self._give_up(f"The machine could start no worker for {SCARCE_S:g} s: {why}.")
 
-    def _give(self, worker: Handle, sample: int) -> None:
+    def _give(self, worker: _Handle, sample: int) -> None:
         job = pickle.dumps((self._target, self._args, dict(self._samples[sample])))
         worker.sample = sample
         worker.start_clock(self._timeout if self._target in worker.loaded else LOAD_LIMIT_S)
@@ -248,7 +265,7 @@ class _Run:
             self._end(worker)  # it died while idle: the sample never ran
             self._waiting.appendleft(sample)
 
-    def _end(self, worker: Handle) -> int | None:
+    def _end(self, worker: _Handle) -> int | None:
         del self._busy[worker.connection]
         return self._pool._end(worker)
 
@@ -256,7 +273,7 @@ class _Run:
         for worker in list(self._busy.values()):
             self._end(worker)
 
-    def _hear(self, worker: Handle) -> None:
+    def _hear(self, worker: _Handle) -> None:
         try:
             reply = json.loads(worker.connection.recv_bytes())
         except (EOFError, OSError):
@@ -274,18 +291,18 @@ class _Run:
         else:
             self._note(worker.sample, Outcome.of_json(reply["outcome"]))
             if reply.get("left"):
-                warn_of_left(self._target, reply["left"])
+                _warn_of_left(self._target, reply["left"])
                 self._end(worker)
             else:
                 self._pool._idle.append(self._busy.pop(worker.connection))
 
-    def _lose(self, worker: Handle) -> None:
+    def _lose(self, worker: _Handle) -> None:
         """Handle the death of a worker. The module's docstring says which outcome its sample has."""
         status = self._end(worker)
         if status is None:  # its zygote was killed, and the worker with it
             self._pool._drop_children_of(worker.child.zygote)
         is_killed = status is None or status == signal.SIGKILL
-        how = how_it_died(status, granted_mb(self._pool.memory_mb))
+        how = _how_it_died(status, granted_mb(self._pool.memory_mb))
         is_again = worker.sample in self._lost
         if not is_killed and self._target in worker.loaded:
             self._note(worker.sample, Outcome(None, "error", how))
@@ -297,7 +314,7 @@ class _Run:
             self._lost.add(worker.sample)
             self._alone.append(worker.sample)
 
-    def _look(self, worker: Handle) -> None:
+    def _look(self, worker: _Handle) -> None:
         if worker.connection.poll():
             self._hear(worker)
             return
@@ -316,6 +333,50 @@ class _Run:
             outcome = Outcome(None, "starved", late)
         self._end(worker)
         self._note(worker.sample, outcome)
+
+
+def granted_mb(memory_mb: int) -> int:
+    """Return the address space, in MiB, that a worker can have.
+
+    This is `memory_mb`, or the hard limit of this process if that is smaller.
+    """
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    granted = memory_mb if hard == resource.RLIM_INFINITY else min(memory_mb, hard >> 20)
+    if granted < memory_mb:
+        _warn_of_less(memory_mb, granted)
+    return granted
+
+
+def _how_it_died(status: int | None, memory_mb: int) -> str:
+    """Describe how a worker died, from its wait status; `None`: its zygote was killed, and the worker with it."""
+    if status is None:
+        return "The process that forks workers died while it ran."
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        why = f" (it may use {memory_mb} MiB)" if number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT) else ""
+        return f"Its worker process died of {signal.Signals(number).name}{why}."
+    return f"Its worker process ended itself with exit status {os.waitstatus_to_exitcode(status)}."
+
+
+def _warn_of_left(target: str, left: str) -> None:
+    """Warn, once per reward, that a worker was ended because of what a sample left in it."""
+    if target in _WARNED_OF:
+        return
+    _WARNED_OF.add(target)
+    logger.warning(
+        f"{target} left {left} after a sample: its worker is ended, and the next sample has another one, which loads "
+        "the reward anew. A thread or a process that samples share must be started when the reward's module is "
+        "loaded, or in a block `with trl_grpo_plus.scoring.kept():`."
+    )
+
+
+@functools.cache
+def _warn_of_less(memory_mb: int, granted: int) -> None:
+    logger.warning(
+        f"reward_worker_memory_mb={memory_mb} is more than the hard limit of this process (`ulimit -H -v`), "
+        f"{granted} MiB: reward workers have that, and a reward that needs more fails. Raise the limit, or set "
+        f"reward_worker_memory_mb to {granted}."
+    )
 
 
 def default_size() -> int:
