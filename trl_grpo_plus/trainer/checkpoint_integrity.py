@@ -22,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
 
 from ..traces import FOLDER
+from ..utils.distributed import raise_on_all_ranks
 from ..utils.validation import ConfigError, did_you_mean
 
 
@@ -224,26 +225,20 @@ def complete_checkpoint(resume_from_checkpoint: Any, output_dir: str) -> Any:
     Raises:
         ConfigError: the checkpoint is incomplete, or with `True` there is no complete checkpoint.
     """
-    if not resume_from_checkpoint:
+    checkpoint = resume_from_checkpoint
+    if checkpoint:
+        with raise_on_all_ranks():
+            if not PartialState().is_main_process:
+                pass  # another machine may not have the file
+            elif checkpoint is True:
+                checkpoint = last_complete(output_dir)
+            elif str(checkpoint).lower() == AUTO:
+                checkpoint = last_complete_if_any(output_dir)
+            else:
+                check(checkpoint)
+        checkpoint = broadcast_object_list([checkpoint])[0]
+    if not checkpoint:
         warn_of_earlier(output_dir)
-        return resume_from_checkpoint
-    checkpoint: Any = resume_from_checkpoint
-    try:
-        if not PartialState().is_main_process:
-            pass  # another machine may not have the file
-        elif resume_from_checkpoint is True:
-            checkpoint = last_complete(output_dir)
-        elif str(resume_from_checkpoint).lower() == AUTO:
-            checkpoint = last_complete_if_any(output_dir)
-            if checkpoint is None:
-                warn_of_earlier(output_dir)
-        else:
-            check(resume_from_checkpoint)
-    except ConfigError as error:
-        checkpoint = error
-    checkpoint = broadcast_object_list([checkpoint])[0]
-    if isinstance(checkpoint, ConfigError):
-        raise checkpoint
     return checkpoint
 
 

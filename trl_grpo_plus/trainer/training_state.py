@@ -124,12 +124,9 @@ def load(folder: str, rank: int, layout: list[int]) -> dict[str, Any] | None:
     Raises:
         ConfigError: some rank's file cannot be read, or is of another format. All ranks raise.
     """
-    state, wrong = _read(_path(folder, rank))
-    of_ranks = gather_object([(state is not None and state["layout"] == layout, wrong)])
-    for _, wrong in of_ranks:
-        if wrong:
-            raise ConfigError(wrong)
-    if all(fits for fits, _ in of_ranks):
+    with raise_on_all_ranks():
+        state = _read(_path(folder, rank))
+    if all(gather_object([state is not None and state["layout"] == layout])):
         return state
     if state is not None:
         state = {name: value for name, value in state.items() if name != "step"} | {"buffered_inputs": None}
@@ -192,19 +189,18 @@ def load_reference(folder: str, rank: int, reference: torch.nn.Module, promised:
         ConfigError: the promised file is missing, or it cannot be read. All ranks raise.
     """
     path = os.path.join(folder, REFERENCE)
-    weights, wrong, absent = {}, "", not promised and not os.path.exists(path)
-    if rank == 0 and not absent:
-        try:
-            weights = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        except Exception as error:  # a damaged file can make the unpickler raise anything
-            wrong = f"{type(error).__name__}: {error}".partition("\n")[0]
-    wrong, absent = broadcast_object_list([(wrong, absent)])[0]
-    if wrong:
-        raise ConfigError(
-            f"{path} cannot be read ({wrong}), and sync_ref_model needs the reference model in it. Resume from "
-            "an earlier checkpoint."
-        )
-    if absent:
+    weights, absent = {}, not promised and not os.path.exists(path)
+    with raise_on_all_ranks():
+        if rank == 0 and not absent:
+            try:
+                weights = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            except Exception as error:  # a damaged file can make the unpickler raise anything
+                what = f"{type(error).__name__}: {error}".partition("\n")[0]
+                raise ConfigError(
+                    f"{path} cannot be read ({what}), and sync_ref_model needs the reference model in it. Resume "
+                    "from an earlier checkpoint."
+                ) from error
+    if broadcast_object_list([absent])[0]:
         logger.warning(
             f"{folder} was saved without the reference model: it starts anew, as the model that the run began with."
         )
@@ -237,21 +233,23 @@ def skip_epochs(sampler: Any, epochs: int) -> None:
         torch.randperm(sampler.num_samples, generator=sampler.generator)
 
 
-def _read(path: str) -> tuple[dict[str, Any] | None, str]:
-    """Return a rank's state, and the reason for refusing it ("" if there is none)."""
+def _read(path: str) -> dict[str, Any] | None:
+    """Return a rank's state; `None` if there is no file. Refuse a damaged file, and one of another format."""
     if not os.path.exists(path):
-        return None, ""
+        return None
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
         if not {"format", "layout", "buffered_inputs"} <= state.keys():
             raise ValueError(f"it holds {', '.join(map(str, state)) or 'nothing'}")
     except Exception as error:  # a damaged file can make the unpickler raise anything
         what = f"{type(error).__name__}: {error}".partition("\n")[0]
-        return None, f"{path} cannot be read ({what}): it was cut off or changed. {_INSTEAD}"
+        raise ConfigError(f"{path} cannot be read ({what}): it was cut off or changed. {_INSTEAD}") from error
     if state["format"] != FORMAT:
-        text = f"{path} is of format {state['format']}, this release reads {FORMAT}"
-        return None, f"{text}: resume with the release that wrote it. {_INSTEAD}"
-    return state, ""
+        raise ConfigError(
+            f"{path} is of format {state['format']}, this release reads {FORMAT}: resume with the release that wrote "
+            f"it. {_INSTEAD}"
+        )
+    return state
 
 
 def _path(folder: str, rank: int) -> str:
