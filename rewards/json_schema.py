@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trl_grpo_plus.registry import Example, register_reward
+from trl_grpo_plus.utils.text import shortened
 
 from ._json import read_json
 from ._rows import refuse_rows
@@ -14,6 +15,7 @@ from ._text import after_thinking, answer_of, code_blocks, text_of
 
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
+MOST_SHOWN = 200  # characters of a schema in a message
 UNLIKE: tuple[Any, ...] = (None, True, 0, "", [], {})
 _END = re.compile(r"(\\.|\[(?:\\.|[^\]\\])*\])|\$", re.DOTALL)
 
@@ -138,7 +140,7 @@ def _as_text(schema: Any) -> str:
     try:
         return json.dumps(schema)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"schema={_short(schema)} is not JSON: {error}") from None
+        raise ValueError(f"schema={shortened(repr(schema), MOST_SHOWN)} is not JSON: {error}") from None
 
 
 @functools.lru_cache(maxsize=1000)
@@ -158,11 +160,13 @@ def _validator(text: str) -> Any:
         validator = jsonschema.validators.extend(kind, {"pattern": _pattern})(schema, registry=Registry())
         anything = all(validator.is_valid(document) for document in UNLIKE)
     except jsonschema.SchemaError as error:
-        raise ValueError(f"schema={_short(text)} is not valid: {error.message}") from None
+        raise ValueError(f"schema={shortened(text, MOST_SHOWN)} is not valid: {error.message}") from None
     except RecursionError:
-        raise ValueError(f"schema={_short(text)} refers to itself without end") from None
+        raise ValueError(f"schema={shortened(text, MOST_SHOWN)} refers to itself without end") from None
     if anything:
-        raise ValueError(f"schema={_short(text)} accepts null, 0, '', [] and {{}} alike: give it a type")
+        raise ValueError(
+            f"schema={shortened(text, MOST_SHOWN)} accepts null, 0, '', [] and {{}} alike: give it a type"
+        )
     return validator
 
 
@@ -170,9 +174,9 @@ def _read_schema(text: str) -> dict[str, Any]:
     try:
         schema = read_json(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"schema={_short(text)} is not JSON: {error}") from None
+        raise ValueError(f"schema={shortened(text, MOST_SHOWN)} is not JSON: {error}") from None
     if not isinstance(schema, dict):
-        raise ValueError(f"schema={_short(text)} must be a JSON object")
+        raise ValueError(f"schema={shortened(text, MOST_SHOWN)} must be a JSON object")
     return schema
 
 
@@ -207,8 +211,3 @@ def _references(node: Any) -> Iterator[str]:
                 yield value
     for child in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
         yield from _references(child)
-
-
-def _short(schema: Any) -> str:
-    text = schema if isinstance(schema, str) else repr(schema)
-    return text if len(text) <= 200 else f"{text[:200]}..."

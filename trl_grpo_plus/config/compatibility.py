@@ -1,12 +1,13 @@
 """Checks of the configuration against the reward functions, the data and the model, before the first step."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
 from ..objective.advantage_functions import by_path
+from ..scoring import datasets_named
 from ..utils.validation import ConfigError, did_you_mean
 
 
@@ -21,10 +22,8 @@ def warn_of_empty_evaluations(eval_dataset: Any, config: "GRPOPlusConfig") -> No
     """Warn of an evaluation set without rows, if the run evaluates."""
     if config.eval_strategy == "no" and not config.eval_on_start:
         return
-    splits = eval_dataset if isinstance(eval_dataset, Mapping) else {"": eval_dataset}
-    empty = [
-        f"eval_dataset {name}".strip() for name, rows in splits.items() if hasattr(rows, "__len__") and not len(rows)
-    ]
+    evaluated = datasets_named(None, eval_dataset)
+    empty = [name for name, rows in evaluated.items() if hasattr(rows, "__len__") and not len(rows)]
     if empty and config.process_index == 0:
         logger.warning(
             f"{', '.join(empty)} has no rows, so that its evaluations measure nothing. Give it rows, or set "
@@ -43,9 +42,8 @@ def check_later_data(train_dataset: Any, eval_dataset: Any, config: "GRPOPlusCon
         raise ConfigError("train_dataset is None: train() needs one. Set a Dataset.")
     from datasets import Dataset, IterableDataset  # the commands import this module, and `datasets` is slow to import
 
-    splits = eval_dataset if isinstance(eval_dataset, Mapping) else {"eval_dataset": eval_dataset}
     workers = config.dataloader_num_workers and isinstance(train_dataset, IterableDataset)
-    for what, rows in {**splits, "train_dataset": train_dataset}.items():
+    for what, rows in datasets_named(train_dataset, eval_dataset).items():
         if isinstance(rows, IterableDataset) and (config.accelerator_config.dispatch_batches is not False or workers):
             raise ConfigError(
                 f"{what} is a stream, and this trainer was made with loaded rows: TRL prepares for a stream only when "

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from accelerate.logging import get_logger
 
+from ..utils.text import shortened
+
 
 if TYPE_CHECKING:
     from trl import GRPOConfig
@@ -169,15 +171,11 @@ def _way_out(settings: Mapping[str, Any]) -> str:
 
 
 def _shown(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={_short(repr(value))}" for name, value in settings.items())
+    return ", ".join(f"{name}={shortened(repr(value), _MOST_SHOWN)}" for name, value in settings.items())
 
 
 def _keys(settings: Mapping[str, Any]) -> str:
     return f"{{{', '.join(f'{name}: {value}' for name, value in settings.items())}}}"
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 # Keys of generation_kwargs that do not change the distribution, whatever their value.

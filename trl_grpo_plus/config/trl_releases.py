@@ -71,14 +71,9 @@ def check(cls: type, version: str) -> None:
             f"where {'; '.join(missing)}. Install releases that are tested (`pip install 'trl~={NEWEST}.0'`), or a "
             "newer trl_grpo_plus."
         )
-    if not Version(OLDEST) <= Version(_minor(version)) <= Version(NEWEST):
+    if not Version(OLDEST).release <= Version(version).release[:2] <= Version(NEWEST).release:
         warnings.warn(
             f"trl_grpo_plus is tested with {tested}; this is TRL {version}. All methods that it builds on are there, "
             "and what they do may have changed.",
             stacklevel=2,
         )
-
-
-def _minor(version: str) -> str:
-    """Return the minor release of a version: `1.17` of `1.17.0.dev0`."""
-    return ".".join(map(str, Version(version).release[:2]))

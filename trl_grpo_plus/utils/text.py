@@ -30,8 +30,12 @@ def as_text(messages: Any) -> str:
 
 def first_words(prompt: Any) -> str:
     """Return the beginning of a prompt, or of its last message, on one line, for an error message."""
-    text = " ".join(as_text(prompt if isinstance(prompt, str) else prompt[-1:]).split())
-    return text if len(text) <= _FIRST else f"{text[:_FIRST]}..."
+    return shortened(" ".join(as_text(prompt if isinstance(prompt, str) else prompt[-1:]).split()), _FIRST)
+
+
+def shortened(text: str, most: int) -> str:
+    """Return the first `most` characters of a text, with "..." if there are more."""
+    return text if len(text) <= most else f"{text[:most]}..."
 
 
 def content_of(completion: Any) -> str:
@@ -129,4 +133,4 @@ def _named(block: dict[str, Any]) -> str:
     about = block.get(kind)
     if not isinstance(about, str) or not about:
         return f"<{kind}>"
-    return f"<{kind} {about if len(about) <= _MOST_OF_A_BLOCK else about[:_MOST_OF_A_BLOCK] + '...'}>"
+    return f"<{kind} {shortened(about, _MOST_OF_A_BLOCK)}>"
