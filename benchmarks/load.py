@@ -134,10 +134,12 @@ class Load:
     def step(self) -> None:
         """Process one batch, from the choice of prompts to the update of beliefs."""
         self._rng = random.Random(self._step)
-        self._batch = batch = Batch(self._size, [{} for _ in range(self._count)], [None] * self._count)
+        self._batch = batch = Batch(
+            self._accelerator, self._size, [{} for _ in range(self._count)], [None] * self._count
+        )
         with self._clocked("prompts are chosen"):
             self._prompts.begin(batch, self._read)
-        first, partition = self._sample(batch.inputs), batch.partition(self._accelerator)
+        first, partition = self._sample(batch.inputs), batch.partition
         assert self._prompts.draw is not None
         drawn_from = (batch.inputs, batch.input_indices, FurtherPrompts(self._prompts.draw, self._read), partition)
         batch.rounds = resample(first, self._sample, *drawn_from, self.args.max_resample_rounds)
@@ -193,9 +195,8 @@ class Load:
             scores = [function(**given) for function in scoring.functions]
             rewards = torch.tensor([[torch.nan if s is None else s for s in column] for column in scores]).T
         with self._clocked("filter, plan and exchange"):
-            batch.scored(scoring, len(inputs))
-            attempts = batch.attempts(inputs, prompts, {}, {EOS})
-            trainable, _ = batch.count(scoring, attempts, False, rewards, self._accelerator)
+            attempts = batch.attempts(scoring, inputs, prompts, {}, {EOS})
+            trainable, _ = batch.count(scoring, attempts, False, rewards)
             judged = judge_batch(self.args, rewards, self._weights, self._names, size, trainable)
             return Round(attempts, rewards, tuple(judged), self.args.dead, batch.row_indices)
 

@@ -558,7 +558,7 @@ def test_a_run_reports_to_wandb(tmp_path):
 def test_the_last_groups_are_sent_before_trackio_closes_its_run(tmp_path):
     callbacks = tiny_models.trainer(tmp_path, report_to="trackio").callback_handler.callbacks
     names = [type(callback).__name__ for callback in callbacks]
-    assert names.index("Recording") < names.index("TrackioCallback")
+    assert names.index("Recorder") < names.index("TrackioCallback")
 
 
 @pytest.mark.full

@@ -21,12 +21,12 @@ from trl_grpo_plus.config.compatibility import check_model
 from trl_grpo_plus.objective import padding
 from trl_grpo_plus.objective.credit import of_steps
 from trl_grpo_plus.registry import Step
-from trl_grpo_plus.rollouts.groups import judge_batch
+from trl_grpo_plus.rollouts.groups import Attempt, judge_batch
 from trl_grpo_plus.rollouts.steps import StepMarks, last_tokens, marked, steps_of_group
 from trl_grpo_plus.scoring import RewardError
 from trl_grpo_plus.traces import reader
 from trl_grpo_plus.traces.token_runs import runs
-from trl_grpo_plus.trainer.batch import Batch
+from trl_grpo_plus.trainer.batch import _marked
 
 
 # -- from steps to advantages
@@ -335,10 +335,9 @@ def test_a_text_with_its_special_tokens_has_steps_too():
     ids = [*fast("12=3").input_ids, fast.eos_token_id]
     text = fast.decode(ids)
     assert text.endswith(fast.eos_token)
-    in_flight = Batch(1, [{}])
-    in_flight.generated = SimpleNamespace(completion_ids=[ids] * 2, completions=[text, "another"])
-    in_flight.steps, scoring = [((Step(2, 0.5),),), ((Step(2, 0.5),),)], SimpleNamespace(failures=[])
-    assert in_flight._marked(scoring, fast.decode) == [StepMarks(5, (((1, 0.5),),))]
+    attempts = [Attempt({}, "", [], ids, written, steps=((Step(2, 0.5),),)) for written in (text, "another")]
+    scoring = SimpleNamespace(failures=[])
+    assert _marked(attempts, scoring, fast.decode) == [StepMarks(5, (((1, 0.5),),))]
     assert "sample 1 cannot be credited" in scoring.failures[0]
     assert "Leave step_reward_credit out" in scoring.failures[0]
 

@@ -295,8 +295,8 @@ def test_the_mask_is_gathered_in_bytes():
     accelerator = SimpleNamespace(
         pad_across_processes=lambda rows, dim: rows, gather=lambda rows: gathered.append(rows) or rows
     )
-    batch = Batch(2, rounds=[Round((), REWARDS[0], ("alive",))])
-    told = batch.group_batch(MASK[0].long(), accelerator, reads_mask=True, reads_lengths=True)
+    batch = Batch(accelerator, 2, rounds=[Round((), REWARDS[0], ("alive",))])
+    told = batch.group_batch(MASK[0].long(), SimpleNamespace(reads_mask=True, reads_lengths=True, columns=()))
     assert torch.equal(told.mask, MASK[:1])
     assert [rows.element_size() for rows in gathered] == [1]
 

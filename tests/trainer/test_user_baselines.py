@@ -132,13 +132,13 @@ def test_a_column_has_plain_values_in_any_format_of_the_dataset(tmp_path, form):
     data = DATA["data"].with_format(form, columns=["expected", "number"], output_all_columns=True)
     trained = tiny_models.trainer(tmp_path, tiny_models.digits, **BASELINE, data=data, max_steps=1)
     seen = []
-    columns = Batch.columns
+    columns = Batch._columns
 
-    def keep(self, names, accelerator):
-        seen.append(columns(self, names, accelerator))
+    def keep(self, names):
+        seen.append(columns(self, names))
         return seen[-1]
 
-    with mock.patch.object(Batch, "columns", keep):
+    with mock.patch.object(Batch, "_columns", keep):
         trained.train()
     assert {type(value) for values in seen for value in values["expected"]} == {float}
 

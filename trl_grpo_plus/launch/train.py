@@ -64,7 +64,7 @@ def main(
 
 def _run(recipe: Recipe, trainer_class: Callable[..., Any] | None, loader: Callable[..., Any]) -> int:
     from ..trainer.progress import SlimProgress
-    from ..trainer.recorder import Recording
+    from ..trainer.recorder import Recorder
     from .interrupts import StopOnInterrupt
     from .previous_run import settle_folder
     from .report import report, save, summarise
@@ -80,7 +80,7 @@ def _run(recipe: Recipe, trainer_class: Callable[..., Any] | None, loader: Calla
     _raise_failures(on_data(recipe), training_args)
     trainer = _make_trainer(trainer_class, recipe)
     SlimProgress.install(trainer)
-    Recording.hush(trainer)  # the report says the same
+    Recorder.hush(trainer)  # the report says the same
     stop = StopOnInterrupt(trainer.accelerator)
     trainer.add_callback(stop)
     trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)

@@ -20,14 +20,13 @@ from ..objective.padding import loss_mask
 from ..rollouts.generation import Generated
 from ..rollouts.groups import Round, judge_batch
 from ..rollouts.verdicts import DEAD
-from ..scoring import STATUSES
-from ..traces import split_name
+from ..scoring import Scoring
 from ..utils import folder_lock
 from ..utils.patching import temporarily
 from ..utils.validation import did_you_mean
 from .batch import Batch
-from .grpo_plus_trainer import GRPOPlusTrainer
-from .recorder import Recorder, Recording
+from .grpo_plus_trainer import GRPOPlusTrainer, ends_of
+from .recorder import Recorder
 from .run_metadata import describe
 
 
@@ -75,7 +74,7 @@ def attach(trainer: Any, **options: Any) -> None:
         raise TypeError("A GRPOPlusTrainer keeps its traces itself: leave attach(trainer) out.")
     if not isinstance(trainer, GRPOTrainer | RLOOTrainer):
         raise TypeError(f"attach takes a GRPOTrainer or an RLOOTrainer of TRL's, got {type(trainer).__name__}.")
-    if any(isinstance(callback, Recording) for callback in trainer.callback_handler.callbacks):
+    if any(isinstance(callback, Recorder) for callback in trainer.callback_handler.callbacks):
         raise TypeError("This trainer is attached already: call attach(trainer) once.")
     for name in options:
         if name not in OPTIONS:
@@ -111,7 +110,6 @@ class _Observer:
         rank, about = trainer.accelerator.process_index, partial(describe, trainer)
         self._recorder = Recorder(options, names, weights, rank, about)
         self._batch = Batch()
-        self._split = "eval"  # the split under evaluation
 
     def wrap(self) -> None:
         """Replace the trainer's methods by the wrappers."""
@@ -126,7 +124,7 @@ class _Observer:
         ):
             setattr(trainer, wrapper.__name__, partial(wrapper, getattr(trainer, wrapper.__name__)))
         # Before trackio's own callback, which closes its run when training ends.
-        trainer.callback_handler.callbacks.insert(0, Recording(self._recorder))
+        trainer.callback_handler.callbacks.insert(0, self._recorder)
 
     # A wrapper has the name of the method that it wraps, and takes that method as its first argument.
 
@@ -143,13 +141,10 @@ class _Observer:
         trainer, batch, options = self._trainer, self._batch, self._options
         with temporarily(batch, generated=batch.generated):  # a judge may call `_generate` itself
             rewards: Tensor = method(inputs, prompts, *completions)
-        count, names = len(inputs), trainer.reward_func_names
-        batch.statuses = [(None,) * len(names)] * count
-        batch.steps = [(None,) * len(names)] * count
-        batch.outcomes = torch.zeros(len(names), len(STATUSES), dtype=torch.int64)
-        extra = {name: values for name, values in trainer._pending_extra_logs.items() if len(values) == count}
-        ends = {*getattr(trainer, "eos_token_ids", [trainer._tokenizer.eos_token_id]), trainer._tokenizer.pad_token_id}
-        attempts = batch.attempts(inputs, prompts, extra, ends)
+        names = trainer.reward_func_names
+        unwatched = Scoring(trainer.reward_funcs, names)  # the outcomes are not known
+        batch.outcomes = torch.tensor(unwatched.counts())
+        attempts = batch.attempts(unwatched, inputs, prompts, trainer._pending_extra_logs, ends_of(trainer))
         masked, accelerator = trainer.mask_truncated_completions, trainer.accelerator
         own = torch.tensor([int(attempt.trainable(masked)) for attempt in attempts], device=accelerator.device)
         in_loss = accelerator.gather(own).bool().cpu()
@@ -161,9 +156,12 @@ class _Observer:
     def _generate_and_score_completions(self, method: Callable[..., Any], inputs: Any) -> dict[str, Any]:
         trainer = self._trainer
         size = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
-        self._batch = Batch(size, inputs)
+        self._batch = Batch(trainer.accelerator, size, inputs)
         output: dict[str, Any] = method(inputs)
-        self._record(output)
+        self._batch.kl = at_hand(output, loss_mask(output))
+        self._settle()
+        number = trainer._step // (trainer.args.steps_per_generation * trainer.num_iterations)
+        self._recorder.record_batch(trainer, self._batch, number, output["advantages"], self._entropy())
         self._batch = Batch()
         return output
 
@@ -175,24 +173,13 @@ class _Observer:
     def evaluation_loop(
         self, method: Callable[..., Any], *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
     ) -> Any:
-        self._settle()
-        self._split = split_name(metric_key_prefix)
-        self._recorder.evaluate(self._split, self._trainer.state.global_step)
-        evaluated = method(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-        self._settle()
-        return evaluated
+        trainer = self._trainer
+        with self._recorder.evaluating(metric_key_prefix, trainer.state.global_step, trainer._metrics["train"]):
+            return method(*args, metric_key_prefix=metric_key_prefix, **kwargs)
 
     def train(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         with folder_lock.hold(self._trainer.args.output_dir), self._recorder.blaming_trackers():
             return method(*args, **kwargs)
-
-    def _record(self, output: dict[str, Any]) -> None:
-        trainer, batch, advantages = self._trainer, self._batch, output["advantages"]
-        split = "train" if trainer.model.training else self._split
-        number = trainer._step // (trainer.args.steps_per_generation * trainer.num_iterations)
-        batch.kl = at_hand(output, loss_mask(output))
-        self._settle()
-        self._recorder.record_batch(trainer, batch, split, number, batch.plan, advantages, self._entropy())
 
     def _entropy(self) -> float | None:
         """Return the policy's entropy as TRL last measured it, in nats a token."""

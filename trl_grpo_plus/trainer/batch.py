@@ -15,13 +15,14 @@ from accelerate.logging import get_logger
 from accelerate.utils import gather_object
 from torch import Tensor
 
+from ..objective.credit import Credit
 from ..objective.group_batch import GroupBatch
 from ..objective.scales import batch_std
 from ..rollouts.generation import Generated
 from ..rollouts.groups import Attempt, Partition, Plan, Round, Rows, totals
 from ..rollouts.groups import monitors as monitors_of
 from ..rollouts.steps import StepMarks, marked
-from ..scoring import NO_VERDICT, STATUSES, RewardError, Scoring, Step, reports_outcomes
+from ..scoring import NO_VERDICT, STATUSES, RewardError, Scoring, reports_outcomes
 from ..traces import logged_step
 from ..utils import dataset_rows
 from ..utils.distributed import gather_made
@@ -38,6 +39,7 @@ class Batch:
     """One rank's part of a generation batch.
 
     Args:
+        accelerator (`Accelerator`): the trainer's.
         size (`int`): attempts in a group.
         inputs (`list[dict]`): the rows that TRL dealt, later replaced by the rows that are trained on.
         input_indices (`list[int | None]`): for each of the `inputs` that TRL dealt, its row's index in the training
@@ -49,8 +51,6 @@ class Batch:
         streamed (`bool`): whether `row_indices` count the rows of a window on a stream.
         generated ([`Generated`], *optional*): the last generation.
         further (`list[dict]`, *optional*): the rows of a further round, while TRL prepares them.
-        statuses (`list[tuple]`): for each of this rank's last scored samples one of `scoring.STATUSES` per reward.
-        steps (`list[tuple]`): for each of the same samples the steps that each reward returned, or `None`.
         outcomes (`Tensor`): `(K, S)`, number of samples by reward and status, over all ranks and rounds.
         generated_tokens (`int`): number of tokens that all ranks generated, in all rounds.
         rounds (`list[Round]`): the sampled groups.
@@ -61,6 +61,7 @@ class Batch:
         hiding (`ExitStack`): hides monitors from TRL while it computes advantages. Closing it shows them again.
     """
 
+    accelerator: Any = None
     size: int = 1
     inputs: Rows = field(default_factory=list)
     input_indices: list[int | None] = field(default_factory=list)
@@ -70,8 +71,6 @@ class Batch:
     streamed: bool = False
     generated: Generated | None = None
     further: Rows | None = None
-    statuses: list[tuple[str | None, ...]] = field(default_factory=list)
-    steps: list[tuple[tuple[Step, ...] | None, ...]] = field(default_factory=list)
     outcomes: Tensor = field(default_factory=lambda: torch.tensor(0))
     generated_tokens: int = 0
     rounds: list[Round] = field(default_factory=list)
@@ -116,36 +115,29 @@ class Batch:
         return [mark for one_round in self.rounds for mark in one_round.marks]
 
     @property
-    def _live(self) -> list[tuple[Round, int]]:
+    def live(self) -> list[tuple[Round, int]]:
         """The live groups of the plan, each as its round and its number there."""
         places = zip(self.plan.order, self.plan.live, strict=True)
         return [(self.rounds[r], group) for (r, group), lives in places if lives]
 
-    @property
-    def live_groups(self) -> list[tuple[int, bool]]:
-        """The index of each live group's row, and whether the group's verdict is alive."""
-        return [(one.row_indices[group], one.verdicts[group] not in one.dead) for one, group in self._live]
+    def of_all(self, rows: Tensor) -> Tensor:
+        """Gather all ranks' `(B, T)`, padded to the longest. Collective."""
+        return self.accelerator.gather(self.accelerator.pad_across_processes(rows, dim=1))
 
-    def group_batch(
-        self,
-        mask: Tensor,
-        accelerator: Any,
-        *,
-        reads_mask: bool,
-        reads_lengths: bool,
-        entropies: Tensor | None = None,
-        **fields: Any,
-    ) -> GroupBatch:
+    def own_rows(self, gathered: Tensor) -> Tensor:
+        """Return this rank's rows of a gathered tensor."""
+        return gathered.chunk(self.accelerator.num_processes)[self.accelerator.process_index]
+
+    def group_batch(self, mask: Tensor, credit: Credit, entropies: Tensor | None = None, **fields: Any) -> GroupBatch:
         """Return the record of the groups that are trained on. Collective.
 
         Args:
             mask (`Tensor`): this rank's `(B, T)`, the tokens in the loss.
-            accelerator (`Accelerator`): the trainer's.
-            reads_mask, reads_lengths (`bool`): whether to gather the whole mask; if not, whether to gather its sums.
+            credit ([`~trl_grpo_plus.objective.credit.Credit`]): says what it reads; nothing else is gathered.
             entropies (`Tensor`, *optional*): this rank's `(B, T)` nats.
             fields: other fields of the record.
         """
-        live = self._live
+        live = self.live
         indices = tuple(one.row_indices[group] for one, group in live if one.row_indices)
 
         def of_live(gathered: Tensor) -> Tensor:
@@ -153,29 +145,32 @@ class Batch:
             return gathered[: len(live) * self.size].unflatten(0, (len(live), self.size)).cpu()
 
         # As bytes, because TRL's masks are int64 and each rank gets the masks of all ranks.
-        everyones = of_live(of_all(mask.to(torch.uint8), accelerator)).bool() if reads_mask else None
+        everyones = of_live(self.of_all(mask.to(torch.uint8))).bool() if credit.reads_mask else None
         if entropies is not None and everyones is not None:
-            entropies = of_live(of_all(entropies, accelerator)).float().masked_fill(~everyones, 0.0)
-        lengths = of_live(accelerator.gather(mask.sum(dim=1))) if reads_lengths and not reads_mask else None
+            entropies = of_live(self.of_all(entropies)).float().masked_fill(~everyones, 0.0)
+        sums = credit.reads_lengths and everyones is None
+        lengths = of_live(self.accelerator.gather(mask.sum(dim=1))) if sums else None
         return GroupBatch(
             mask=everyones,
             verdicts=tuple(one.verdicts[group] for one, group in live),
             row_indices=None if self.streamed or len(indices) < len(live) else indices,
             entropies=entropies,
             lengths=lengths,
+            columns=self._columns(credit.columns),
             marks=self.marks,
             **fields,
         )
 
-    def partition(self, accelerator: Any) -> Partition:
-        """Return the partition of the batch's rows over the ranks."""
-        return Partition(self.size, accelerator.process_index, accelerator.num_processes)
+    @property
+    def partition(self) -> Partition:
+        """The partition of the batch's rows over the ranks."""
+        return Partition(self.size, self.accelerator.process_index, self.accelerator.num_processes)
 
-    def columns(self, names: Sequence[str], accelerator: Any) -> dict[str, list[Any]]:
+    def _columns(self, names: Sequence[str]) -> dict[str, list[Any]]:
         """Return the values of these columns of the dataset, one per group that is trained on. Collective."""
         if not names:
             return {}
-        first_row = accelerator.process_index * len(self.trained)
+        first_row = self.accelerator.process_index * len(self.trained)
 
         def own() -> list[dict[str, Any]]:
             """Return this rank's columns, one row a group."""
@@ -185,7 +180,7 @@ class Batch:
                 if row % self.size == 0  # one per group
             ]
 
-        rows = gather_made(own)[: len(self._live)]
+        rows = gather_made(own)[: len(self.live)]
         return {name: [row[name] for row in rows] for name in names}
 
     @property
@@ -193,12 +188,12 @@ class Batch:
         """The number of tokens that this rank generated, in all rounds."""
         return sum(attempt.num_tokens for one_round in self.rounds for attempt in one_round.attempts)
 
-    def groups_named(self, step: int, accelerator: Any) -> list[str]:
+    def groups_named(self, step: int) -> list[str]:
         """Return the group's name for each of this rank's rows, for an error's text.
 
         The name is the group's place on the page (without the batch of the step) and the first words of its prompt.
         """
-        own = self.partition(accelerator).for_own_rows(self.plan.order)
+        own = self.partition.for_own_rows(self.plan.order)
         names: dict[tuple[int, int], str] = {}
         for (r, group), attempt in zip(own, self.trained, strict=True):
             if (r, group) not in names:
@@ -224,7 +219,6 @@ class Batch:
         attempts: Sequence[Attempt],
         masked: bool,
         rewards: Tensor,
-        accelerator: Any,
         tokenizer: Any = None,
     ) -> tuple[Tensor, tuple[StepMarks, ...]]:
         """Count the outcomes and tokens of the last generation over all ranks. Collective.
@@ -234,7 +228,6 @@ class Batch:
             attempts (`Sequence[Attempt]`): this rank's attempts, from [`attempts`].
             masked (`bool`): whether TRL leaves truncated attempts out of the loss.
             rewards (`Tensor`): `(N, K)`, gathered.
-            accelerator (`Accelerator`): the trainer's.
             tokenizer (*optional*): the tokenizer that decodes completions, to credit steps. `None`: no steps.
 
         Returns:
@@ -244,12 +237,12 @@ class Batch:
         Raises:
             RewardError: a reward failed on some rank. All ranks raise.
         """
-        marks = [] if tokenizer is None else self._marked(scoring, tokenizer.decode)
+        marks = [] if tokenizer is None else _marked(attempts, scoring, tokenizer.decode)
         counts = scoring.counts()
         numbers = [*chain(*counts), len(scoring.failures), sum(attempt.num_tokens for attempt in attempts)]
         trainable = [int(attempt.trainable(masked)) for attempt in attempts]
         # One gather for all of them: its time depends on the number of messages, not of bytes.
-        everyones = accelerator.gather(torch.tensor([numbers + trainable], device=accelerator.device)).cpu()
+        everyones = self.accelerator.gather(torch.tensor([numbers + trainable], device=self.accelerator.device)).cpu()
         *summed, failures, tokens = everyones[:, : len(numbers)].sum(dim=0).tolist()
         if failures:
             raise RewardError(gather_object(scoring.failures)[0]) from scoring.cause
@@ -268,46 +261,17 @@ class Batch:
             )
         return in_loss, tuple(marks)
 
-    def _marked(self, scoring: Scoring, decode: Callable[..., str]) -> list[StepMarks]:
-        """Return this rank's steps as tokens. A step without tokens is noted as a failure."""
-        assert self.generated is not None
-        marks = []
-        for row, (ids, completion) in enumerate(
-            zip(self.generated.completion_ids, self.generated.completions, strict=True)
-        ):
-            what = (ids, content_of(completion), self.steps[row])
-            try:
-                marks.append(marked(*what, partial(decode, skip_special_tokens=True)))
-            except ValueError as error:
-                try:  # a parsed response may keep special tokens
-                    marks.append(marked(*what, partial(decode, skip_special_tokens=False)))
-                except ValueError:
-                    reason = f"The steps of sample {row} cannot be credited. {error}"
-                    scoring.failures.append(f"{reason} Leave step_reward_credit out, and their sums are trained on.")
-        return marks
-
-    def scored(self, scoring: Scoring, rows: int) -> None:
-        """Set the outcomes and steps of this rank's rows.
-
-        If a reward failed, the outcomes are not known, and [`count`] stops the run.
-        """
-        self.steps = scoring.steps_of(rows)
-        self.statuses = [(None,) * len(scoring.outcomes)] * rows if scoring.failures else scoring.statuses(rows)
-
-    def failures_explain(self, rewards: Tensor) -> bool:
-        """Return whether a reward failed on each of this rank's rows that has none of its `rewards` `(rows, K)`."""
-        unscored = rewards.isnan().all(dim=1).tolist()
-        failed = [any(status in NO_VERDICT for status in statuses) for statuses in self.statuses]
-        return all(fails for fails, has_none in zip(failed, unscored, strict=True) if has_none)
-
     def attempts(
-        self, inputs: Rows, prompts: list[Any], logged: Mapping[str, list[Any]], ends: set[int]
+        self, scoring: Scoring, inputs: Rows, prompts: list[Any], logged: Mapping[str, list[Any]], ends: set[int]
     ) -> tuple[Attempt, ...]:
-        """Return the last generated and scored attempts, with the outcomes and steps of [`scored`].
+        """Return the last generated attempts, with the outcomes and steps of their scoring.
 
-        `logged` are columns for the traces. A completion whose last token is not in `ends` is truncated.
+        `logged` are columns for the traces; those that do not have a value for each row are left out. A completion
+        whose last token is not in `ends` is truncated.
         """
         assert self.generated is not None
+        statuses, steps = scoring.statuses(len(inputs)), scoring.steps_of(len(inputs))
+        logged = {name: values for name, values in logged.items() if len(values) == len(inputs)}
         prompt_ids, completion_ids, tool_mask, completions, logprobs, *_, tool_images = self.generated
         return tuple(
             Attempt(
@@ -320,8 +284,8 @@ class Batch:
                 tool_mask=None if tool_mask is None else tool_mask[i],
                 tool_images=tuple(tool_images[i]) if tool_images else (),
                 logged={name: values[i] for name, values in logged.items()},
-                outcomes=self.statuses[i],
-                steps=self.steps[i],
+                outcomes=statuses[i],
+                steps=steps[i],
                 truncated=not any(int(token) in ends for token in completion_ids[i][-1:]),
             )
             for i in range(len(inputs))
@@ -378,14 +342,27 @@ class Batch:
                     yield f"rewards/{name}/{status}", share
 
 
-def of_all(rows: Tensor, accelerator: Any) -> Tensor:
-    """Gather all ranks' `(B, T)`, padded to the longest. Collective."""
-    return accelerator.gather(accelerator.pad_across_processes(rows, dim=1))
+def failures_explain(attempts: Sequence[Attempt], rewards: Tensor) -> bool:
+    """Return whether a reward failed on each of these attempts that has none of its `rewards`, `(B, K)`."""
+    unscored = rewards.isnan().all(dim=1).tolist()
+    failed = [any(status in NO_VERDICT for status in attempt.outcomes) for attempt in attempts]
+    return all(fails for fails, has_none in zip(failed, unscored, strict=True) if has_none)
 
 
-def own_rows(gathered: Tensor, accelerator: Any) -> Tensor:
-    """Return this rank's rows of a gathered tensor."""
-    return gathered.chunk(accelerator.num_processes)[accelerator.process_index]
+def _marked(attempts: Sequence[Attempt], scoring: Scoring, decode: Callable[..., str]) -> list[StepMarks]:
+    """Return the attempts' steps as tokens. A step without tokens is noted as a failure."""
+    marks = []
+    for row, attempt in enumerate(attempts):
+        what = (attempt.completion_ids, content_of(attempt.completion), attempt.steps)
+        try:
+            marks.append(marked(*what, partial(decode, skip_special_tokens=True)))
+        except ValueError as error:
+            try:  # a parsed response may keep special tokens
+                marks.append(marked(*what, partial(decode, skip_special_tokens=False)))
+            except ValueError:
+                reason = f"The steps of sample {row} cannot be credited. {error}"
+                scoring.failures.append(f"{reason} Leave step_reward_credit out, and their sums are trained on.")
+    return marks
 
 
 def _column_of(row: dict[str, Any], name: str) -> Any:

@@ -62,19 +62,18 @@ from ..scoring import (
     configure,
     held_back,
 )
-from ..traces import logged_step, split_name
+from ..traces import logged_step
 from ..utils import folder_lock
 from ..utils.patching import temporarily
-from . import batch as batches
 from . import checkpoint_integrity, hub, start_errors, training_state
 from . import completions_table as table
-from .batch import Batch
+from .batch import Batch, failures_explain
 from .cpu_lm_head import spare_copies
 from .image_rows import with_images_in_prompts
 from .nonfinite_guard import GROUPS, StepGuard
 from .progress import SlimProgress
 from .prompt_source import PromptSource
-from .recorder import Recorder, Recording
+from .recorder import Recorder
 from .run_metadata import describe
 from .vllm_server import naming_server
 from .vllm_sync_check import VLLMCheck
@@ -109,6 +108,12 @@ def _raising_in_short(method: Callable[..., Any]) -> Callable[..., Any]:
             raise error.with_traceback(None) from error.__cause__
 
     return in_short
+
+
+def ends_of(trainer: GRPOTrainer) -> set[int]:
+    """Return the tokens with which a completion ends unless it is truncated."""
+    tokenizer = trainer._tokenizer
+    return {*getattr(trainer, "eos_token_ids", [tokenizer.eos_token_id]), tokenizer.pad_token_id}
 
 
 class GRPOPlusTrainer(GRPOTrainer):
@@ -168,7 +173,6 @@ class GRPOPlusTrainer(GRPOTrainer):
         args = config_for(model, args)
         self._batch = Batch()
         self._sampler: Any = None  # TRL's sampler of the training set
-        self._split = "eval"  # the split under evaluation
         self._entropy: float | None = None  # the value that was measured last
         self._failures_warned: set[tuple[str, str]] = set()  # rewards and statuses that a warning has told of
         self._window_tokens = 0  # live tokens of all ranks since the last optimizer step
@@ -229,7 +233,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             self.add_callback(self._step_start)
         SlimProgress.install(self)
         # Before trackio's own callback, which closes its run when training ends.
-        self.callback_handler.callbacks.insert(0, Recording(self._recorder))
+        self.callback_handler.callbacks.insert(0, self._recorder)
 
     def get_train_dataloader(self) -> Any:
         """Return TRL's dataloader.
@@ -266,7 +270,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         size = self.num_generations if training else self.num_generations_eval
         filters = self.args.filters_groups and training
         own = {"_generate": self._generate, "_calculate_rewards": self._calculate_rewards}
-        self._batch = batch = Batch(size, inputs, pop_indices(inputs), filters, own)
+        self._batch = batch = Batch(self.accelerator, size, inputs, pop_indices(inputs), filters, own)
         stand_ins = {"_generate": self._generated_batch, "_calculate_rewards": self._batch_rewards}
         if training:
             self._prompts.begin(batch, self._read)
@@ -279,16 +283,16 @@ class GRPOPlusTrainer(GRPOTrainer):
             if training:
                 if not all(batch.plan.live):
                     live = torch.tensor(batch.plan.live).repeat_interleave(size)
-                    padding.mask_rows(output, batches.own_rows(live, self.accelerator), self.accelerator)
+                    padding.mask_rows(output, batch.own_rows(live), self.accelerator)
                 if self.args.changes_advantages:
                     self._replace_advantages(output, sum(batch.plan.live))
                 self._log_batch(output)
                 self._log(self._vllm_check.metrics(output, self.model, self.state.global_step).items())
-                output[GROUPS] = batch.groups_named(self.state.global_step, self.accelerator)
+                output[GROUPS] = batch.groups_named(self.state.global_step)
             self._log(batch.outcome_shares(self.reward_funcs, self.reward_func_names))
             if batch.kl is None:
                 batch.kl = kl.at_hand(output, padding.loss_mask(output))
-            self._record(batch.plan, output["advantages"])
+            self._record(output["advantages"])
             if training:
                 self._log(self._prompts.remember(batch).items())
                 self._metrics["train"]["rollouts"] = [self._prompts.rollouts]
@@ -318,7 +322,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             return batch.generated
         if batch.further is not None:
             raise resampling.StopAfterSampling(self._sample(batch.further, prompts))
-        partition = batch.partition(self.accelerator)
+        partition = batch.partition
         draw = self._prompts.draw if self.args.zero_variance_groups == "resample" else None
         batch.rounds = resampling.resample(
             first=self._sample(batch.inputs, prompts),
@@ -334,7 +338,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         try:
             plan = resampling.settle(batch.rounds, fallback, logged_step(self.state.global_step), unit)
         except RuntimeError:  # on all ranks; write the traces first, so that the cause can be inspected
-            self._record(groups.Plan((), ()), torch.empty(0, device=self.accelerator.device))
+            batch.filtered = groups.Plan((), ())
+            self._record(torch.empty(0, device=self.accelerator.device))
             self._settle_record()
             raise
         attempts = exchange(batch.rounds, plan.order, partition)
@@ -389,19 +394,16 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def _score(self, inputs: list[dict[str, Any]], prompts: list[Any], *completions: Any) -> groups.Round:
         """Score the last generation. A failure of a reward stops all ranks with the same message."""
-        batch, tokenizer = self._batch, self._tokenizer
+        batch = self._batch
         scoring = Scoring(self.reward_funcs, self.reward_func_names, self._failures_warned)
         with temporarily(self, reward_funcs=scoring.functions), held_back(_TRLS_LOGGER, TRL_UNSCORED) as held:
             rewards = self._own("_calculate_rewards", batch.with_tool_mask(inputs), prompts, *completions)
-        batch.scored(scoring, len(inputs))
-        if not batch.failures_explain(batches.own_rows(rewards, self.accelerator)):
+        attempts = batch.attempts(scoring, inputs, prompts, self._pending_extra_logs, ends_of(self))
+        if not failures_explain(attempts, batch.own_rows(rewards)):
             for record in held:
                 _TRLS_LOGGER.handle(record)
-        logged = {name: values for name, values in self._pending_extra_logs.items() if len(values) == len(inputs)}
-        ends = {*getattr(self, "eos_token_ids", [tokenizer.eos_token_id]), tokenizer.pad_token_id}
-        attempts = batch.attempts(inputs, prompts, logged, ends)
         masked, decodes = self.mask_truncated_completions, self.args.step_reward_credit and self.processing_class
-        trainable, marks = batch.count(scoring, attempts, masked, rewards, self.accelerator, decodes)
+        trainable, marks = batch.count(scoring, attempts, masked, rewards, decodes)
         # Decisions need a few numbers in float64, which not every device has.
         rewards = rewards.cpu()
         verdicts = tuple(self._judge(rewards, marks, trainable))
@@ -418,25 +420,22 @@ class GRPOPlusTrainer(GRPOTrainer):
         batch, mask, credit = self._batch, padding.loss_mask(output), self._credit
         entropies = to_go = None
         if self.args.kl_placement == "reward":
-            to_go = batches.of_all(self._kl_to_go(output, num_live), self.accelerator)
+            to_go = batch.of_all(self._kl_to_go(output, num_live))
         if credit.estimator and credit.estimator.variant.entropies:
             entropies = self._policy_logps(output, entropies=True)
         group_batch = batch.group_batch(
             mask,
-            self.accelerator,
-            reads_mask=credit.reads_mask,
-            reads_lengths=credit.reads_lengths,
-            entropies=entropies,
+            credit,
+            entropies,
             step=self.state.global_step,
             seed=f"{self.args.seed} {self._step}",
-            columns=batch.columns(credit.columns, self.accelerator),
             **self._prompts.group_batch_fields(batch),
         )
         groups_of = (num_live, self.num_generations)
         values = credit.advantages(groups_of, batch.rewards, self.reward_weights, group_batch, to_go, self.beta)
         if to_go is not None:
             self._adapt_beta()
-        output["advantages"] = padding.fitting(batches.own_rows(values, self.accelerator), output["completion_ids"])
+        output["advantages"] = padding.fitting(batch.own_rows(values), output["completion_ids"])
         table.replace(self._logs["advantages"], padding.first_tokens(values).tolist())
 
     def _kl_to_go(self, output: dict[str, Any], num_live: int) -> Tensor:
@@ -492,12 +491,10 @@ class GRPOPlusTrainer(GRPOTrainer):
             self._logs["rewards"][names[i]].extend(self._batch.rewards[:, i].tolist())
         self._log(self._batch.monitored(names, weights, nanstd))
 
-    def _record(self, plan: groups.Plan, advantages: Tensor) -> None:
-        """Pass the batch to traces and alarms. `advantages` belong to this rank's rows of the plan."""
-        split, beliefs = "train" if self.model.training else self._split, self._prompts.believed
-        number = self._step // (self.args.steps_per_generation * self.num_iterations)
+    def _record(self, advantages: Tensor) -> None:
         self._settle_record()
-        self._recorder.record_batch(self, self._batch, split, number, plan, advantages, self._entropy, beliefs)
+        number = self._step // (self.args.steps_per_generation * self.num_iterations)
+        self._recorder.record_batch(self, self._batch, number, advantages, self._entropy, self._prompts.believed)
 
     def _settle_record(self) -> None:
         self._recorder.settle_into(self._metrics["train"])
@@ -516,12 +513,8 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
         """Evaluate as transformers' `Trainer` does, and note the split for the traces."""
-        self._settle_record()
-        self._split = split_name(metric_key_prefix)
-        self._recorder.evaluate(self._split, self.state.global_step)
-        evaluated = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-        self._settle_record()
-        return evaluated
+        with self._recorder.evaluating(metric_key_prefix, self.state.global_step, self._metrics["train"]):
+            return super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
 
     # -- loss
 

@@ -108,12 +108,12 @@ class PromptSource:
         if self._config.chooses_prompts:
             assert self.draw is not None
             drawn = self.draw(count, lambda row: True, 1, None)
-            if len(set(drawn)) != count or len(drawn) != count:
+            if len(drawn) != count:
                 raise ConfigError(
                     f"prompt_selection={self._config.prompt_selection!r} dealt the rows {drawn}: a batch needs "
                     f"{count} distinct rows. Let its `take` return the number of rows that is requested."
                 )
-            mine = batch.partition(self._accelerator).for_own_rows(drawn)
+            mine = batch.partition.for_own_rows(drawn)
             batch.inputs[:], batch.input_indices[:], batch.row_indices = read(mine), mine, tuple(drawn)
         elif self.window is not None:
             batch.row_indices = tuple(range(count))
@@ -150,19 +150,16 @@ class PromptSource:
         self.memory.show(window.rows)
 
     def group_batch_fields(self, batch: Batch) -> dict[str, Any]:
-        """Return the beliefs of the groups that are trained on, by field name.
-
-        The fields are those of a
-        [`~trl_grpo_plus.objective.group_batch.GroupBatch`]. Collective.
-        """
+        """Return the fields about beliefs of a [`~trl_grpo_plus.objective.group_batch.GroupBatch`]. Collective."""
         centred = self._config.advantage_baseline == "belief"
         if self.memory is None or not (centred or self._config.estimates_advantages):
             return {}
-        live = batch.live_groups
-        beliefs = {"beliefs": tuple(self.memory.credited([row for row, _ in live]))}
-        if not centred:
-            return beliefs
-        return {**beliefs, "teaching": torch.tensor([alive for _, alive in live], dtype=torch.bool)}
+        rows = [one.row_indices[group] for one, group in batch.live]
+        fields: dict[str, Any] = {"beliefs": tuple(self.memory.credited(rows))}
+        if centred:
+            alive = [one.verdicts[group] not in one.dead for one, group in batch.live]
+            fields["teaching"] = torch.tensor(alive, dtype=torch.bool)
+        return fields
 
     def believed(self, batch: Batch) -> list[dict[str, Any]]:
         """Return the belief of each group's prompt, over all rounds, for the traces."""

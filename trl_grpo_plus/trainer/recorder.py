@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from functools import partial
 from itertools import count
 from typing import Any
 
@@ -29,7 +28,7 @@ from transformers import TrainerCallback
 
 from ..curriculum.selection import name_of
 from ..objective.padding import first_tokens
-from ..rollouts.groups import Attempt, Plan, totals
+from ..rollouts.groups import Attempt, totals
 from ..traces import (
     FIRST_PROMPT,
     FOLDER,
@@ -46,6 +45,7 @@ from ..traces import (
     newest,
     part_of,
     pick,
+    split_name,
 )
 from ..traces.alarms import Alarm, Thresholds, Watch
 from ..utils.distributed import gather_on_first_rank
@@ -58,62 +58,8 @@ from .batch import Batch
 logger = get_logger(__name__)
 
 
-class Recording(TrainerCallback):
-    """A callback that tells a recorder when training begins and ends.
-
-    Args:
-        recorder ([`Recorder`]): the run's.
-
-    Attributes:
-        says_where (`bool`): whether the next training prints at its beginning how to watch the run, and at its end
-            where the traces are and how to look at them. It is `False` after the first training, and if the script
-            prints its own report.
-    """
-
-    def __init__(self, recorder: "Recorder"):
-        self._recorder = recorder
-        self.says_where = True
-
-    @classmethod
-    def hush(cls, trainer: Any) -> None:
-        """Stop a trainer from printing where its traces are. Stock TRL's trainer prints nothing."""
-        for callback in trainer.callback_handler.callbacks:
-            if isinstance(callback, cls):
-                callback.says_where = False
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Begin the record, print how to watch the run, and say if there is nothing left to train."""
-        logged = sum(entry["step"] == state.global_step for entry in state.log_history)
-        self._recorder.begin(state.global_step, state.max_steps, logged)
-        if state.global_step and state.global_step >= state.max_steps:
-            logger.warning(
-                f"checkpoint-{state.global_step} is at max_steps={state.max_steps}: nothing is left to train. To "
-                "train on, raise max_steps, or num_train_epochs."
-            )
-        if self.says_where and self._recorder.writes and args.get_process_log_level() <= logging.WARNING:
-            tqdm.write(f"To watch it: trl-grpo-plus view {shlex.quote(args.output_dir)} --serve")
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """End the training with a checkpoint if an alarm of `halt_on_alarm` is new. Collective with that option."""
-        if alarm := self._recorder.halting_alarm():
-            control.should_save = control.should_training_stop = True
-            logger.warning(
-                f"Training stops after step {state.global_step}: halt_on_alarm names {alarm!r}. A checkpoint is "
-                "saved. Read the attempts that show the alarm, then resume with resume_from_checkpoint=True."
-            )
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """End the record, and print where the traces are."""
-        self._recorder.end()
-        if self.says_where and self._recorder.has_traces and args.get_process_log_level() <= logging.WARNING:
-            self.says_where = False
-            # Printed, because loggers show only warnings by default. transformers prints its logs the same way.
-            tqdm.write(f"Attempts: {args.output_dir}/{FOLDER}. To look at them:\n")
-            tqdm.write(f"  trl-grpo-plus view {shlex.quote(args.output_dir)}\n")
-
-
-class Recorder:
-    """The record of one run. Every rank has one.
+class Recorder(TrainerCallback):
+    """The record of one run, and the callback that begins and ends it. Every rank has one.
 
     Args:
         args ([`GRPOPlusConfig`]): the trainer's.
@@ -125,9 +71,13 @@ class Recorder:
         weights (`dict[str, float]`): weights of the rewards by name; the names are distinct.
         run (`str`, *optional*): id of the run, which tells its checkpoints from those of another run in the folder. A
             resumed run keeps it. `None`: no run.json says which run it is.
+        says_where (`bool`): whether the next training prints at its beginning how to watch the run, and at its end
+            where the traces are and how to look at them. It is `False` after the first training, and if the script
+            prints its own report.
     """
 
     def __init__(self, args: Any, names: Sequence[str], weights: Sequence[float], rank: int, describe: Any = dict):
+        self.says_where = True
         self.weights = dict(zip(_distinct(names), weights, strict=True))
         self._args, self._rank, self._main = args, rank, rank == 0
         self._watch = self._new_watch()
@@ -144,6 +94,47 @@ class Recorder:
         self._beside = ThreadPoolExecutor(max_workers=1, thread_name_prefix="traces")
         self._pending: Future[dict[str, float]] | None = None
         self._halting: str | None = None  # the alarm that ends this training
+        self._split = "eval"  # the split under evaluation
+
+    # -- a callback of the trainer
+
+    @classmethod
+    def hush(cls, trainer: Any) -> None:
+        """Stop a trainer from printing where its traces are. Stock TRL's trainer prints nothing."""
+        for callback in trainer.callback_handler.callbacks:
+            if isinstance(callback, cls):
+                callback.says_where = False
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Begin the record, print how to watch the run, and say if there is nothing left to train."""
+        logged = sum(entry["step"] == state.global_step for entry in state.log_history)
+        self.begin(state.global_step, state.max_steps, logged)
+        if state.global_step and state.global_step >= state.max_steps:
+            logger.warning(
+                f"checkpoint-{state.global_step} is at max_steps={state.max_steps}: nothing is left to train. To "
+                "train on, raise max_steps, or num_train_epochs."
+            )
+        if self.says_where and self._writer is not None and args.get_process_log_level() <= logging.WARNING:
+            tqdm.write(f"To watch it: trl-grpo-plus view {shlex.quote(args.output_dir)} --serve")
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """End the training with a checkpoint if an alarm of `halt_on_alarm` is new. Collective with that option."""
+        if alarm := self._halting_alarm():
+            control.should_save = control.should_training_stop = True
+            logger.warning(
+                f"Training stops after step {state.global_step}: halt_on_alarm names {alarm!r}. A checkpoint is "
+                "saved. Read the attempts that show the alarm, then resume with resume_from_checkpoint=True."
+            )
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """End the record, and print where the traces are."""
+        self.end()
+        has_traces = self._writer is not None and newest(args.output_dir, "train") is not None
+        if self.says_where and has_traces and args.get_process_log_level() <= logging.WARNING:
+            self.says_where = False
+            # Printed, because loggers show only warnings by default. transformers prints its logs the same way.
+            tqdm.write(f"Attempts: {args.output_dir}/{FOLDER}. To look at them:\n")
+            tqdm.write(f"  trl-grpo-plus view {shlex.quote(args.output_dir)}\n")
 
     # -- a run
 
@@ -165,12 +156,20 @@ class Recorder:
         if self._main and self._args.trace_log_groups:
             self._trackers = Trackers(self._args.report_to, max_steps, self._args.trace_log_groups)
 
-    def evaluate(self, split: str, step: int) -> None:
-        """Begin an evaluation of `split` after `step` steps. Call [`settle`] first."""
+    @contextmanager
+    def evaluating(self, metric_key_prefix: str, step: int, metrics: dict[str, list[float]]) -> Iterator[None]:
+        """Evaluate after `step` steps inside this context. The prefix of the evaluation's metrics names the split.
+
+        The trainer's `metrics` get those of the batches before and within, as by [`settle_into`].
+        """
+        self.settle_into(metrics)
+        self._split = split_name(metric_key_prefix)
         self._follow_output_dir()
         if self._writer is not None:
             with self._never_fatal("Traces"):
-                self._writer.fresh(split, step)
+                self._writer.fresh(self._split, step)
+        yield
+        self.settle_into(metrics)
 
     def _new_writer(self) -> Writer:
         self._output_dir = self._args.output_dir
@@ -201,16 +200,6 @@ class Recorder:
         if self._trackers is not None:
             self._trackers.close()
             self._trackers = None
-
-    @property
-    def writes(self) -> bool:
-        """Whether this rank writes traces. Only rank 0 does."""
-        return self._writer is not None
-
-    @property
-    def has_traces(self) -> bool:
-        """Whether there are traces of the training. `False` on other ranks than rank 0."""
-        return self._writer is not None and newest(self._args.output_dir, "train") is not None
 
     def state_dict(self) -> dict[str, Any] | None:
         """Return the alarms' history for a checkpoint."""
@@ -244,10 +233,6 @@ class Recorder:
 
     # -- a batch
 
-    def traces(self, split: str, number: int) -> bool:
-        """Return whether the attempts of the `number`-th generation batch are written."""
-        return bool(self._args.trace_every) and not (split == "train" and number % self._args.trace_every)
-
     def settle(self) -> dict[str, float]:
         """Wait until the last batch is kept, and return its metrics.
 
@@ -262,7 +247,7 @@ class Recorder:
         for name, value in self.settle().items():
             metrics[name].append(value)
 
-    def halting_alarm(self) -> str | None:
+    def _halting_alarm(self) -> str | None:
         """Return the new alarm of `halt_on_alarm`, the same on all ranks. Waits for the last batch. Collective."""
         names = self._args.halt_on_alarm
         if not names:
@@ -277,9 +262,7 @@ class Recorder:
         self,
         trainer: Any,
         batch: Batch,
-        split: str,
         number: int,
-        plan: Plan,
         advantages: Tensor,
         entropy: float | None,
         beliefs: Callable[[Batch], list[dict[str, Any]]] = lambda batch: [],
@@ -289,26 +272,23 @@ class Recorder:
         Args:
             trainer: the trainer.
             batch ([`~trl_grpo_plus.trainer.batch.Batch`]): its batch.
-            split (`str`): the split that the batch is of.
             number (`int`): the number of generation batches before it.
-            plan ([`~trl_grpo_plus.rollouts.groups.Plan`]): the groups that are trained on.
-            advantages (`Tensor`): advantages of this rank's rows of the plan.
+            advantages (`Tensor`): advantages of this rank's rows that are trained on.
             entropy (`float`, *optional*): the entropy that was measured last.
             beliefs (`Callable`, *optional*): returns the belief of each group of a batch.
         """
-        training = trainer.model.training
-        traced = self.traces(split, number)
+        training, every = trainer.model.training, self._args.trace_every
+        traced = every > 0 and not (training and number % every)
         if not traced and not (self._args.alarms and training):
             return
-        weights = trainer.reward_weights.cpu()
         sampled = SampledBatch(
-            split=split,
+            split="train" if training else self._split,
             step=trainer.state.global_step,
             size=batch.size,
             weights=self.weights,
             rounds=batch.rounds,
-            plan=plan,
-            totals=totals(batch.sampled, weights),
+            plan=batch.plan,
+            totals=totals(batch.sampled, trainer.reward_weights.cpu()),
             # Move to the CPU here: in the writer's thread the copy would wait for the training step on the device.
             advantages=first_tokens(advantages).cpu(),
             kl=None if batch.kl is None else batch.kl.cpu(),
@@ -318,8 +298,11 @@ class Recorder:
             alike=not (getattr(trainer, "rollout_func", None) or getattr(trainer, "environment_factories", None)),
             by_token=advantages_by_token(batch.trained, advantages, trainer.processing_class),
         )
-        if traced and training:
-            self.keep_first_prompt(sampled.step, partial(_first_prompt, trainer, batch.rounds[0].attempts[0]))
+        if traced and training and self._writer is not None and self._lacks_prompt:
+            self._lacks_prompt = False
+            with self._never_fatal("The first prompt"):
+                first = _first_prompt(trainer, batch.rounds[0].attempts[0])
+                self._writer.note(FIRST_PROMPT, [json_value({"step": sampled.step, **first})])
         self.record(sampled, traced)
 
     def record(self, sampled: SampledBatch, traced: bool) -> None:
@@ -335,18 +318,6 @@ class Recorder:
             # trackio keeps its run in a context variable.
             job = contextvars.copy_context().run
             self._pending = self._beside.submit(job, self._keep, sampled, places, list(parts))
-
-    def keep_first_prompt(self, step: int, as_given: Callable[[], dict[str, Any]]) -> None:
-        """Keep a prompt as the model was given it, if the run has none yet. Call [`settle`] first.
-
-        Args:
-            step (`int`): the step at which the prompt was sampled.
-            as_given (`Callable`): returns the prompt in the form of [`~trl_grpo_plus.traces.as_given`].
-        """
-        if self._writer is not None and self._lacks_prompt:
-            self._lacks_prompt = False
-            with self._never_fatal("The first prompt"):
-                self._writer.note(FIRST_PROMPT, [json_value({"step": step, **as_given()})])
 
     def _part(self, sampled: SampledBatch, places: list[tuple[int, int]]) -> Part | Exception:
         try:
