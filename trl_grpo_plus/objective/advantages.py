@@ -198,12 +198,8 @@ def compute_with_kl(
     elif over == "batch":
         divisor = torch.where(varies(values.view(1, -1), tolerance), divisor, 1.0)
     divisor = torch.where(divisor > 0, divisor, 1.0).unsqueeze(-1)
-    shaped, values, scored, batch = (
-        (scored & teaches).unsqueeze(-1),
-        values.unsqueeze(-1),
-        scored.unsqueeze(-1),
-        batch.per_token(),
-    )
+    shaped = (scored & teaches).unsqueeze(-1)
+    values, scored, batch = values.unsqueeze(-1), scored.unsqueeze(-1), batch.per_token()
     # Leave out a baseline (a dataset column) that is not 0 for rewards of 0: it is no part of the KL's advantage.
     everyone, zero = torch.ones_like(shaped), batch.of_zero_rewards()
 

@@ -38,10 +38,20 @@ class Credit:
     """
 
     def __init__(self, config: Any):
+        floor = config.std_floor
+        if config.advantage_baseline == "belief":
+            floor = max(floor, BELIEF_FLOOR * (config.solved_reward - config.failed_reward))
         self._config = config
+        self._normalization = Normalization(
+            baseline=baseline_of(config.advantage_baseline),
+            scale=config.scale_rewards,
+            ddof=config.std_ddof,
+            eps=config.std_eps,
+            floor=floor,
+            tolerance=config.zero_variance_tolerance,
+        )
         self.estimator = estimator_of(config)
-        self._baseline = baseline_of(config.advantage_baseline)
-        self.columns = columns_read(config)
+        self.columns = columns_of(self.estimator.variant.function if self.estimator else self._normalization.centre)
         self.running_variance: float | None = None
 
     def advantages(
@@ -99,20 +109,6 @@ class Credit:
     def reads_lengths(self) -> bool:
         """Whether the advantages may depend on the completions' lengths, which are not gathered otherwise."""
         return self.reads_mask or self._config.advantage_baseline in READ_LENGTHS
-
-    @property
-    def _normalization(self) -> Normalization:
-        config, floor = self._config, self._config.std_floor
-        if config.advantage_baseline == "belief":
-            floor = max(floor, BELIEF_FLOOR * (config.solved_reward - config.failed_reward))
-        return Normalization(
-            baseline=self._baseline,
-            scale=config.scale_rewards,
-            ddof=config.std_ddof,
-            eps=config.std_eps,
-            floor=floor,
-            tolerance=config.zero_variance_tolerance,
-        )
 
     def _normalized(
         self, rewards: Tensor, weights: Tensor, batch: GroupBatch, kl_to_go: Tensor | None, beta: float
@@ -180,5 +176,4 @@ def columns_read(config: Any) -> tuple[str, ...]:
     Raises:
         ConfigError: no such function exists, or it takes other arguments.
     """
-    estimator, baseline = estimator_of(config), baseline_of(config.advantage_baseline)
-    return columns_of(estimator.variant.function if estimator else baseline)
+    return Credit(config).columns
