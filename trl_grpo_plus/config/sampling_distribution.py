@@ -83,9 +83,8 @@ def sampling_settings(args: "GRPOConfig") -> dict[str, Any]:
 def chosen_settings(args: "GRPOConfig") -> dict[str, Any]:
     """Return the settings of a [`~trl.GRPOConfig`] that change the distribution, with their values."""
     settings = altering_settings(sampling_settings(args), OF_VLLM if args.use_vllm else NEUTRAL)
-    if (
-        temperature := sampling_settings(args)["temperature"]
-    ) != args.temperature:  # the logits are divided by the option
+    temperature = sampling_settings(args)["temperature"]
+    if temperature != args.temperature:  # the logits are divided by the option
         settings["generation_kwargs.temperature"] = temperature
     if args.use_vllm and args.vllm_structured_outputs_regex is not None:
         settings["vllm_structured_outputs_regex"] = args.vllm_structured_outputs_regex

@@ -54,9 +54,8 @@ def check_tokens(train_dataset: Any, eval_dataset: Any, tokenizer: Any) -> None:
         messages = is_conversation(_first(dataset))
         if messages and (why := lacks_template(tokenizer)):
             raise ConfigError(f"{what}: {why}")
-        begins = (
-            not messages and getattr(tokenizer, "tokenizer", tokenizer)(text="")["input_ids"]
-        )  # the tokenizer begins each text with a token of its own
+        # A tokenizer may begin each text with a token of its own.
+        begins = not messages and getattr(tokenizer, "tokenizer", tokenizer)(text="")["input_ids"]
         if not begins and (empty := _rows(dataset, _empty)):
             raise ConfigError(_said_empty(dataset, what, empty))
 

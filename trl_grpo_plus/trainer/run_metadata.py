@@ -34,15 +34,8 @@ _LEFT_OUT = {
     "trackio_space_id",
 }
 _THEIRS = ("transformers", "trl", "trl_grpo_plus")
-_FILES = {
-    "json",
-    "csv",
-    "parquet",
-    "text",
-    "arrow",
-    "generator",
-    "pandas",
-}  # builders that give a data set their own name
+# Builders that give a data set their own name.
+_FILES = {"json", "csv", "parquet", "text", "arrow", "generator", "pandas"}
 
 
 def describe(trainer: Any) -> dict[str, Any]:
