@@ -108,7 +108,7 @@ class _Observer:
         check_filter_metric(options.filter_metric, names)
         self._trainer, self._options = trainer, options
         rank, about = trainer.accelerator.process_index, partial(describe, trainer)
-        self._recorder = Recorder(options, names, weights, rank, about)
+        self._recorder = Recorder(options, names, weights, rank, about, trainer._metrics["train"])
         self._batch = Batch()
 
     def wrap(self) -> None:
@@ -159,22 +159,20 @@ class _Observer:
         self._batch = Batch(trainer.accelerator, size, inputs)
         output: dict[str, Any] = method(inputs)
         self._batch.kl = at_hand(output, loss_mask(output))
-        self._settle()
         number = trainer._step // (trainer.args.steps_per_generation * trainer.num_iterations)
         self._recorder.record_batch(trainer, self._batch, number, output["advantages"], self._entropy())
         self._batch = Batch()
         return output
 
     def log(self, method: Callable[..., None], logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        self._settle()
+        self._recorder.settle()
         method(logs, *args, **kwargs)
         self._recorder.log(self._trainer.state.log_history[-1])
 
     def evaluation_loop(
         self, method: Callable[..., Any], *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
     ) -> Any:
-        trainer = self._trainer
-        with self._recorder.evaluating(metric_key_prefix, trainer.state.global_step, trainer._metrics["train"]):
+        with self._recorder.evaluating(metric_key_prefix, self._trainer.state.global_step):
             return method(*args, metric_key_prefix=metric_key_prefix, **kwargs)
 
     def train(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -186,6 +184,3 @@ class _Observer:
         measured = self._trainer._metrics["train"].get("entropy")
         logged = (entry["entropy"] for entry in reversed(self._trainer.state.log_history) if "entropy" in entry)
         return measured[-1] if measured else next(logged, None)
-
-    def _settle(self) -> None:
-        self._recorder.settle_into(self._trainer._metrics["train"])

@@ -226,7 +226,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._prompts = self._prompt_source()
         self._vllm_check = VLLMCheck(args, self.accelerator, self._policy_logps, not self._is_vlm)
         self._layout = training_state.layout(args, self.accelerator.num_processes)
-        self._recorder = Recorder(args, names, weights, self.accelerator.process_index, partial(describe, self))
+        rank, about = self.accelerator.process_index, partial(describe, self)
+        self._recorder = Recorder(args, names, weights, rank, about, self._metrics["train"])
         self._guard = StepGuard(args, self.accelerator)
         self._step_start = training_state.StepStart() if getattr(args, "enable_jit_checkpoint", False) else None
         if self._step_start is not None:
@@ -340,7 +341,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         except RuntimeError:  # on all ranks; write the traces first, so that the cause can be inspected
             batch.filtered = groups.Plan((), ())
             self._record(torch.empty(0, device=self.accelerator.device))
-            self._settle_record()
+            self._recorder.settle()
             raise
         attempts = exchange(batch.rounds, plan.order, partition)
         batch.filtered, batch.exchanged = plan, attempts
@@ -492,16 +493,12 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._log(self._batch.monitored(names, weights, nanstd))
 
     def _record(self, advantages: Tensor) -> None:
-        self._settle_record()
         number = self._step // (self.args.steps_per_generation * self.num_iterations)
         self._recorder.record_batch(self, self._batch, number, advantages, self._entropy, self._prompts.believed)
 
-    def _settle_record(self) -> None:
-        self._recorder.settle_into(self._metrics["train"])
-
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log as TRL does, and also into the run's journal."""
-        self._settle_record()
+        self._recorder.settle()
         with table.printed_visibly(sys.modules[GRPOTrainer.__module__]):
             super().log(logs, *args, **kwargs)
         self._recorder.log(self.state.log_history[-1])
@@ -513,7 +510,7 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
         """Evaluate as transformers' `Trainer` does, and note the split for the traces."""
-        with self._recorder.evaluating(metric_key_prefix, self.state.global_step, self._metrics["train"]):
+        with self._recorder.evaluating(metric_key_prefix, self.state.global_step):
             return super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
 
     # -- loss
@@ -563,7 +560,7 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
         norm = super()._get_grad_norm(*args, **kwargs)
-        return self._guard.checked(norm, self.state.global_step, self._settle_record)
+        return self._guard.checked(norm, self.state.global_step, self._recorder.settle)
 
     @contextmanager
     def _without_filler_in_the_entropy(self, weight: float, tokens: int) -> Iterator[None]:
@@ -695,7 +692,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         return self.ref_model if self.args.sync_ref_model else None
 
     def _resume_state(self) -> dict[str, Any]:
-        self._settle_record()
+        self._recorder.settle()
         generate_every = self.args.steps_per_generation * self.num_iterations
         # A callback may save before the optimizer's step. The run resumes where this step began.
         at, begun = self._begun

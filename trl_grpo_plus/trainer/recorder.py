@@ -11,6 +11,7 @@ import secrets
 import shlex
 import statistics
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -66,6 +67,7 @@ class Recorder(TrainerCallback):
         names (`Sequence[str]`), weights (`Sequence[float]`): names and weights of the K rewards; 0 for a monitor.
         rank (`int`): rank of this process.
         describe (`Callable`, *optional*): returns other content of run.json. Called for each training.
+        metrics (`dict[str, list[float]]`, *optional*): the trainer's metrics, to which those of a batch are added.
 
     Attributes:
         weights (`dict[str, float]`): weights of the rewards by name; the names are distinct.
@@ -76,8 +78,17 @@ class Recorder(TrainerCallback):
             prints its own report.
     """
 
-    def __init__(self, args: Any, names: Sequence[str], weights: Sequence[float], rank: int, describe: Any = dict):
+    def __init__(
+        self,
+        args: Any,
+        names: Sequence[str],
+        weights: Sequence[float],
+        rank: int,
+        describe: Callable[[], dict[str, Any]] = dict,
+        metrics: dict[str, list[float]] | None = None,
+    ):
         self.says_where = True
+        self._metrics = defaultdict(list) if metrics is None else metrics
         self.weights = dict(zip(_distinct(names), weights, strict=True))
         self._args, self._rank, self._main = args, rank, rank == 0
         self._watch = self._new_watch()
@@ -157,19 +168,16 @@ class Recorder(TrainerCallback):
             self._trackers = Trackers(self._args.report_to, max_steps, self._args.trace_log_groups)
 
     @contextmanager
-    def evaluating(self, metric_key_prefix: str, step: int, metrics: dict[str, list[float]]) -> Iterator[None]:
-        """Evaluate after `step` steps inside this context. The prefix of the evaluation's metrics names the split.
-
-        The trainer's `metrics` get those of the batches before and within, as by [`settle_into`].
-        """
-        self.settle_into(metrics)
+    def evaluating(self, metric_key_prefix: str, step: int) -> Iterator[None]:
+        """Evaluate after `step` steps inside this context. The prefix of the evaluation's metrics names the split."""
+        self.settle()
         self._split = split_name(metric_key_prefix)
         self._follow_output_dir()
         if self._writer is not None:
             with self._never_fatal("Traces"):
                 self._writer.fresh(self._split, step)
         yield
-        self.settle_into(metrics)
+        self.settle()
 
     def _new_writer(self) -> Writer:
         self._output_dir = self._args.output_dir
@@ -233,19 +241,11 @@ class Recorder(TrainerCallback):
 
     # -- a batch
 
-    def settle(self) -> dict[str, float]:
-        """Wait until the last batch is kept, and return its metrics.
-
-        Returns:
-            `dict[str, float]`: the metrics on rank 0; empty on other ranks, and if they were returned before.
-        """
+    def settle(self) -> None:
+        """Wait until the last batch is kept, and on rank 0 add its metrics to the trainer's."""
         pending, self._pending = self._pending, None
-        return pending.result() if pending is not None else {}
-
-    def settle_into(self, metrics: dict[str, list[float]]) -> None:
-        """Append the metrics of [`settle`] to a trainer's."""
-        for name, value in self.settle().items():
-            metrics[name].append(value)
+        for name, value in pending.result().items() if pending is not None else ():
+            self._metrics[name].append(value)
 
     def _halting_alarm(self) -> str | None:
         """Return the new alarm of `halt_on_alarm`, the same on all ranks. Waits for the last batch. Collective."""
@@ -267,7 +267,7 @@ class Recorder(TrainerCallback):
         entropy: float | None,
         beliefs: Callable[[Batch], list[dict[str, Any]]] = lambda batch: [],
     ) -> None:
-        """Pass a trainer's batch to traces and alarms. Call [`settle`] first. Collective.
+        """Pass a trainer's batch to traces and alarms. Collective.
 
         Args:
             trainer: the trainer.
@@ -277,6 +277,7 @@ class Recorder(TrainerCallback):
             entropy (`float`, *optional*): the entropy that was measured last.
             beliefs (`Callable`, *optional*): returns the belief of each group of a batch.
         """
+        self.settle()
         training, every = trainer.model.training, self._args.trace_every
         traced = every > 0 and not (training and number % every)
         if not traced and not (self._args.alarms and training):
