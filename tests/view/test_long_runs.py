@@ -412,7 +412,7 @@ def test_lists_that_find_no_room_are_not_tried_for_ever(monkeypatch):
         def pack_ahead(self, lists, room):
             return 1
 
-    room = 10 + 2 * compare.TAGS
+    room = 10 + 2 * compare.Stored(at=0, line=0, packed=0, raw=0).cost
     sizes = [[9], [7], [7], [1], [7], [7], [7], [0], [0]]
     assert compare._fitting(sizes, room, Texts()) == ([0, 3], 0)
     assert tried == [9, 7, 7, 1, 7, 7, 7]

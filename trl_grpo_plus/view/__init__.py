@@ -9,7 +9,7 @@ overview        the group that the page opens on, first and last evaluations, ev
 prompt_history  the course of each prompt over the steps, and the lists of prompts
 calibration     believed mean rewards of prompts, against earned ones
 rescored        a reward that was tried on the run, beside the recorded scores
-size_budget     the choice of the groups that fit into a page
+size_budget     the choice of the groups that fit into a page, and the file where they wait
 compare         one HTML file from several runs
 run_summary     a run's data for the comparison page
 server          a local server for the page of a run that is still going

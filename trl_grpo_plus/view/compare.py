@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from .. import traces
 from ..traces import Row, entry
@@ -19,15 +19,17 @@ from ..utils.files import check_output, replace
 from ..utils.validation import ConfigError, finite_values
 from . import file_index
 from .file_index import Sample
-from .group_data import Tally, columns, detail, shifted
-from .run_summary import AXES, Points, Run, differing, open_runs, sampled, shared_folder
-from .template import TAGS, array, block, chunks, deflate, dumped, pack, packed_block, template
+from .group_data import Tally, columns, detail, shifted, thin
+from .run_summary import AXES, Points, Run, differing, open_runs, shared_folder
+from .size_budget import Spool, Stored
+from .template import array, block, in_chunks, pack, packed_block, template
 
 
 SCRIPTS = ("base", "text", "search", "plot", "compare_runs", "compare")
 # Training metrics that are drawn first, after the rewards of the evaluations.
 _FIRST = ("groups/alive", "completions/mean_length", "kl", "entropy")
 _PAGE = "compare.html"
+MOST_POINTS = 1000  # maximum number of points of a curve
 MISFITS = 100  # number of prompts in a row that do not fit, after which no more are tried
 
 
@@ -64,8 +66,8 @@ def write_comparison(runs: Sequence[str | Path], output: str | Path | None = Non
     opened = open_runs(runs)
     path = Path(output) if output else shared_folder([run.folder for run in opened]) / _PAGE
     check_output(path, _PAGE)
-    with tempfile.TemporaryFile() as spool:
-        texts = _Texts(opened, spool)
+    with tempfile.TemporaryFile() as file:
+        texts = _Texts(opened, Spool(file))
         prompts = _prompts(texts.groups())
         head, metrics = _head(opened, texts.tallies, len(prompts))
         blocks = [packed_block(f"metric-{number}", pack(points)) for number, points in enumerate(metrics)]
@@ -91,20 +93,6 @@ class Kept(NamedTuple):
     mean: float | None
 
 
-class Stored(NamedTuple):
-    """A group's position in the temporary file."""
-
-    at: int
-    line: int  # bytes of its line in the list
-    packed: int  # bytes of its texts, packed
-    raw: int  # bytes of its texts as JSON
-
-    @property
-    def cost(self) -> int:
-        """Maximum number of bytes that the group takes in the page."""
-        return self.packed * 4 // 3 + self.line + TAGS
-
-
 class _Texts:
     """The groups of all runs, and the temporary file for the lines and texts of those that were asked for.
 
@@ -113,11 +101,12 @@ class _Texts:
     identifies a prompt by its text and reference.
 
     Attributes:
+        spool ([`Spool`]): the temporary file.
         tallies (`list[Tally]`): the sums of each run.
     """
 
-    def __init__(self, runs: Sequence[Run], spool: IO[bytes]):
-        self._runs, self._spool, self._end = runs, spool, 0
+    def __init__(self, runs: Sequence[Run], spool: Spool):
+        self._runs, self.spool = runs, spool
         self._bare = any(run.of_stock_trl for run in runs)
         self._stored: dict[tuple[int, int], Stored] = {}
         self._indexes = [
@@ -161,11 +150,6 @@ class _Texts:
             self._read += int(self._bytes[group.run][group.number])
         return self._stored[key]
 
-    def read(self, place: Stored, texts: bool) -> bytes:
-        """Return the packed texts of a group, or its line."""
-        self._spool.seek(place.at + (place.line if texts else 0))
-        return self._spool.read(place.packed if texts else place.line)
-
     def _estimate(self, group: Kept) -> int:
         if place := self._stored.get((group.run, group.number)):
             return place.cost
@@ -179,15 +163,9 @@ class _Texts:
             yield Sample(line["split"], int(line["prompt"], 16), when, _mean_reward(rows))
 
     def _store(self, key: tuple[int, int], rows: Sequence[Row]) -> Row:
-        """Write a group to the end of the temporary file, and return its line of the list."""
+        """Write a group to the temporary file, and return its line of the list."""
         line = entry([{**row, "reference": None} for row in rows] if self._bare else rows)
-        written = dumped(line).encode()
-        raw = dumped(detail(rows, self._runs[key[0]].rollouts)).encode() + b","
-        packed = deflate(raw)
-        self._spool.seek(self._end)
-        self._spool.write(written + packed)
-        self._stored[key] = Stored(self._end, len(written), len(packed), len(raw))
-        self._end += len(written) + len(packed)
+        self._stored[key] = self.spool.add(line, detail(rows, self._runs[key[0]].rollouts))
         return line
 
 
@@ -291,7 +269,7 @@ def _head(runs: Sequence[Run], tallies: Sequence[Tally], shared: int) -> tuple[d
 
 
 def _points(points: Points | None) -> Points | None:
-    return sampled(points) if points else None
+    return thin(points, MOST_POINTS) if points else None
 
 
 def _traced(tally: Tally, step_shift: int) -> dict[str, Points]:
@@ -335,10 +313,9 @@ def _pieces(
 ) -> Iterator[str]:
     groups = [group for _, kept in chosen for group in kept]
     places = [texts.stored(group) for group in groups]
-    parts = list(chunks(places))
-    index = columns(json.loads(texts.read(place, texts=False)) for place in places)
+    index = columns(texts.spool.line(place) for place in places)
     index["groups"]["run"] = [group.run for group in groups]
-    index["chunks"] = [len(part) for part in parts]
+    index["chunks"] = in_chunks(place.raw for place in places)
     # For each prompt, `prompts` counts the groups in this page and `times` counts all groups of each run.
     index["prompts"] = [len(kept) for _, kept in chosen]
     index["times"] = [[len(prompt.by_run.get(n, ())) for n in range(len(head["runs"]))] for prompt, _ in chosen]
@@ -347,8 +324,9 @@ def _pieces(
     yield block("head", head)
     yield packed_block("index", pack(index))
     yield from blocks
-    for number, part in enumerate(parts):
-        yield packed_block(f"chunk-{number}", array(texts.read(place, texts=True) for place in part))
+    packed = (texts.spool.packed(place) for place in places)
+    for number, size in enumerate(index["chunks"]):
+        yield packed_block(f"chunk-{number}", array(islice(packed, size)))
     yield after
 
 

@@ -4,13 +4,13 @@ The file holds the head as JSON. The list of groups is compressed. The texts are
 The page unpacks a chunk when a reader looks at one of its groups.
 """
 
-import json
 import math
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,8 +24,8 @@ from .prompt_history import MOST as MOST_PROMPTS
 from .prompt_history import PromptHistory
 from .rescored import Rescored, marked, words
 from .run_source import Source, head_of, source_of
-from .size_budget import Candidate, fitting, in_turn
-from .template import TAGS, array, block, chunks, deflate, dumped, pack, packed_block, template
+from .size_budget import Candidate, Spool, fitting, in_turn
+from .template import TAGS, array, block, in_chunks, pack, packed_block, template
 
 
 SCRIPTS = ("base", "text", "search", "plot", "markdown", "overview", "list", "group", "prompts", "page")
@@ -74,7 +74,8 @@ def write_page(run: str | Path, output: str | Path, max_mb: float = 100, rescore
     output = Path(output)
     check_output(output, "report.html")
     source = source_of(run)
-    with tempfile.TemporaryFile() as spool:
+    with tempfile.TemporaryFile() as file:
+        spool = Spool(file)
         supply = _Supply(source, spool, rescored)
         if not supply.total:
             raise ConfigError(f"{run} has traces, but no group in them is whole yet. Wait for the first step to end.")
@@ -147,8 +148,8 @@ class _Supply:
     time, and wait packed in the spool file.
     """
 
-    def __init__(self, source: Source, spool: IO[bytes], rescored: Rescored | None):
-        self._source, self._spool, self._rescored, self._end = source, spool, rescored, 0
+    def __init__(self, source: Source, spool: Spool, rescored: Rescored | None):
+        self._source, self._spool, self._rescored = source, spool, rescored
         self._named = names_by_group(source.alarms)
         self._stored: dict[int, Candidate] = {}
         if source.folder is None:
@@ -165,14 +166,14 @@ class _Supply:
     @property
     def least(self) -> int:
         """Number of bytes that the smallest group read so far takes in the page."""
-        return min(group.cost for group in self._stored.values())
+        return min(group.stored.cost for group in self._stored.values())
 
     def fill(self, room: int) -> list[Candidate]:
         """Return the groups that fit into `room` bytes, in the order of the run."""
         while True:
-            costs = [(n, self._stored[n].cost) for n in self._order[: len(self._stored)].tolist()]
+            costs = [(n, self._stored[n].stored.cost) for n in self._order[: len(self._stored)].tolist()]
             chosen = fitting(costs, room)
-            left = room - sum(self._stored[n].cost for n in chosen)
+            left = room - sum(self._stored[n].stored.cost for n in chosen)
             if len(costs) == self.total or (chosen and left < max(self.least, _SPARE * room)):
                 return [self._stored[n] for n in sorted(chosen)]
             # Read as many as fill the room if they compress like those read so far, plus a tenth of the latter.
@@ -200,7 +201,7 @@ class _Supply:
             self.prompts.see(self._store(number, rows))
         self.total = len(self._stored)
         whens: dict[tuple[str, int], int] = {}
-        of_groups = [whens.setdefault(group.when, len(whens)) for group in self._stored.values()]
+        of_groups = [whens.setdefault(group.place[:2], len(whens)) for group in self._stored.values()]
         ranks = np.array([group.rank for group in self._stored.values()], int)
         self._order = in_turn(np.array(of_groups, int), ranks)
 
@@ -211,15 +212,9 @@ class _Supply:
         line, texts = entry(rows, alarms), detail(rows, self._source.folder)
         if rescored is not None and (tried := rescored.of(rows)) is not None:
             marked(line, texts, tried, rescored)
-        written, raw = dumped(line).encode(), dumped(texts).encode() + b","
-        packed = deflate(raw)
-        self._spool.seek(self._end)
-        self._spool.write(written + packed)
         rank = 0 if line["alarms"] or line.get("differs") else 1 if line["verdict"] in ("alive", None) else 2
-        sizes = (len(written), len(packed), len(raw))
-        when = first["split"], first["step"]
-        self._stored[number] = Candidate(when, rank, len(rows), self._end, *sizes, place(rows), telling(rows))
-        self._end += len(written) + len(packed)
+        stored = self._spool.add(line, texts)
+        self._stored[number] = Candidate(stored, place(rows), rank, len(rows), telling(rows))
         return line
 
 
@@ -254,26 +249,21 @@ def _metrics_block(metrics: Sequence[Row], room: int) -> str:
 
 
 def _pieces(
-    head: dict[str, Any], metrics: str, lists: _PackedLists, chosen: Sequence[Candidate], spool: IO[bytes]
+    head: dict[str, Any], metrics: str, lists: _PackedLists, chosen: Sequence[Candidate], spool: Spool
 ) -> Iterator[str]:
-    def read(group: Candidate, texts: bool) -> bytes:
-        """Return a group's packed texts, or its line."""
-        spool.seek(group.at + (group.line if texts else 0))
-        return spool.read(group.packed if texts else group.line)
-
-    parts = list(chunks(chosen))
     numbers: dict[str, int] = {}
-    index = columns((json.loads(read(group, texts=False)) for group in chosen), prompts=numbers)
+    index = columns((spool.line(group.stored) for group in chosen), prompts=numbers)
     index["listed"] = [numbers.get(identity, -1) for identity in lists.prompts]
-    index["chunks"] = [len(part) for part in parts]
+    index["chunks"] = in_chunks(group.stored.raw for group in chosen)
     before, after = _template()
     yield before
     yield block("head", head)
     yield metrics
     yield packed_block("index", pack(index))
     yield packed_block("lists", lists.packed)
-    for number, part in enumerate(parts):
-        yield packed_block(f"chunk-{number}", array(read(group, texts=True) for group in part))
+    texts = (spool.packed(group.stored) for group in chosen)
+    for number, size in enumerate(index["chunks"]):
+        yield packed_block(f"chunk-{number}", array(islice(texts, size)))
     yield after
 
 

@@ -16,7 +16,6 @@ from .. import traces
 from ..traces import Row
 from ..utils.files import within
 from ..utils.validation import ConfigError, finite_or_none
-from .group_data import thin
 from .run_source import short_paths
 
 
@@ -235,11 +234,6 @@ def _cell(name: str, runs: Sequence[Run]) -> list[str]:
         value if isinstance(value, str) else json.dumps(value) for value in values if value is not None
     )
     return list(texts)
-
-
-def sampled(points: Points) -> Points:
-    """Thin a metric's points to the 1000 that a plot shows."""
-    return thin(points, 1000)
 
 
 # -- files and names

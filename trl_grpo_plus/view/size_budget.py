@@ -1,26 +1,22 @@
-"""The choice of the groups that fit into a page."""
+"""The choice of the groups that fit into a page, and the temporary file in which groups wait for it."""
 
+import json
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
 from .overview import Place, Telling
-from .template import TAGS
+from .template import TAGS, deflate, dumped
 
 
-class Candidate(NamedTuple):
-    """A group that may go into the page: its position in the spool file, its sizes, and its rank."""
+class Stored(NamedTuple):
+    """A group's position in the spool file, and its sizes."""
 
-    when: tuple[str, int]  # split, step
-    rank: int  # 0 named by an alarm, 1 alive or without a verdict, 2 dead
-    size: int
     at: int
     line: int  # bytes of its line in the list
     packed: int  # bytes of its texts, packed
     raw: int  # bytes of its texts as JSON
-    place: Place = ("", 0, ())
-    sort_key: Telling | None = None
 
     @property
     def cost(self) -> int:
@@ -29,6 +25,44 @@ class Candidate(NamedTuple):
         The texts grow by a third in base64, and the line shrinks.
         """
         return self.packed * 4 // 3 + self.line + TAGS
+
+
+class Spool:
+    """The lines and the packed texts of groups, in a temporary file."""
+
+    def __init__(self, file: IO[bytes]):
+        self._file, self._end = file, 0
+
+    def add(self, line: dict[str, Any], texts: dict[str, Any]) -> Stored:
+        """Write a group's line of the list and its texts to the end of the file."""
+        written, raw = dumped(line).encode(), dumped(texts).encode() + b","
+        packed = deflate(raw)
+        stored = Stored(self._end, len(written), len(packed), len(raw))
+        self._file.seek(self._end)
+        self._file.write(written + packed)
+        self._end += len(written) + len(packed)
+        return stored
+
+    def line(self, stored: Stored) -> dict[str, Any]:
+        """Return a group's line of the list."""
+        self._file.seek(stored.at)
+        line: dict[str, Any] = json.loads(self._file.read(stored.line))
+        return line
+
+    def packed(self, stored: Stored) -> bytes:
+        """Return a group's packed texts."""
+        self._file.seek(stored.at + stored.line)
+        return self._file.read(stored.packed)
+
+
+class Candidate(NamedTuple):
+    """A group that may go into the page: its position in the spool file, its rank, and its place in the run."""
+
+    stored: Stored
+    place: Place
+    rank: int  # 0 named by an alarm, 1 alive or without a verdict, 2 dead
+    size: int
+    sort_key: Telling | None
 
 
 def in_turn(whens: Any, ranks: Any) -> Any:

@@ -13,16 +13,14 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from importlib.resources import files
-from typing import Any, TypeVar
+from typing import Any
 
 
 CHUNK = 256 * 1024  # bytes of JSON, before packing
 LIBRARIES = ("markdown-it", "temml")  # they render Markdown and mathematics
 TAGS = 120  # maximum bytes of markup around a chunk
-
-Sized = TypeVar("Sized")
 
 
 def template(
@@ -88,22 +86,11 @@ def dumped(value: Any) -> str:
     return json.dumps(value, allow_nan=False, separators=(",", ":"))
 
 
-def chunks(items: Sequence[Sized]) -> Iterator[list[Sized]]:
-    """Yield lists of items whose JSON, of `raw` bytes each, adds up to [`CHUNK`] or more; the last may be smaller."""
-    chunk: list[Sized] = []
-    size = 0
-    for item in items:
-        chunk.append(item)
-        size += item.raw  # type: ignore[attr-defined]
-        if size >= CHUNK:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
-
-
 def in_chunks(sizes: Iterable[int]) -> list[int]:
-    """Return the number of groups in each chunk, by the bytes of their texts."""
+    """Return the number of groups in each chunk, by the bytes of their texts.
+
+    The texts of a chunk add up to [`CHUNK`] bytes or more; those of the last one may be fewer.
+    """
     chunks, size = [0], 0
     for of_group in sizes:
         chunks[-1] += 1
