@@ -19,10 +19,8 @@ function el(name, properties = {}, ...children) {
 // Return a button that calls act(). `key` is the keyboard key that does the same. `pressed` is null if the button is no
 // on/off switch.
 function tool(id, name, key, pressed, act) {
-  const button = el("button", { type: "button", id, title: `${name} (${key})` }, name);
-  if (pressed !== null) button.setAttribute("aria-pressed", pressed);
-  button.addEventListener("click", act);
-  return button;
+  const pressing = pressed === null ? {} : { "aria-pressed": pressed };
+  return el("button", { type: "button", id, title: `${name} (${key})`, ...pressing, onclick: act }, name);
 }
 
 // -- numbers and words
@@ -184,6 +182,14 @@ function block(id) {
 
 async function unpackBlock(id) {
   const { data, packed } = block(id);
+  return unpack(data, packed);
+}
+
+async function unpackIndex() {
+  const { data, packed } = block("index");
+  if (packed && !("DecompressionStream" in window)) {
+    throw new Error("This browser cannot unpack the data: it lacks DecompressionStream. Chrome 103, Firefox 113, Safari 16.4 and later have it.");
+  }
   return unpack(data, packed);
 }
 

@@ -8,13 +8,9 @@ const prompts = { all: [], rows: [], chosen: null, source: "", timer: 0, drawing
 // -- start
 
 async function start() {
-  const index = block("index");
-  if (!("DecompressionStream" in window)) {
-    throw new Error("This browser cannot unpack the data: it lacks DecompressionStream. Chrome 103, Firefox 113, Safari 16.4 and later have it.");
-  }
-  const unpacked = await unpack(index.data, index.packed);
-  load(JSON.parse(block("head").data), unpacked);
-  loadPrompts(unpacked);
+  const index = await unpackIndex();
+  load(JSON.parse(block("head").data), index);
+  loadPrompts(index);
   fillHead();
   fillOutcomes();
   fillOptions();
@@ -175,10 +171,8 @@ function sharedRow(prompt) {
   const means = [...prompt.last].map(([r, mean]) => el("span", {}, runKey(r), el("span", { className: "unseen" }, `${runName(r)} `), number(mean, 3)));
   const split = data.splits.length > 1 ? el("span", { className: "tag" }, words(prompt.split)) : null;
   const gap = el("span", { className: "end muted" }, prompt.gap === null ? "" : `apart ${number(prompt.gap, 3)}`);
-  const row = el("div", { className: "row", title: readableString(prompt.title) }, el("div", { className: "row-title" }, titleNode(prompt.title)));
-  row.append(el("div", { className: "row-line" }, ...means, split ?? "", gap));
-  row.addEventListener("click", () => choosePrompt(prompt));
-  return row;
+  const properties = { className: "row", title: readableString(prompt.title), onclick: () => choosePrompt(prompt) };
+  return el("div", properties, el("div", { className: "row-title" }, titleNode(prompt.title)), el("div", { className: "row-line" }, ...means, split, gap));
 }
 
 // -- the attempts of each run at the prompt, side by side
@@ -242,17 +236,12 @@ function whenNode(prompt, r, g) {
   if (groups.length < 2) return line;
   const go = (i) => [(state.at[r] = i), drawAttempts()];
   const button = (id, name, i) => {
-    const node = el("button", { type: "button", className: "choice", id: `${id}-${r}`, "aria-pressed": state.at[r] === i }, name);
-    node.addEventListener("click", () => go(i));
-    return node;
+    return el("button", { type: "button", className: "choice", id: `${id}-${r}`, "aria-pressed": state.at[r] === i, onclick: () => go(i) }, name);
   };
-  const range = { type: "range", id: `when-${r}`, min: 0, max: groups.length - 1, step: 1, "aria-label": `Step of ${runName(r)}`, "aria-valuetext": `step ${step}` };
-  const slider = groups.length > 2 ? el("input", range) : null;
-  if (slider) {
-    slider.value = state.at[r];
-    slider.addEventListener("input", () => go(Number(slider.value)));
-  }
-  line.append(button("first", "First", 0), slider || "", button("last", "Last", groups.length - 1));
+  const range = { type: "range", id: `when-${r}`, min: 0, max: groups.length - 1, step: 1, value: state.at[r] };
+  const labels = { "aria-label": `Step of ${runName(r)}`, "aria-valuetext": `step ${step}` };
+  const slider = groups.length > 2 ? el("input", { ...range, ...labels, oninput: ({ target }) => go(Number(target.value)) }) : "";
+  line.append(button("first", "First", 0), slider, button("last", "Last", groups.length - 1));
   return line;
 }
 

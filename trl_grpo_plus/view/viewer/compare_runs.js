@@ -17,12 +17,12 @@ function fillOutcomes() {
 }
 
 function runCell(run, r) {
-  const box = el("input", { type: "checkbox", checked: true, "aria-label": `Draw ${run.name}` });
-  box.addEventListener("input", () => {
-    if (box.checked) curves.hidden.delete(r);
+  const oninput = ({ target }) => {
+    if (target.checked) curves.hidden.delete(r);
     else curves.hidden.add(r);
     drawCurves();
-  });
+  };
+  const box = el("input", { type: "checkbox", checked: true, "aria-label": `Draw ${run.name}`, oninput });
   const siblings = data.head.settings.find((runs) => runs.includes(r)).filter((other) => other !== r);
   const sameSetting = siblings.length ? el("span", { className: "muted" }, ` same setting as ${siblings.map(runName).join(", ")}`) : null;
   return el("th", { scope: "row" }, el("label", {}, box, " ", runKey(r), el("bdi", {}, run.name)), sameSetting);
@@ -175,9 +175,8 @@ function meanAndRange(places) {
 
 function curveNode(name, series, values, xs, axis) {
   const { node } = newPlot({ title: metricName(name), xName: axis === "steps" ? "step" : axis, series }, { xs });
-  const remove = el("button", { type: "button", className: "remove", title: `Remove ${name}`, "aria-label": `Remove ${name}` }, "×");
-  remove.addEventListener("click", () => [curves.names.splice(curves.names.indexOf(name), 1), drawCurves()]);
-  node.querySelector(".title").after(remove);
+  const onclick = () => [curves.names.splice(curves.names.indexOf(name), 1), drawCurves()];
+  node.querySelector(".title").after(el("button", { type: "button", className: "remove", title: `Remove ${name}`, "aria-label": `Remove ${name}`, onclick }, "×"));
   const without = values.flatMap((points, r) => (points ? [] : [runName(r)]));
   if (without.length) node.querySelector(".value").after(el("p", { className: "muted" }, "Not logged: ", el("bdi", {}, without.join(", "))));
   return node;

@@ -79,9 +79,8 @@ function moreTools(g, group) {
   if (canRender()) tools.push(tool("rendered", "Rendered", "m", state.rendered, toggleRendered));
   tools.push(tool("worst-attempt", "Worst attempt", "W", null, goToWorstAttempt), ...copyTools(g, group));
   const summary = el("summary", { id: "more-tools-summary" }, "More");
-  const node = el("details", { id: "more-tools", open: state.moreTools }, summary, el("div", { className: "bar" }, ...tools));
-  node.addEventListener("toggle", () => (state.moreTools = node.open));
-  return node;
+  const ontoggle = ({ target }) => (state.moreTools = target.open);
+  return el("details", { id: "more-tools", open: state.moreTools, ontoggle }, summary, el("div", { className: "bar" }, ...tools));
 }
 
 // Return the belief about the prompt before its attempts were scored, and what they earned.
@@ -124,9 +123,8 @@ function showHit(body) {
 }
 
 function moreToTheRightTool() {
-  const button = el("button", { type: "button", id: "more-right", title: "Attempts to the right", hidden: true });
-  button.addEventListener("click", () => ($("columns").scrollLeft += Math.max(260, $("columns").clientWidth - 60)));
-  return button;
+  const onclick = () => ($("columns").scrollLeft += Math.max(260, $("columns").clientWidth - 60));
+  return el("button", { type: "button", id: "more-right", title: "Attempts to the right", hidden: true, onclick });
 }
 
 // Keep the button "N more" up to date: N columns have less than half of their width in sight.

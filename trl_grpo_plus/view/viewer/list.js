@@ -189,9 +189,8 @@ function showRow() {
 }
 
 function drawRow(g) {
-  const row = el("div", { className: "row", title: readableString(data.title[g]) }, rowTitle(g), rowScores(g), rowFacts(g));
-  row.addEventListener("click", () => [leaveLists(), select(g)]);
-  return row;
+  const onclick = () => [leaveLists(), select(g)];
+  return el("div", { className: "row", title: readableString(data.title[g]), onclick }, rowTitle(g), rowScores(g), rowFacts(g));
 }
 
 function rowTitle(g) {

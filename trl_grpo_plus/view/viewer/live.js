@@ -220,9 +220,8 @@ function goLive(index) {
   Object.assign(live, { news: data.head.live, index });
   $("note").after(el("p", { id: "live-note", role: "status", hidden: true }));
   const followed = !new URLSearchParams(location.hash.slice(1)).has("step");
-  const box = el("input", { type: "checkbox", id: "follow-last", checked: followed });
+  const box = el("input", { type: "checkbox", id: "follow-last", checked: followed, oninput: followFrom });
   document.body.classList.toggle("waiting", !data.n);
-  box.addEventListener("input", followFrom);
   $("keys").before(el("span", { id: "live" }), el("label", { className: "muted", hidden: !data.n }, box, " Follow the last step"));
   live.last = lastStep();
   showState(data.head.live);

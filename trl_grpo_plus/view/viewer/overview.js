@@ -113,9 +113,7 @@ function fillAlarms() {
   $("alarm-list").replaceChildren();
   for (const { name, count: n, times } of alarms) {
     const buttons = times.map((time) => {
-      const button = el("button", { type: "button", title: alarmText(time.message) }, `step ${loggedStep(time.step, "train")}`);
-      button.addEventListener("click", () => goToAlarm(time));
-      return button;
+      return el("button", { type: "button", title: alarmText(time.message), onclick: () => goToAlarm(time) }, `step ${loggedStep(time.step, "train")}`);
     });
     const more = n > times.length ? ` ${times.length} of ${n} shown` : "";
     const message = el("bdi", { className: "muted" }, alarmText(times[0].message));
@@ -222,9 +220,8 @@ async function loadMetrics() {
 function fillNames(names) {
   $("metric-names").replaceChildren(el("div", {}, ...metricGroups(names).map(([group, members]) => {
     const boxes = members.map((name) => {
-      const box = el("input", { type: "checkbox", checked: pickedMetrics.has(name) });
-      box.dataset.metric = name;
-      box.addEventListener("change", () => pick(name, box.checked));
+      const onchange = ({ target }) => pick(name, target.checked);
+      const box = el("input", { type: "checkbox", checked: pickedMetrics.has(name), "data-metric": name, onchange });
       return el("label", {}, box, " ", el("bdi", {}, name.slice(group.length)));
     });
     return el("fieldset", {}, el("legend", {}, el("h2", {}, el("bdi", {}, group || "general"))), ...boxes);

@@ -30,13 +30,10 @@ const state = {
 // -- start
 
 async function start() {
-  const index = block("index");
-  if (index.packed && !("DecompressionStream" in window)) {
-    throw new Error("This browser cannot unpack the texts: it lacks DecompressionStream. Chrome 103, Firefox 113, Safari 16.4 and later have it.");
-  }
-  load(JSON.parse(block("head").data), await unpack(index.data, index.packed));
+  const index = await unpackIndex();
+  load(JSON.parse(block("head").data), index);
   fillHead();
-  if (data.head.live) goLive(JSON.parse(index.data)); // live.js is there only if the page is served
+  if (data.head.live) goLive(index); // live.js is there only if the page is served
   if (!data.n && data.head.live) return;
   if (!data.n) throw new Error("There are no groups to show.");
   fillAlarms();

@@ -106,20 +106,17 @@ async function drawPrompts(turn) {
   const names = Object.keys(LISTS).filter((name) => name in counts);
   if (!names.includes(browsing.list)) browsing.list = names.find((name) => counts[name]) || "all";
   const head = el("div", { id: "group-head" }, el("h2", {}, `Prompts of ${state.split}`), ...names.map((name) => listTool(name, counts[name])), el("span", { className: "grow" }));
-  const filter = el("input", { type: "search", id: "prompt-query", value: browsing.query, placeholder: "in titles", spellcheck: false });
+  const oninput = ({ target }) => {
+    Object.assign(browsing, { query: target.value, at: 0, top: 0 });
+    fillPrompts(lists, counts);
+  };
+  const filter = el("input", { type: "search", id: "prompt-query", value: browsing.query, placeholder: "in titles", spellcheck: false, oninput });
   head.append(el("label", { className: "muted" }, "Text ", filter));
-  const list = el("div", { id: "prompt-list", role: "listbox", tabIndex: 0 }, el("div", { id: "prompt-rows" }));
-  list.setAttribute("aria-label", `Prompts: ${LISTS[browsing.list].name}`);
-  const fill = () => fillPrompts(lists, counts);
-  filter.addEventListener("input", () => {
-    Object.assign(browsing, { query: filter.value, at: 0, top: 0 });
-    fill();
-  });
-  list.addEventListener("scroll", drawPromptRows);
-  list.addEventListener("keydown", onListKey);
+  const listbox = { role: "listbox", tabIndex: 0, "aria-label": `Prompts: ${LISTS[browsing.list].name}` };
+  const list = el("div", { id: "prompt-list", ...listbox, onscroll: drawPromptRows, onkeydown: onListKey }, el("div", { id: "prompt-rows" }));
   $("group").replaceChildren(head, el("p", { id: "prompt-rule" }), list);
   new ResizeObserver(drawPromptRows).observe(list);
-  fill();
+  fillPrompts(lists, counts);
 }
 
 function listTool(name, n) {
@@ -164,10 +161,10 @@ function drawPromptRows() {
 function promptRow(line, i, steps) {
   const went = line.groups > 1 ? `${number(line.early, 3)} → ${number(line.late, 3)}` : number(line.early, 3);
   const absent = line.key.startsWith("unseen") ? el("span", { className: "tag" }, "not in this page") : "";
-  const row = el("div", { className: "prompt-row", title: readableString(line.title) }, titleNode(line.title, { className: "row-title" }), absent, sparkline(line, steps));
-  row.append(el("span", { className: "went", title: "mean reward, early and late" }, went), el("span", { className: "muted times" }, `${number(line.groups)} ×`));
-  row.addEventListener("click", () => followLine(i));
-  return row;
+  const properties = { className: "prompt-row", title: readableString(line.title), onclick: () => followLine(i) };
+  const means = el("span", { className: "went", title: "mean reward, early and late" }, went);
+  const times = el("span", { className: "muted times" }, `${number(line.groups)} ×`);
+  return el("div", properties, titleNode(line.title, { className: "row-title" }), absent, sparkline(line, steps), means, times);
 }
 
 function sparkline({ steps, means }, [from, to]) {
@@ -228,7 +225,7 @@ async function drawFollow(g, turn) {
   const pair = el("div", { id: "pair" }, ...chosen.map((attempt, i) => sideNode(groups, i, attempt, chosen)));
   const plot = promptPlot(g, groups, line);
   const view = el("div", { id: "follow" }, promptFacts(groups, line, lists.bar), plot.node);
-  $("group").replaceChildren(followHead(g), view, taskNode(found[0], [...found[0].prompt, ...found[0].reference].map(() => [])), pair);
+  $("group").replaceChildren(followHead(g), view, taskNode(found[0]), pair);
   plot.rest(loggedStepOf(g));
 }
 

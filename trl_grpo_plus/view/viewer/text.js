@@ -125,7 +125,7 @@ function callNode([from, , name, args], text, to, ranges) {
 // -- the prompt, the reference, and pictures that a text names
 
 // Return the prompt and the reference, which all attempts share. `marked` has the ranges of each of their texts.
-function taskNode(group, marked) {
+function taskNode(group, marked = []) {
   const parts = group.prompt.flatMap(([role, text], i) => [labelledText(role || "prompt", text, marked[i]), ...thumbnails(text, group.thumbnails)]);
   const references = group.reference.map(([name, text], i) => labelledText(name, text, marked[group.prompt.length + i], true));
   const node = el("div", { id: "task" }, el("div", { className: "prompt", tabIndex: 0 }, ...parts));
@@ -136,7 +136,7 @@ function taskNode(group, marked) {
   return node;
 }
 
-function labelledText(name, text, ranges, verbatim = false) {
+function labelledText(name, text, ranges = [], verbatim = false) {
   return el("div", { className: "part" }, el("bdi", { className: "label" }, ...readable(name)), textNode(text, 0, text.length, ranges, verbatim));
 }
 
@@ -237,10 +237,8 @@ function unseenNode(run) {
   const times = run.length / String.fromCodePoint(code).length;
   const [short, long] = codeName(code);
   const title = `${codePoint(code)} ${long}${times > 1 ? `, ${times} times` : ""}`;
-  const node = el("span", { className: "ghost", title, role: "img" }, el("span", {}, run));
-  node.setAttribute("aria-label", title);
-  node.dataset.label = times === 1 ? short : short === "␣" && times < 20 ? short.repeat(times) : `${short} ×${times}`;
-  return node;
+  const label = times === 1 ? short : short === "␣" && times < 20 ? short.repeat(times) : `${short} ×${times}`;
+  return el("span", { className: "ghost", title, role: "img", "aria-label": title, "data-label": label }, el("span", {}, run));
 }
 
 const codePoint = (code) => `U+${code.toString(16).toUpperCase().padStart(4, "0")}`;
@@ -381,10 +379,8 @@ function tint(share) {
 // is searched, compared and copied.
 function stepNode(reward, name, names) {
   const title = `${name}: step ends, reward ${signed(reward)}`;
-  const node = el("span", { className: `step ${reward > 0 ? "up" : reward < 0 ? "down" : ""}`, title, role: "img" });
-  node.setAttribute("aria-label", title);
-  node.dataset.label = names.length > 1 ? `${name} ${signed(reward)}` : signed(reward);
-  return node;
+  const label = names.length > 1 ? `${name} ${signed(reward)}` : signed(reward);
+  return el("span", { className: `step ${reward > 0 ? "up" : reward < 0 ? "down" : ""}`, title, role: "img", "aria-label": title, "data-label": label });
 }
 
 function creditLegend(attempts) {
