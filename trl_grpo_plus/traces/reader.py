@@ -234,13 +234,16 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
         yield parse(line, path)
 
 
-def lines(path: Path) -> Iterator[bytes]:
+def lines(path: Path, start: int = 0) -> Iterator[bytes]:
     """Yield the whole lines of a file, up to a line that was cut off because the run was killed.
+
+    `start` is an offset in the file: of a line, or of a gzip member.
 
     Raises:
         TracesError: the compressed data are damaged.
     """
     with open_within(path, path.parent) as raw, _unpacked(raw, path) as file:
+        raw.seek(start)
         try:
             for line in file:
                 if not line.endswith(b"\n"):

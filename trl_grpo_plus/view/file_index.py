@@ -113,7 +113,7 @@ def groups(path: Path, inode: int, start: int, cut: bool = False) -> Iterator[tu
         ValueError: a line is not an attempt.
     """
     if path.suffix != ".gz":
-        for rows, first, after in _whole(lines(path, start), path):
+        for rows, first, after in _whole(traces.lines(path, start), path):
             yield rows, Stretch(path, inode, start + first, 0, after - first), start + after
         return
     for at, data, end in _members(path, start, cut):
@@ -158,16 +158,6 @@ def _opened(path: Path, inode: int, at: int) -> IO[bytes]:
         raise Moved
     file.seek(at)
     return file
-
-
-def lines(path: Path, start: int) -> Iterator[bytes]:
-    """Yield the whole lines of a plain file from an offset on."""
-    with open_within(path, path.parent) as file:
-        file.seek(start)
-        for line in file:
-            if not line.endswith(b"\n"):
-                return
-            yield line
 
 
 def _whole(lines: Iterable[bytes], path: Path) -> Iterator[tuple[list[Row], int, int]]:

@@ -11,7 +11,7 @@ as for a page from disk. All later groups join the list, until it is twice as lo
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +22,7 @@ import numpy as np
 from .. import traces
 from ..traces import Row
 from . import file_index
-from .file_index import Groups, Keeper, Moved, Named, read_file
+from .file_index import Groups, Keeper, Moved, Named, Stretch, read_file
 from .group_data import columns, detail, names_by_group, searched
 from .overview import metrics_table
 from .run_source import Source, head_of
@@ -166,16 +166,14 @@ class Feed:
         Raises:
             Moved: the groups are no longer at their places.
         """
-        read, stretches = self._stretches(epoch, start, stop)
-        for stretch in stretches:
-            try:
-                texts = detail(file_index.read(stretch), stretch.path.parent)
-            except Moved:
-                raise
-            except Exception as error:
-                problem = self._damaged(read, stretch.path, error)
-                texts = {"prompt": [], "reference": [], "attempts": [], "problem": problem}
-            yield texts
+        nothing: dict[str, Any] = {"prompt": [], "reference": [], "attempts": []}
+        return self._each(
+            epoch,
+            start,
+            stop,
+            lambda stretch: detail(file_index.read(stretch), stretch.path.parent),
+            lambda problem: {**nothing, "problem": problem},
+        )
 
     def searched(self, epoch: int, start: int, stop: int) -> Iterator[list[str]]:
         """Yield the texts that a search of these groups reads. A damaged group has none, and the page names its file.
@@ -185,32 +183,32 @@ class Feed:
         Raises:
             Moved: the groups are no longer at their places.
         """
-        read, stretches = self._stretches(epoch, start, stop)
+        return self._each(
+            epoch, start, stop, lambda stretch: searched(file_index.read(stretch, checks=False)), lambda problem: []
+        )
+
+    def _each(
+        self, epoch: int, start: int, stop: int, of_group: Callable[[Stretch], Any], of_damaged: Callable[[str], Any]
+    ) -> Iterator[Any]:
+        """Yield what is read of each group. The problem of a damaged group is stored for the page."""
+        with self._lock:
+            read = self._all
+            stretches = [read.groups.stretch(number) for number in self._list.numbers[max(start, 0) : stop]]
+            if epoch != self._epoch or not stretches:
+                raise Moved
         for stretch in stretches:
             try:
-                texts = searched(file_index.read(stretch, checks=False))
+                texts = of_group(stretch)
             except Moved:
                 raise
             except Exception as error:
-                self._damaged(read, stretch.path, error)
-                texts = []
+                problem = _problem(stretch.path, error)
+                with self._lock:
+                    if read.problems.get(stretch.path) != problem:
+                        read.problems[stretch.path] = problem
+                        self._version += 1
+                texts = of_damaged(problem)
             yield texts
-
-    def _damaged(self, read: _Read, path: Path, error: Exception) -> str:
-        """Store an error that reading a group's file raised as a problem of the page, and return its text."""
-        problem = _problem(path, error)
-        with self._lock:
-            if read.problems.get(path) != problem:
-                read.problems[path] = problem
-                self._version += 1
-        return problem
-
-    def _stretches(self, epoch: int, start: int, stop: int) -> tuple[_Read, list[file_index.Stretch]]:
-        with self._lock:
-            stretches = [self._all.groups.stretch(number) for number in self._list.numbers[max(start, 0) : stop]]
-            if epoch != self._epoch or not stretches:
-                raise Moved
-            return self._all, stretches
 
     # -- answers
 
@@ -325,7 +323,7 @@ class Feed:
         if path in found and self._grown(path, found):
             end = self._start(path)
             with self._telling_of(path):
-                for line in file_index.lines(path, end):
+                for line in traces.lines(path, end):
                     lines.append(traces.parse(line, path))
                     end += len(line)
             self._done(path, found[path], end)

@@ -119,8 +119,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer a GET request."""
-        answers = {"": self._page, "data": self._data, "metrics": self._metrics, "lists": self._lists}
-        answers |= {"texts": self._texts, "searched": self._searched}
+        feed = self.server.feed
+        answers: dict[str, Callable[[dict[str, int]], None]] = {
+            "": lambda query: self._page(),
+            "data": self._data,
+            "metrics": lambda query: self._send_json(feed.metrics()),
+            "lists": lambda query: self._send_json(feed.lists()),
+            "texts": lambda query: self._groups(feed.texts, query),
+            "searched": lambda query: self._groups(feed.searched, query),
+        }
         answer = answers.get(self._what[0]) if self._what else None
         if answer is None:
             return self.send_error(404)
@@ -130,33 +137,20 @@ class _Handler(BaseHTTPRequestHandler):
             return self.send_error(400)
         answer(query)
 
-    def _page(self, query: dict[str, int]) -> None:
-        news = self.server.feed.news()
-        page, policy = served(news)
+    def _page(self) -> None:
+        page, policy = served(self.server.feed.news())
         self._send(page, "text/html; charset=utf-8", {"Content-Security-Policy": f"{policy}; frame-ancestors 'none'"})
         self._count_ahead()
 
     def _data(self, query: dict[str, int]) -> None:
         reader_state = {name: query[name] for name in ("epoch", "groups", "version") if name in query}
         news = self.server.feed.news(**reader_state)
-        self._send(_json(news), "application/json")
+        self._send_json(news)
         if "head" in news:
             self._count_ahead()
 
     def _count_ahead(self) -> None:
         threading.Thread(target=self.server.feed.count_ahead, daemon=True).start()
-
-    def _metrics(self, query: dict[str, int]) -> None:
-        self._send(_json(self.server.feed.metrics()), "application/json")
-
-    def _lists(self, query: dict[str, int]) -> None:
-        self._send(_json(self.server.feed.lists()), "application/json")
-
-    def _texts(self, query: dict[str, int]) -> None:
-        self._groups(self.server.feed.texts, query)
-
-    def _searched(self, query: dict[str, int]) -> None:
-        self._groups(self.server.feed.searched, query)
 
     def _groups(self, read: Callable[..., Iterator[Any]], query: dict[str, int]) -> None:
         """Send what is read of some groups, one by one."""
@@ -175,6 +169,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"]")
 
     # -- sending
+
+    def _send_json(self, value: Any) -> None:
+        self._send(_json(value), "application/json")
 
     def _send(self, body: bytes, kind: str, more: dict[str, str] | None = None) -> None:
         more = {**(more or {})}
