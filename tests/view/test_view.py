@@ -412,22 +412,26 @@ def test_a_group_says_what_was_believed_and_what_it_earned():
     assert believed([{"reward": 1.0}]) is None
 
 
+def calibrated(pairs):
+    return calibration(*np.array(pairs).reshape(-1, 3).T)
+
+
 def test_calibration_is_by_tenths_over_all_steps_and_the_last_quarter():
     pairs = [(0, 0.0, 0.5), (0, 0.05, 0.0), (2, 0.31, 0.25), (5, 0.39, 0.75), (9, 1.0, 1.0)]
-    made = calibration(pairs)
+    made = calibrated(pairs)
     assert made["range"] == [0.0, 1.0]
     every, last = made["spans"]
     assert every == {"steps": [0, 9], "tenths": [[2, 0.025, 0.25], [2, pytest.approx(0.35), 0.5], [1, 1.0, 1.0]]}
     assert last == {"steps": [9, 9], "tenths": [[1, 1.0, 1.0]]}
-    assert len(calibration(pairs[:3])["spans"]) == 1
-    assert calibration([]) is None
+    assert len(calibrated(pairs[:3])["spans"]) == 1
+    assert calibrated([]) is None
 
 
 def test_calibration_takes_rewards_of_any_range():
-    made = calibration([(0, -1.0, 0.0), (0, 2.9, 3.0), (0, 3.0, 1.0)])
+    made = calibrated([(0, -1.0, 0.0), (0, 2.9, 3.0), (0, 3.0, 1.0)])
     assert made["range"] == [-1.0, 3.0]
     assert made["spans"][0]["tenths"] == [[1, -1.0, 0.0], [2, pytest.approx(2.95), 2.0]]
-    made = calibration([(0, 2.0, 2.0)])
+    made = calibrated([(0, 2.0, 2.0)])
     assert made["range"] == [0.0, 2.0]
     assert made["spans"][0]["tenths"] == [[1, 2.0, 2.0]]
 

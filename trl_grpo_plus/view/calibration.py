@@ -1,30 +1,26 @@
 """Calibration of the beliefs about prompts: the believed mean reward against the mean that the group then earned."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 
-Pair = tuple[int, float, float]  # step, mean believed, mean earned
-
 BINS = 10
 _LAST = 4  # the last span is one fourth of the steps
 
 
-def calibration(pairs: Sequence[Pair]) -> dict[str, Any] | None:
-    """Return the pairs binned by tenths of the believed mean, over all steps and over the last quarter of them.
+def calibration(steps: Any, means: Any, earned: Any) -> dict[str, Any] | None:
+    """Return groups binned by tenths of the believed mean, over all steps and over the last quarter of them.
+
+    Args:
+        steps (`np.ndarray`), means (`np.ndarray`), earned (`np.ndarray`): for each group that had a belief, its step,
+            the mean reward that was believed, and the mean reward that it earned.
 
     Returns:
         `dict`: `range`, [0, 1] widened to hold all values; `spans`, each with `steps`, its first and last step, and
         `tenths`, `[groups, mean believed, mean earned]` of each bin that is not empty. The span of the last quarter is
-        left out if there are fewer than four steps. `None` without pairs.
+        left out if there are fewer than four steps. `None` without groups.
     """
-    return binned(*(np.array([pair[part] for pair in pairs]) for part in range(3)))
-
-
-def binned(steps: Any, means: Any, earned: Any) -> dict[str, Any] | None:
-    """Return [`calibration`] of three arrays with an element for each pair."""
     if not len(steps):
         return None
     low, high = float(min(0.0, means.min(), earned.min())), float(max(1.0, means.max(), earned.max()))

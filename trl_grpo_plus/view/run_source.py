@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import traces
 from ..traces import Row
-from .calibration import binned
+from .calibration import calibration
 from .group_data import Tally, by_name, curves
 from .overview import before_after
 
@@ -70,7 +70,7 @@ def head_of(source: Source, groups: int, attempts: int, tally: Tally, panel: boo
         "opening": None,  # the page then opens on the first group
         "step_shift": source.step_shift,
         "curves": curves(source.metrics, tally, source.step_shift),
-        "calibration": binned(*tally.beliefs),
+        "calibration": calibration(*tally.beliefs),
         "alarms": by_name(source.alarms),
         "note": source.note,
         "panel": panel,
