@@ -104,11 +104,16 @@ class _Went(NamedTuple):
 
 
 class _Scored(NamedTuple):
-    """For each group: the number of attempts, their mean reward, the share that solved it; NaN if none is scored."""
+    """For each group: its step, number of attempts, mean reward, share that solved it; NaN if none is scored."""
 
+    steps: Any
     sizes: Any
     means: Any
     shares: Any
+
+    def of(self, places: Any) -> "_Scored":
+        """Return these groups only."""
+        return _Scored(*(column[places] for column in self))
 
 
 class PromptHistory:
@@ -204,19 +209,20 @@ class PromptHistory:
             rewards. `steps` and `means` are the prompt's curve. `counts` counts all prompts, by split.
         """
         bar, by = self.bar(solved_reward)
-        scored, (firsts, whose) = self._scored(bar), self._prompts()
-        places = _places(whose, len(firsts))
+        firsts, whose = self._prompts()
+        # By prompt: the groups of one are then a slice, which is faster to take than groups all over the run.
+        order, places = _places(whose, len(firsts))
+        scored = self._scored(bar).of(order)
         splits = [self._splits[self._split[first]] for first in firsts]
-        went = [_went(number, its, scored, bar) for number, its in places.items()]
+        went = [_went(number, scored.of(its), bar) for number, its in places.items()]
         chosen = _most_telling(went, most, splits)
         points = max(_FEWEST, min(POINTS, _ALL_POINTS // max(len(chosen), 1)))
-        steps = np.array(self._steps, "i8")
         lines = [
             {
                 "split": splits[one.prompt],
                 "title": self._title(firsts[one.prompt]),
                 "list": one.list,
-                **_course(places[one.prompt], steps, scored, bar, points),
+                **_course(scored.of(places[one.prompt]), bar, points),
             }
             for one in chosen
         ]
@@ -243,22 +249,24 @@ class PromptHistory:
         return found[order].tolist(), rank[whose]
 
     def _scored(self, bar: float) -> _Scored:
-        sizes, rewards = np.array(self._sizes, "i8"), np.array(self._rewards, "f8")
+        steps, sizes, rewards = np.array(self._steps, "i8"), np.array(self._sizes, "i8"), np.array(self._rewards, "f8")
         if not len(sizes):
-            return _Scored(sizes, rewards, rewards)
+            return _Scored(steps, sizes, rewards, rewards)
         starts, has_reward = np.cumsum(sizes) - sizes, ~np.isnan(rewards)
-        counts = np.add.reduceat(has_reward.astype(int), starts)
+        counts = np.add.reduceat(has_reward, starts, dtype=int)
         sums = np.add.reduceat(np.where(has_reward, rewards, 0.0), starts)
-        solved = np.add.reduceat((rewards >= bar - _EPSILON).astype(int), starts)
+        solved = np.add.reduceat(rewards >= bar - _EPSILON, starts, dtype=int)
         with np.errstate(invalid="ignore"):
-            return _Scored(sizes, np.where(counts, sums, np.nan) / counts, np.where(counts, solved, np.nan) / counts)
+            means, shares = (np.where(counts, of_group, np.nan) / counts for of_group in (sums, solved))
+        return _Scored(steps, sizes, means, shares)
 
 
-def _places(whose: Any, prompts: int) -> dict[int, Any]:
-    """Map each prompt seen at least twice to its groups, in order."""
+def _places(whose: Any, prompts: int) -> tuple[Any, dict[int, slice]]:
+    """Return the order of the groups by prompt, and in it the slice of each prompt that was seen at least twice."""
     times = np.bincount(whose, minlength=prompts)
-    order, ends = np.argsort(whose, kind="stable"), np.cumsum(times)
-    return {int(n): order[ends[n] - times[n] : ends[n]] for n in np.flatnonzero(times > 1)}
+    ends = np.cumsum(times).tolist()
+    places = {n: slice(ends[n] - time, ends[n]) for n, time in enumerate(times.tolist()) if time > 1}
+    return np.argsort(whose, kind="stable"), places
 
 
 def _counts(went: Sequence[_Went], splits: Sequence[str]) -> dict[str, dict[str, int]]:
@@ -267,13 +275,14 @@ def _counts(went: Sequence[_Went], splits: Sequence[str]) -> dict[str, dict[str,
     return {split: {"all": count, **{name: lists[split, name] for name in LISTS}} for split, count in every.items()}
 
 
-def _went(prompt: int, places: Any, scored: _Scored, bar: float) -> _Went:
-    shares = [one for one in scored.shares[places].tolist() if not math.isnan(one)]
+def _went(prompt: int, scored: _Scored, bar: float) -> _Went:
+    groups = len(scored.steps)
+    shares = scored.shares[~np.isnan(scored.shares)].tolist()
     if not shares or math.isnan(bar):
-        return _Went(prompt, None, 0.0, len(places))
-    some = window(len(shares), float(scored.sizes[places].sum()) / len(places))
+        return _Went(prompt, None, 0.0, groups)
+    some = window(len(shares), sum(scored.sizes.tolist()) / groups)
     change = (sum(shares[-some:]) - sum(shares[:some])) / some
-    return _Went(prompt, judged(shares, some), change, len(places))
+    return _Went(prompt, judged(shares, some), change, groups)
 
 
 def _most_telling(went: Sequence[_Went], most: int, splits: Sequence[str]) -> list[_Went]:
@@ -290,15 +299,15 @@ def _most_telling(went: Sequence[_Went], most: int, splits: Sequence[str]) -> li
     return sorted((one for *_, one in islice(ranked, most)), key=telling)
 
 
-def _course(places: Any, all_steps: Any, scored: _Scored, bar: float, points: int) -> dict[str, Any]:
+def _course(scored: _Scored, bar: float, points: int) -> dict[str, Any]:
     """Return a line's data about its prompt's groups."""
-    steps, shares, means = (values[places].tolist() for values in (all_steps, scored.shares, scored.means))
+    steps, sizes, means, shares = (column.tolist() for column in scored)
     course = [(step, float(f"{mean:.4g}")) for step, mean in zip(steps, means, strict=True) if not math.isnan(mean)]
-    attempts = int(scored.sizes[places].sum())
-    curve, some = thin(course, points), window(len(course), attempts / len(places))
+    attempts = sum(sizes)
+    curve, some = thin(course, points), window(len(course), attempts / len(steps))
     failed = (step for step, one in zip(reversed(steps), reversed(shares), strict=True) if one <= 0)
     return {
-        "groups": len(places),
+        "groups": len(steps),
         "attempts": attempts,
         "solved": next((step for step, one in zip(steps, shares, strict=True) if one >= 1), None),
         "failed": next(failed, None) if not math.isnan(bar) else None,
