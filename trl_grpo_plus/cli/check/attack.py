@@ -18,7 +18,7 @@ from ...utils.tables import FAILED, OK, UNSEEN, Row
 from ...utils.text import as_text, content_of
 from ...utils.validation import ConfigError
 from .attacks import ATTACKS, Target, as_number
-from .rewards import gold_text, spread
+from .rewards import as_completions, bare_answer, gold_text, spread
 
 
 GOLD_COLUMNS = ("answer", "solution", "ground_truth", "gold", "target", "label")
@@ -151,10 +151,7 @@ def _forms(gold: str | None, column: str) -> list[tuple[str, str, str]]:
 
 def _located(reward: Reward, row: dict[str, Any], gold: str) -> Target:
     """Find the answer in a gold completion. If it is not there, the whole completion is the answer."""
-    needed = reward.definition.needed
-    value = row.get(needed[0]) if len(needed) == 1 else None
-    answer = str(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
-    inner = [answer] if answer else []
+    inner = [bare_answer(reward, row) or ""]
     inner += [match[1] for match in (_BOX.search(gold), _TAG.search(gold)) if match]
     for text in inner:
         at = gold.rfind(text)
@@ -223,8 +220,7 @@ def _outcomes(reward: Reward, posed: Sequence[tuple[Target, str]]) -> list[Outco
     names = [name for name in posed[0][0].columns if name not in ("prompt", _EXAMPLE, *TRL_GIVES)]
     columns = {reward.renamed.get(name, name): [target.columns.get(name) for target, _ in posed] for name in names}
     prompts = [target.columns.get("prompt", "") for target, _ in posed]
-    chat = not isinstance(prompts[0], str)
-    completions = [[{"role": "assistant", "content": text}] if chat else text for _, text in posed]
+    completions = as_completions([text for _, text in posed], prompts)
     outcomes = reward.score(completions=completions, prompts=prompts, **columns)
     if len(posed) > 1 and all(outcome.status == "error" for outcome in outcomes):
         # One completion's error fails the whole batch. Score each alone to find the completions at fault.

@@ -6,7 +6,7 @@ score full marks, and gold answers of other rows must not.
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Number
 from typing import Any
@@ -152,8 +152,7 @@ def spread(dataset: Any, limit: int) -> Iterator[dict[str, Any]]:
 
 
 def _score(reward: Reward, example: Example) -> Outcome:
-    columns = {reward.renamed.get(name, name): [value] for name, value in example.columns.items()}
-    return reward.score(completions=[example.completion], **columns)[0]
+    return outcomes(reward, [(example.columns, example.completion)])[0]
 
 
 def findings_table(findings: Sequence[RewardCheck]) -> str:
@@ -194,16 +193,9 @@ def _is_number(row: Mapping[str, Any], text: str) -> str:
 def _form(reward: Reward, pairs: Sequence[Pair]) -> str:
     """Describe the form in which the gold answers were posed, and the scores of the bare answers.
 
-    A bare answer is the value of the only column that the reward needs. If the reward needs several columns, there is
-    none. Returns "" if the posed and the bare answers are the same.
+    Returns "" if the posed and the bare answers are the same, see [`bare_answer`].
     """
-    needed = reward.definition.needed
-    answers = [row[needed[0]] if len(needed) == 1 else None for row, _ in pairs]
-    bare = [
-        (row, str(answer))
-        for (row, _), answer in zip(pairs, answers, strict=True)
-        if isinstance(answer, str | int | float) and not isinstance(answer, bool)
-    ]
+    bare = [(row, answer) for row, _ in pairs if (answer := bare_answer(reward, row)) is not None]
     if bare == list(pairs):
         return ""
     posed = f"The gold answers were posed as {_start(pairs[0][1])}"
@@ -215,6 +207,28 @@ def _form(reward: Reward, pairs: Sequence[Pair]) -> str:
         return f"{posed}; bare, such as '{_start(bare[0][1])}', they score full marks too."
     right = f"{len(bare) - len(less)} of {len(bare)} score full marks"
     return f"{posed}. Bare, such as '{_start(less[0])}', {right}: the prompt has to ask for that form."
+
+
+def bare_answer(reward: Reward, row: Mapping[str, Any]) -> str | None:
+    """Return the value of the only column that a reward needs, as text.
+
+    Returns `None` if the reward needs several columns, or the value is neither a text nor a number.
+    """
+    needed = reward.definition.needed
+    answer = row.get(needed[0]) if len(needed) == 1 else None
+    return str(answer) if isinstance(answer, str | int | float) and not isinstance(answer, bool) else None
+
+
+def as_completions(texts: Iterable[str], prompts: Sequence[Any]) -> list[Any]:
+    """Return texts as completions of the prompts' kind: as messages if the prompts are messages."""
+    chat = not isinstance(prompts[0], str)
+    return [[{"role": "assistant", "content": text}] if chat else text for text in texts]
+
+
+def outcomes(reward: Reward, pairs: Sequence[tuple[Mapping[str, Any], Any]]) -> list[Outcome]:
+    """Score completions in their rows, whose columns have the names of the function's arguments."""
+    columns = {reward.renamed.get(name, name): [row[name] for row, _ in pairs] for name in pairs[0][0]}
+    return reward.score(completions=[completion for _, completion in pairs], **columns)
 
 
 def _start(text: str) -> str:
@@ -237,11 +251,9 @@ def _shuffled(reward: Reward, pairs: Sequence[Pair]) -> RewardCheck:
 
 
 def _timed(reward: Reward, pairs: Sequence[Pair]) -> tuple[list[float | None], float]:
-    names = pairs[0][0]
-    columns = {reward.renamed.get(name, name): [row[name] for row, _ in pairs] for name in names}
     start = time.perf_counter()
-    outcomes = reward.score(completions=[text for _, text in pairs], **columns)
-    return [outcome.score for outcome in outcomes], (time.perf_counter() - start) * 1000 / len(pairs)
+    scores = [outcome.score for outcome in outcomes(reward, pairs)]
+    return scores, (time.perf_counter() - start) * 1000 / len(pairs)
 
 
 def _shown(row: Mapping[str, Any]) -> str:

@@ -24,7 +24,7 @@ from ...launch.train import main, run
 from ...scoring import Reward, columns_of
 from ...utils.validation import ConfigError
 from . import hub
-from .rewards import gold_text, same
+from .rewards import gold_text, outcomes, same
 from .smoke import ERROR, REPORT, keep_at_home, read_data
 from .tiny_model import write
 
@@ -113,10 +113,7 @@ def _values(reward: Reward, row: dict[str, Any]) -> dict[str, Any] | None:
 def _full_marks(reward: Reward, row: dict[str, Any], text: str) -> bool:
     """Return whether a completion earns full marks."""
     values = _values(reward, row)
-    if values is None:
-        return False
-    columns = {reward.renamed.get(name, name): [value] for name, value in values.items()}
-    return same(reward.score(completions=[text], **columns)[0].score, reward.definition.full_marks)
+    return values is not None and same(outcomes(reward, [(values, text)])[0].score, reward.definition.full_marks)
 
 
 def is_planted(group: int, attempt: int) -> bool:

@@ -26,7 +26,7 @@ from ...utils.tables import FAILED, OK, UNSEEN, WARNED, Row, in_a_line
 from ...utils.text import content_of
 from ...utils.validation import ConfigError
 from .attack import GOLD_COLUMNS
-from .rewards import RewardCheck, check_examples, not_installed
+from .rewards import RewardCheck, as_completions, check_examples, not_installed
 
 
 ROWS = 2
@@ -135,10 +135,8 @@ def _values(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     golds = (rows[-1].get(name) for name in GOLD_COLUMNS)
     texts[1] = next((str(gold) for gold in golds if isinstance(gold, str | int | float)), NO_ANSWER)
     prompts = [row.get("prompt", "") for row in rows]
-    chat = not isinstance(prompts[0], str)
-    completions = [[{"role": "assistant", "content": text}] if chat else text for text in texts]
     columns = {name: [row.get(name) for row in rows] for name in rows[0] if name not in NOT_GIVEN}
-    return {**columns, "prompts": prompts, "completions": completions, **logs}
+    return {**columns, "prompts": prompts, "completions": as_completions(texts, prompts), **logs}
 
 
 def _ignore(*logged: Any) -> None:
