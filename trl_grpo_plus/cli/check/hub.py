@@ -118,16 +118,13 @@ def _from_hub(kind: Any, what: str, name: str, revision: str | None, trust_remot
     return Loaded(loaded, "here" if is_folder else "Hub" if online() else "cache")
 
 
-def data(
-    load_data: Any, script_args: Any, training_args: Any, model_args: Any, dataset_args: Any, smoke: bool = True
-) -> Loaded | None:
+def data(load_data: Any, script_args: Any, training_args: Any, model_args: Any, dataset_args: Any) -> Loaded | None:
     """Return the run's data, or sample rows if the data is on the Hub and the Hub cannot be reached.
 
     Args:
         load_data (`Callable`): the launch script's function that loads the data.
         script_args, training_args, model_args, dataset_args: arguments of `load_data`. `dataset_name` and `datasets`
             are changed if sample rows stand in.
-        smoke (`bool`, *optional*, defaults to `True`): passed to `prepare`.
 
     Returns:
         [`Loaded`] or `None`: splits by name; `None` if the Hub cannot be reached and there are no sample rows.
@@ -135,7 +132,7 @@ def data(
     args = (script_args, training_args, model_args, dataset_args)
     named = script_args.dataset_name and not looks_local(script_args.dataset_name) and not dataset_args.datasets
     try:
-        return Loaded(load_data(*args, smoke=smoke), "Hub" if named or dataset_args.datasets else "here")
+        return Loaded(load_data(*args, smoke=True), "Hub" if named or dataset_args.datasets else "here")
     except Exception as error:
         if not _is_unreachable(error):
             raise
@@ -151,7 +148,7 @@ def data(
         script_args.dataset_name, script_args.dataset_config = sample, None
     else:
         return None
-    return Loaded(load_data(*args, smoke=smoke), "stand-in")
+    return Loaded(load_data(*args, smoke=True), "stand-in")
 
 
 def _no_answer() -> str:

@@ -5,7 +5,6 @@
 """
 
 import json
-from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -36,10 +35,4 @@ def config_of(model_id: str) -> dict[str, Any] | None:
         `dict[str, Any]` or `None`: keyword arguments of [`~transformers.AutoConfig.for_model`]; `None` for a model
         that no shipped recipe names.
     """
-    facts = _models().get(model_id)
-    return dict(facts) if facts else None
-
-
-@cache
-def _models() -> dict[str, dict[str, Any]]:
-    return json.loads(files(__package__).joinpath("samples", "models.json").read_text())
+    return json.loads(files(__package__).joinpath("samples", "models.json").read_text()).get(model_id)
