@@ -4,6 +4,7 @@ import marshal
 import tempfile
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, TypeVar, overload
 
 from ...scoring import Outcome
@@ -59,10 +60,6 @@ class ScoredGroups(Sequence[Group]):
     def __len__(self) -> int:
         return len(self._ends)
 
-    def __iter__(self) -> Iterator[Group]:
-        for number in range(len(self)):
-            yield self[number]
-
     @overload
     def __getitem__(self, number: int) -> Group: ...
 
@@ -83,11 +80,6 @@ class ScoredGroups(Sequence[Group]):
 
 def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     """Yield the items in lists of `size`; the last may be shorter."""
-    batch: list[Item] = []
-    for item in items:
-        batch.append(item)
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch:
+    remaining = iter(items)
+    while batch := list(islice(remaining, size)):
         yield batch
