@@ -148,7 +148,7 @@ def lost_in_rounding(training_args: Any, model_args: Any, sharded: bool) -> str 
     step is about as large as the learning rate. DeepSpeed keeps float32 copies of the weights. Under FSDP, accelerate
     makes the weights float32.
     """
-    dtype = (training_args.model_init_kwargs or {}).get("dtype", model_args.dtype)
+    dtype = dtype_of(training_args, model_args)
     kept = sharded or model_args.use_peft or "adam" not in str(training_args.optim.value)
     if kept or dtype not in ("bfloat16", "float16") or not 0 < training_args.learning_rate < LEAST_16_BIT_RATE:
         return None
@@ -161,7 +161,7 @@ def lost_in_rounding(training_args: Any, model_args: Any, sharded: bool) -> str 
 
 def base_drifts(training_args: Any, model_args: Any) -> str | None:
     """Return a warning if the weights under an adapter drift; `None` otherwise."""
-    dtype = (training_args.model_init_kwargs or {}).get("dtype", model_args.dtype)
+    dtype = dtype_of(training_args, model_args)
     if not (model_args.use_peft and training_args.use_vllm) or dtype not in ("bfloat16", "float16"):
         return None
     return (
@@ -169,6 +169,11 @@ def base_drifts(training_args: Any, model_args: Any) -> str | None:
         "into them and takes it out again, and 16-bit weights are rounded. They drift, and the saved adapter belongs "
         "to weights that nobody has saved. Set dtype: float32, if it fits."
     )
+
+
+def dtype_of(training_args: Any, model_args: Any) -> str | None:
+    """Return the dtype that the weights are loaded in; `None` or `"auto"` for the model's own."""
+    return (training_args.model_init_kwargs or {}).get("dtype", model_args.dtype)
 
 
 def evaluates(args: Any) -> bool:

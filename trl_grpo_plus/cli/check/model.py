@@ -11,6 +11,7 @@ from typing import Any
 from packaging.version import Version
 
 from ...config import sampling_distribution
+from ...launch.option_checks import dtype_of
 from ...launch.recipe import Recipe, total_steps
 from ...scoring import default_size
 from ...traces import ADDS_SYSTEM, as_given
@@ -334,7 +335,7 @@ def _weight_bytes(recipe: Recipe, config: Loaded) -> float:
         return 0.56  # 4 bits a weight, and a 32-bit scale for each 64 weights
     if recipe.model.load_in_8bit:
         return 1
-    dtype = (recipe.training.model_init_kwargs or {}).get("dtype", recipe.model.dtype)
+    dtype = dtype_of(recipe.training, recipe.model)
     if dtype in (None, "auto"):
         dtype = str(getattr(config.what.get_text_config(), "dtype", None) or "float32").removeprefix("torch.")
     return 2 if dtype in ("bfloat16", "float16") else 4
