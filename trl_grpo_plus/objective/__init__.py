@@ -2,6 +2,7 @@
 
 credit               computes the advantages of a batch by the configuration
 advantages           rewards minus a baseline, divided by a scale
+options              the options of a configuration that advantages depend on
 group_batch          the data that a baseline, a scale or an advantage function reads beside the rewards
 baselines            the values that are subtracted: `BASELINES`
 scales               the values that are divided by: `SCALES`

@@ -17,6 +17,7 @@ from ..utils.import_path import check_picklable, is_path, load, same_source, tar
 from ..utils.signatures import check_arguments, name_and_args
 from ..utils.validation import ConfigError, did_you_mean, error_prefix
 from .group_batch import GroupBatch
+from .options import AdvantageOptions
 from .variants import VARIANTS, Variant
 
 
@@ -144,7 +145,7 @@ class AdvantageEstimator:
         return values
 
 
-def estimator_of(config: Any) -> AdvantageEstimator | None:
+def estimator_of(config: AdvantageOptions) -> AdvantageEstimator | None:
     """Return the estimator of a configuration, `None` for "grpo". A path is imported.
 
     Raises:
@@ -167,7 +168,7 @@ def estimator_of(config: Any) -> AdvantageEstimator | None:
     return AdvantageEstimator(shown, variant, args, reason)
 
 
-def whole_only(config: Any) -> str:
+def whole_only(config: AdvantageOptions) -> str:
     """Return the options under which a completion must have one advantage, and why; "" without such options."""
     # A sequence ratio's gradient gives each token of a completion the mean of its tokens' advantages.
     if config.importance_sampling_level == "sequence" and config.loss_type not in ("cispo", "vespo"):

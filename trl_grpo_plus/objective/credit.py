@@ -16,6 +16,7 @@ from .advantage_functions import by_path, estimator_of
 from .advantages import Normalization, compute, compute_with_kl, normalize_then_sum, varies
 from .baselines import BASELINES, READ_LENGTHS, baseline_of, columns_of
 from .group_batch import GroupBatch
+from .options import AdvantageOptions
 from .process_rewards import of_steps
 
 
@@ -37,7 +38,7 @@ class Credit:
         running_variance (`float`, *optional*): moving average of the batch's variance, `None` before the first batch.
     """
 
-    def __init__(self, config: Any):
+    def __init__(self, config: AdvantageOptions):
         floor = config.std_floor
         if config.advantage_baseline == "belief":
             floor = max(floor, BELIEF_FLOOR * (config.solved_reward - config.failed_reward))
@@ -170,7 +171,7 @@ class Credit:
         self.running_variance = state["running_variance"]
 
 
-def columns_read(config: Any) -> tuple[str, ...]:
+def columns_read(config: AdvantageOptions) -> tuple[str, ...]:
     """Return the dataset columns that a configuration's baseline or advantage function reads.
 
     Raises:

@@ -23,6 +23,7 @@ from torch import Tensor
 from ..rollouts.groups import totals
 from ..utils.validation import ConfigError, Number
 from .group_batch import GroupBatch
+from .options import AdvantageOptions
 
 
 def passk(rewards: Tensor, k: int, scaled: bool = False) -> Tensor:
@@ -274,7 +275,7 @@ class Variant:
     of_tokens: bool = False
     entropies: bool = False
     teaches: frozenset[str] = frozenset()
-    check: Callable[[Mapping[str, Any], Any], None] | None = None
+    check: Callable[[Mapping[str, Any], AdvantageOptions], None] | None = None
 
     def __call__(self, rewards: Tensor, weights: Tensor, batch: GroupBatch, **args: Any) -> Any:
         """Call the function with the rewards, or with their weighted sum."""
@@ -283,16 +284,16 @@ class Variant:
         return self.function(totals(rewards, weights), **args)
 
 
-def _within(name: str, number: Number) -> Callable[[Mapping[str, Any], Any], None]:
+def _within(name: str, number: Number) -> Callable[[Mapping[str, Any], AdvantageOptions], None]:
     return lambda args, config: number.check(name, args[name]) if name in args else None
 
 
-def _check_k(args: Mapping[str, Any], config: Any) -> None:
+def _check_k(args: Mapping[str, Any], config: AdvantageOptions) -> None:
     bounds = Number(at_least=1, at_most=config.num_generations, integer=True, note=", num_generations")
     bounds.check("k", args["k"])
 
 
-def _check_passk(args: Mapping[str, Any], config: Any) -> None:
+def _check_passk(args: Mapping[str, Any], config: AdvantageOptions) -> None:
     _check_k(args, config)
     if args["k"] == config.num_generations:
         raise ConfigError(
@@ -301,7 +302,7 @@ def _check_passk(args: Mapping[str, Any], config: Any) -> None:
         )
 
 
-def _check_zvp(args: Mapping[str, Any], config: Any) -> None:
+def _check_zvp(args: Mapping[str, Any], config: AdvantageOptions) -> None:
     _within("alpha", Number(above=0.0))(args, config)
     if config.filters_groups and (leaving := sorted(config.dead & ALIKE)):
         text = f"filtered_verdicts={config.filtered_verdicts!r} takes {' and '.join(leaving)} out of the batch"
