@@ -1,10 +1,13 @@
 """A release has one version everywhere, and workflows run the Makefile's targets on all supported versions."""
 
 import re
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 import trl_grpo_plus
 from trl_grpo_plus.utils.optional_packages import EXTRAS
@@ -38,6 +41,21 @@ def test_each_extra_that_a_message_names_exists_and_installs_the_module():
     extras = PROJECT["optional-dependencies"]
     for module, extra in EXTRAS.items():
         assert re.search(rf"\b{module}\b", " ".join(extras[extra]).replace("-", "_")), (module, extra)
+
+
+def test_each_installed_version_runs_on_every_python_that_it_is_pinned_for():
+    pythons = re.findall(r"Python :: (3\.\d+)'", str(PROJECT["classifiers"]))
+    assert len(pythons) >= 4
+    pins = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    for pin in map(Requirement, pins):
+        try:
+            installed = distribution(pin.name)
+        except PackageNotFoundError:  # it belongs into another environment
+            continue
+        if pin.specifier.contains(installed.version):
+            runs_on = SpecifierSet(installed.metadata["Requires-Python"] or "")
+            pinned_for = [one for one in pythons if not pin.marker or pin.marker.evaluate({"python_version": one})]
+            assert not [one for one in pinned_for if f"{one}.99" not in runs_on], pin
 
 
 def test_workflows_run_targets_of_the_makefile_alone():
