@@ -1,6 +1,7 @@
 """The source of the package: its modules, their syntax trees, and the layers of its rooms."""
 
 import ast
+import functools
 from importlib.resources import files
 from pathlib import Path
 
@@ -35,7 +36,17 @@ def modules():
 
 
 MODULES = modules()
-TREES = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
+
+
+@functools.cache
+def tree(module):
+    """Return the syntax tree of a module. Nothing is parsed at import: each worker imports all tests, few need it."""
+    return ast.parse(MODULES[module].read_text())
+
+
+def trees():
+    """Return module -> syntax tree."""
+    return {module: tree(module) for module in MODULES}
 
 
 def room(module):

@@ -4,10 +4,11 @@ The tests read the imports in the code. An import between rooms goes down the la
 """
 
 import ast
+import functools
 import re
 
 import pytest
-from package_source import LAYER, MODULES, ROOT, TREES, room
+from package_source import LAYER, MODULES, ROOT, room, tree, trees
 from trl_private_names import ATTRIBUTES, METHODS
 
 
@@ -26,9 +27,9 @@ TRAINERS = {
 
 def imports(module, for_types=True):
     """Yield the modules of the package that `module` imports anywhere. A name from a module counts as that module."""
-    skipped = set() if for_types else only_for_types(TREES[module])
+    skipped = set() if for_types else only_for_types(tree(module))
     package = module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
-    for node in ast.walk(TREES[module]):
+    for node in ast.walk(tree(module)):
         if node in skipped:
             continue
         if isinstance(node, ast.Import):
@@ -44,14 +45,21 @@ def imports(module, for_types=True):
                     yield origin
 
 
-def only_for_types(tree):
+def only_for_types(source):
     """Return the nodes under `if TYPE_CHECKING:`, which is never true in a run."""
-    guards = [n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
+    guards = [n for n in ast.walk(source) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
     return {node for guard in guards for statement in guard.body for node in ast.walk(statement)}
 
 
-ARROWS = {module: sorted(set(imports(module)) - {module}) for module in MODULES}
-BETWEEN = [(module, other) for module, others in ARROWS.items() for other in others if room(module) != room(other)]
+@functools.cache
+def arrows():
+    """Return module -> the other modules of the package that it imports."""
+    return {module: sorted(set(imports(module)) - {module}) for module in MODULES}
+
+
+def between_rooms():
+    """Return the pairs of modules of two rooms of which the first imports the second."""
+    return [(module, other) for module, others in arrows().items() for other in others if room(module) != room(other)]
 
 
 def test_the_top_has_few_entries():
@@ -83,11 +91,11 @@ def test_every_room_has_a_layer():
 def test_imports_go_down():
     up = [
         f"{module} -> {other}"
-        for module, other in BETWEEN
+        for module, other in between_rooms()
         if LAYER[room(other)] >= LAYER[room(module)]
         # The package's face imports a name only when the name is used. The face of rewards is a list of names.
         and module != "trl_grpo_plus"
-        and (other != "trl_grpo_plus.rewards" or ARROWS[other])
+        and (other != "trl_grpo_plus.rewards" or arrows()[other])
     ]
     assert up == []
 
@@ -103,7 +111,7 @@ def test_there_is_no_circle():
 
 def test_rooms_are_entered_by_their_face():
     faces = {f"trl_grpo_plus.{name}" for name in BY_THE_FACE} | {"trl_grpo_plus.traces.alarms"}
-    inside = [arrow for arrow in BETWEEN if room(arrow[1]) in BY_THE_FACE and arrow[1] not in faces]
+    inside = [arrow for arrow in between_rooms() if room(arrow[1]) in BY_THE_FACE and arrow[1] not in faces]
     assert inside == []
 
 
@@ -114,18 +122,18 @@ def test_rooms_are_entered_by_their_face():
 def test_a_face_names_each_file_behind_it(face):
     if face in ("trl_grpo_plus.rewards", "trl_grpo_plus.recipes", "trl_grpo_plus.sandbox.child"):
         return  # in the first two the files' names say enough; the third is imported file by file
-    named = re.findall(r"[\w/]+", ast.get_docstring(TREES[face]) or "")
+    named = re.findall(r"[\w/]+", ast.get_docstring(tree(face)) or "")
     behind = {module.rpartition(".")[2] for module in MODULES if module.rpartition(".")[0] == face}
     assert {name for name in behind if name not in named and f"{name}/" not in named} == set()
 
 
 def test_no_other_room_imports_the_recipes():
     """No module outside the recipes imports a recipe, not even with `import_module`. Recipes are launched by name."""
-    for module, tree in TREES.items():
+    for module, source in trees().items():
         if room(module) == "recipes":
             continue
-        assert not [other for other in ARROWS[module] if room(other) == "recipes"], module
-        for node in ast.walk(tree):
+        assert not [other for other in arrows()[module] if room(other) == "recipes"], module
+        for node in ast.walk(source):
             if isinstance(node, ast.Call) and re.search(r"import_module$|__import__$", ast.unparse(node.func)):
                 assert "recipes" not in ast.unparse(node).lower(), f"{module}: {ast.unparse(node)}"
 
@@ -138,10 +146,10 @@ def imports_trl(node):
 
 def test_the_trainer_alone_knows_what_is_private_to_trl():
     private = {name for name in [*METHODS, *ATTRIBUTES] if name.startswith("_")}
-    for module, tree in TREES.items():
+    for module, source in trees().items():
         if module in TRAINERS:
             continue
-        for node in ast.walk(tree):
+        for node in ast.walk(source):
             if isinstance(node, ast.ImportFrom | ast.Import):
                 names = ".".join([getattr(node, "module", None) or "", *(alias.name for alias in node.names)])
                 assert not (imports_trl(node) and any(part.startswith("_") for part in names.split("."))), module
@@ -154,5 +162,5 @@ def test_the_trainer_alone_knows_what_is_private_to_trl():
 
 def test_trl_is_imported_where_it_is_extended_or_launched():
     """The code that judges, scores, traces and shows does not need TRL."""
-    importing = {room(module) for module, tree in TREES.items() for node in ast.walk(tree) if imports_trl(node)}
+    importing = {room(module) for module, source in trees().items() for node in ast.walk(source) if imports_trl(node)}
     assert importing <= {"trainer", "config", "rollouts", "launch", "cli"}

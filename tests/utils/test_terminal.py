@@ -5,7 +5,7 @@ import sys
 import unicodedata
 
 import pytest
-from package_source import TREES
+from package_source import trees
 
 from trl_grpo_plus.utils.terminal import quoted, say, tell_errors_visibly, visible
 
@@ -64,7 +64,7 @@ def test_no_other_module_prints():
     """Only the modules that run inside the sandbox may use `print`: they print into a pipe."""
     printing = {
         module
-        for module, tree in TREES.items()
+        for module, tree in trees().items()
         for node in ast.walk(tree)
         if ".sandbox.child" not in module
         and isinstance(node, ast.Call)
