@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import sys
-import time
 from pathlib import Path
 
 import collectives as ledger
@@ -315,11 +314,13 @@ def test_a_rank_s_state_that_cannot_be_read_stops_both_with_one_message(out):
 
 
 def test_a_rank_that_is_killed_ends_the_other_with_an_error(tmp_path):
-    """No launcher watches the processes here. (A rank that hangs is waited for until `ddp_timeout`.)"""
-    command, start = [sys.executable, WORKER, tmp_path, "killed"], time.monotonic()
+    """No launcher watches the processes here.
+
+    (A rank that hangs is waited for until `ddp_timeout`, half an hour. This test waits for five minutes.)
+    """
+    command = [sys.executable, WORKER, tmp_path, "killed"]
     environment = {**os.environ, "ACCELERATE_USE_CPU": "true"}
     done = warm_processes.run_ranks(command, env=environment, timeout=300, end_all=False)
-    assert time.monotonic() - start < 120
     assert done.returncode
     assert re.search(r"RuntimeError: .*(closed by peer|reset by peer)", done.stderr, re.IGNORECASE), done.stderr[
         -3000:

@@ -2,10 +2,9 @@
 
 import dataclasses
 import importlib
-import threading
-import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -129,42 +128,38 @@ def test_takes_other_columns_and_arguments_by_name() -> None:
 # -- texts that take long to check
 
 
-def test_poison_is_refused_in_time_from_the_main_thread() -> None:
-    _in_time()
+def in_this_thread(work: Callable[[], None]) -> None:
+    work()
 
 
-def test_poison_is_refused_in_time_from_another_thread() -> None:
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            _in_time()
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    assert failures == []
+def in_another_thread(work: Callable[[], None]) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(work).result()
 
 
-def _in_time() -> None:
-    math_answer(completions=[r"\boxed{\sqrt{12}}"], answer=[r"2\sqrt3"])  # starts the workers
-    slow = {}
-    for name, (answer, gold) in POISON.items():
-        start = time.monotonic()
-        assert math_answer(completions=[boxed(answer)], answer=[gold]) == [0.0], name
-        slow[name] = time.monotonic() - start
-    assert {name: seconds for name, seconds in slow.items() if seconds > 30} == {}
-    assert math_answer(completions=[r"\boxed{\sqrt{12}}"], answer=[r"2\sqrt3"]) == [1.0]
+threads = pytest.mark.parametrize("within", [in_this_thread, in_another_thread])
 
 
-def test_what_is_not_refused_on_sight_has_a_limit() -> None:
-    reward = get_reward("math_answer")
-    reward.timeout = 0.05
-    sums = ["+".join(rf"\sin({x})\cos({y})" for x in "abc" for y in letters) for letters in ("xyz", "yzw")]
-    outcome = reward.score([boxed(sums[0])], answer=[sums[1]])[0]  # takes five times as long as the limit
-    assert (outcome.status, outcome.score) == ("timeout", 0.0)
+@threads
+def test_poison_earns_nothing_and_leaves_the_workers_at_work(within: Callable[[Callable[[], None]], None]) -> None:
+    def score() -> None:
+        for name, (answer, gold) in POISON.items():
+            assert math_answer(completions=[boxed(answer)], answer=[gold]) == [0.0], name
+        assert math_answer(completions=[r"\boxed{\sqrt{12}}"], answer=[r"2\sqrt3"]) == [1.0]
+
+    within(score)
+
+
+@threads
+def test_what_is_not_refused_on_sight_has_a_limit(within: Callable[[Callable[[], None]], None]) -> None:
+    def score() -> None:
+        reward = get_reward("math_answer")
+        reward.timeout = 0.05
+        sums = ["+".join(rf"\sin({x})\cos({y})" for x in "abc" for y in letters) for letters in ("xyz", "yzw")]
+        outcome = reward.score([boxed(sums[0])], answer=[sums[1]])[0]  # takes five times as long as the limit
+        assert (outcome.status, outcome.score) == ("timeout", 0.0)
+
+    within(score)
 
 
 @pytest.mark.parametrize("name", POISON)
