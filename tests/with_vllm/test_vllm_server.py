@@ -1,6 +1,7 @@
 """A vLLM server in another process, to which the trainer sends its prompts and its weights."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -52,7 +53,8 @@ def test_the_error_of_a_server_that_is_gone_names_it(tmp_path, on_server, monkey
         made.train()
 
 
-def test_a_server_with_half_of_an_update_samples_nothing_for_the_next_trainer(tmp_path, on_own_server):
+def test_a_server_with_half_of_an_update_takes_all_weights_of_the_next_trainer_or_ends_it(tmp_path, on_own_server):
+    """It takes them if it has noticed the death of the first trainer. Half of an update is never sampled from."""
     worker, killed = Path(__file__).with_name("killed_worker.py"), on_own_server()
     command = [
         sys.executable,
@@ -69,6 +71,13 @@ def test_a_server_with_half_of_an_update_samples_nothing_for_the_next_trainer(tm
     assert done.returncode == -signal.SIGKILL, done.stderr[-5000:]
 
     made = watched.trainer(tmp_path, **on_own_server())
-    with pytest.raises(ServerFailed, match=r"failed after step 0: .*too many 500 .*Start the server anew"):
+    failure = ""
+    try:
         made.train()
-    assert made.batches == []
+    except ServerFailed as error:
+        failure = str(error)
+    if failure:
+        assert re.search("failed after step 0: .*too many 500 .*Start the server anew", failure)
+        assert made.batches == []
+    else:
+        watched.check_batches(made.batches)
