@@ -209,7 +209,8 @@ def _rows(dataset: Any, mask: Any) -> list[int]:
     import pyarrow.compute as compute
 
     column, chosen = dataset.data.column("prompt"), getattr(dataset, "_indices", None)
-    if mask is _null and not column.null_count:
+    # Before pyarrow 26 indices_nonzero ends the process on a column without rows.
+    if not len(dataset) or (mask is _null and not column.null_count):
         return []
     found = compute.indices_nonzero(mask(column))
     if chosen is not None and len(found):
