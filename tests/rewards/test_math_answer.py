@@ -154,6 +154,8 @@ def test_poison_earns_nothing_and_leaves_the_workers_at_work(within: Callable[[C
 def test_what_is_not_refused_on_sight_has_a_limit(within: Callable[[Callable[[], None]], None]) -> None:
     def score() -> None:
         reward = get_reward("math_answer")
+        assert reward.timeout is not None
+        assert reward.timeout <= 30
         reward.timeout = 0.05
         sums = ["+".join(rf"\sin({x})\cos({y})" for x in "abc" for y in letters) for letters in ("xyz", "yzw")]
         outcome = reward.score([boxed(sums[0])], answer=[sums[1]])[0]  # takes five times as long as the limit

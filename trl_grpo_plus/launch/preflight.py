@@ -15,7 +15,7 @@ from ..config import presets
 from ..config.compatibility import check_columns_read, check_filter_metric, check_weights
 from ..curriculum import belief_store
 from ..curriculum.selection import check_class, check_column, check_enough_rows, check_stream
-from ..objective.credit import columns_read
+from ..objective.credit import Credit
 from ..registry import check_columns
 from ..scoring import has_messages, is_conversation, lacks_template, wrong_prompts
 from ..utils import optional_packages
@@ -149,7 +149,7 @@ def stream(recipe: Recipe) -> list[Row]:
 
 def advantage(recipe: Recipe) -> list[Row]:
     """Check that the user's own advantage functions exist and take their arguments."""
-    return refused("advantage", columns_read, recipe.training) if recipe.stands else []
+    return refused("advantage", Credit, recipe.training) if recipe.stands else []
 
 
 def data(recipe: Recipe) -> list[Row]:
@@ -219,7 +219,7 @@ def remembered(recipe: Recipe) -> list[Row]:
         return []
     args, rows = recipe.training, recipe.train_set
     forgotten = refused("rows", belief_store.check_belief_columns, rows, args) if args.what_believes else []
-    lacking = refused("rows", lambda: check_columns_read(columns_read(args), rows, args))
+    lacking = refused("rows", lambda: check_columns_read(Credit(args).columns, rows, args))
     return [*forgotten, *lacking, *(refused("rows", check_column, rows, args) if hasattr(rows, "__len__") else [])]
 
 

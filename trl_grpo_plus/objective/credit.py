@@ -36,6 +36,9 @@ class Credit:
             and scale.
         columns (`tuple[str, ...]`): the dataset columns that its baseline or advantage function reads.
         running_variance (`float`, *optional*): moving average of the batch's variance, `None` before the first batch.
+
+    Raises:
+        ConfigError: a baseline or an advantage function does not exist, or takes other arguments.
     """
 
     def __init__(self, config: AdvantageOptions):
@@ -169,12 +172,3 @@ class Credit:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load the state of a checkpoint."""
         self.running_variance = state["running_variance"]
-
-
-def columns_read(config: AdvantageOptions) -> tuple[str, ...]:
-    """Return the dataset columns that a configuration's baseline or advantage function reads.
-
-    Raises:
-        ConfigError: no such function exists, or it takes other arguments.
-    """
-    return Credit(config).columns
