@@ -134,7 +134,6 @@ ARMS: dict[str, Arm] = {
     "trl-8": _trl(8),
     "trl-4": _trl(4),
     "trl-2": _trl(2),
-    "trl-8-twice": _trl(8, num_iterations=2),
     "drop-8": _plus(8),
     "drop-4": _plus(4),
     "drop-4-as-sampled": replace(_plus(4), as_sampled=True),
@@ -161,6 +160,16 @@ ARMS: dict[str, Arm] = {
             "head-2": _choice(2, head="prompt"),
         }.items()
     },
+    **{
+        f"{name}-{word}": replace(arm, config={**arm.config, "num_iterations": times})
+        for word, times in {"twice": 2, "four-times": 4}.items()
+        for name, arm in {
+            "trl-8": _trl(8),
+            "trl-4": _trl(4),
+            "choice-2": _choice(2),
+            "key-2": _choice(2, key="key"),
+        }.items()
+    },
     "oracle-2": _belief(2, oracle=True),
     "oracle-drop-2": _plus(2, oracle=True),
     "easy-first-2": _by_level("easy_first"),
@@ -168,10 +177,16 @@ ARMS: dict[str, Arm] = {
     "interleaved-2": _by_level("interleaved"),
 }
 BY_LEVEL = ("easy-first-2", "hard-first-2", "interleaved-2")
+SEVERAL_PASSES = tuple(name for name, arm in ARMS.items() if "num_iterations" in arm.config)
 SETS = {
-    "all": tuple(name for name, arm in ARMS.items() if name not in BY_LEVEL and not (arm.small or arm.as_sampled)),
+    "all": tuple(
+        name
+        for name, arm in ARMS.items()
+        if name not in (*BY_LEVEL, *SEVERAL_PASSES) and not (arm.small or arm.as_sampled)
+    ),
     "matter": ("trl-8", "trl-4", "trl-2", "belief-2", "head-4", "head-2"),
     "by_level": BY_LEVEL,
+    "several_passes": SEVERAL_PASSES,
 }
 
 
