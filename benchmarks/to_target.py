@@ -166,6 +166,7 @@ ARMS: dict[str, Arm] = {
         for name, arm in {
             "trl-8": _trl(8),
             "trl-4": _trl(4),
+            "trl-2": _trl(2),
             "choice-2": _choice(2),
             "key-2": _choice(2, key="key"),
         }.items()
@@ -276,7 +277,8 @@ class Measured:
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Make the learning rate fall by rollouts, because a resampled batch has more of them.
 
-        With batches of equal size it is TRL's schedule.
+        With batches of equal size and one step on each it is TRL's schedule. With several steps on each batch, those
+        after the first have the rate of the next batch, and those of the last batch the rate 0.
         """
         optimizer = self.optimizer if optimizer is None else optimizer  # type: ignore[attr-defined]
         left = (lambda _: max(0.0, 1 - self.spent.rollouts / self.whole)) if self.falls else (lambda _: 1.0)
