@@ -22,6 +22,7 @@ HONEST = {
         "class P:\n    x: int\n    y: list = field(default_factory=list)\nprint(sorted([P(2), P(1)])[0], C.A)", "", "P(x=1, y=[]) C.A\n"),
     "generators": ("def g():\n    yield from range(3)\nprint(*g(), sum(x * x for x in g()))", "", "0 1 2 5\n"),
     "threads": ("import threading, queue\nq = queue.Queue()\nts = [threading.Thread(target=q.put, args=(i,)) for i in range(50)]\n[t.start() for t in ts]; [t.join() for t in ts]\nprint(sum(q.get() for _ in ts))", "", "1225\n"),
+    "threads that are joined late": ("import threading, queue\nq = queue.Queue()\nts = []\nfor i in range(60):\n    ts.append(threading.Thread(target=q.put, args=(i,)))\n    ts[-1].start()\n    q.get()\n[t.join() for t in ts]\nprint(len(ts))", "", "60\n"),
     "a thread after main": ("import threading\nthreading.Thread(target=lambda: (threading.main_thread().join(), print('late'))).start()\nprint('main')", "", "main\nlate\n"),
     "asyncio": ("import asyncio\nasync def f(i):\n    await asyncio.sleep(0.01)\n    return i\nasync def main():\n    print(await asyncio.gather(f(1), f(2)))\nasyncio.run(main())", "", "[1, 2]\n"),
     "executors": ("from concurrent.futures import ThreadPoolExecutor\nwith ThreadPoolExecutor(4) as e:\n    print(*e.map(abs, [-1, -2]))", "", "1 2\n"),

@@ -14,6 +14,7 @@ Landlock allows reading the standard library, without site-packages, and nothing
 library only.
 """
 
+import _thread
 import contextlib
 import ctypes
 import errno
@@ -184,6 +185,9 @@ def limit(limits: Limits) -> None:
         hard = resource.getrlimit(what)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(what, (value, value))
+    # From Python 3.13 on, a thread that ended keeps its stack until it is joined. Stacks of the usual 8 MiB would fill
+    # the address space after some 50 threads.
+    _thread.stack_size(min(max(limits.memory_mb // 128, 1), 8) * MIB)
 
 
 def _become(user: int) -> bool:
