@@ -130,7 +130,7 @@ def _by_level(order: str) -> Arm:
     return _belief(2, prompt_selection={"name": "by_column", "args": {"column": "key", "order": order}})
 
 
-ARMS: dict[str, Arm] = {
+PLAIN: dict[str, Arm] = {
     "trl-8": _trl(8),
     "trl-4": _trl(4),
     "trl-2": _trl(2),
@@ -150,26 +150,16 @@ ARMS: dict[str, Arm] = {
     "head-4-whole": _choice(4, head="prompt", share=None),
     "head-2-whole": _choice(2, head="prompt", share=None),
     "head-2-pool-4": _choice(2, head="prompt", pool=4, share=None),
+}
+ARMS: dict[str, Arm] = {
+    **PLAIN,
     **{
-        f"{name}-small": replace(arm, small=True)
-        for name, arm in {
-            "trl-4": _trl(4),
-            "trl-2": _trl(2),
-            "choice-2": _choice(2),
-            "key-2": _choice(2, key="key"),
-            "head-2": _choice(2, head="prompt"),
-        }.items()
+        f"{name}-small": replace(PLAIN[name], small=True) for name in ("trl-4", "trl-2", "choice-2", "key-2", "head-2")
     },
     **{
-        f"{name}-{word}": replace(arm, config={**arm.config, "num_iterations": times})
+        f"{name}-{word}": replace(PLAIN[name], config={**PLAIN[name].config, "num_iterations": times})
         for word, times in {"twice": 2, "four-times": 4}.items()
-        for name, arm in {
-            "trl-8": _trl(8),
-            "trl-4": _trl(4),
-            "trl-2": _trl(2),
-            "choice-2": _choice(2),
-            "key-2": _choice(2, key="key"),
-        }.items()
+        for name in ("trl-8", "trl-4", "trl-2", "choice-2", "key-2")
     },
     "oracle-2": _belief(2, oracle=True),
     "oracle-drop-2": _plus(2, oracle=True),
@@ -178,16 +168,16 @@ ARMS: dict[str, Arm] = {
     "interleaved-2": _by_level("interleaved"),
 }
 BY_LEVEL = ("easy-first-2", "hard-first-2", "interleaved-2")
-SEVERAL_PASSES = tuple(name for name, arm in ARMS.items() if "num_iterations" in arm.config)
+SEVERAL_STEPS = tuple(name for name, arm in ARMS.items() if "num_iterations" in arm.config)
 SETS = {
     "all": tuple(
         name
         for name, arm in ARMS.items()
-        if name not in (*BY_LEVEL, *SEVERAL_PASSES) and not (arm.small or arm.as_sampled)
+        if name not in (*BY_LEVEL, *SEVERAL_STEPS) and not (arm.small or arm.as_sampled)
     ),
     "matter": ("trl-8", "trl-4", "trl-2", "belief-2", "head-4", "head-2"),
     "by_level": BY_LEVEL,
-    "several_passes": SEVERAL_PASSES,
+    "several_steps": SEVERAL_STEPS,
 }
 
 
