@@ -242,7 +242,6 @@ IMPOSSIBLE = [
     ({**GSPO_TOKEN, "importance_sampling_level": "sequence"}, ["importance_sampling_level='sequence'"]),
     ({**GSPO_TOKEN, "loss_type": "vespo"}, ["loss_type='vespo'", "'grpo'"]),
     ({**GSPO_TOKEN, "off_policy_mask_threshold": 0.5}, ["off_policy_mask_threshold=0.5"]),
-    ({**GSPO_TOKEN, "use_liger_kernel": True}, ["use_liger_kernel=True"]),
     ({"step_reward_credit": "togo"}, ["step_reward_credit='togo'", "None, 'to_go', 'own'", "Did you mean to_go?"]),
     (
         {"step_reward_credit": "own", "scale_rewards": "batch"},
@@ -326,6 +325,7 @@ LIGER = [
     {"step_reward_credit": "own"},
     {**KL, "kl_estimator": "k2"},
     {**KL, "kl_target": 0.1},
+    GSPO_TOKEN,
 ]
 
 

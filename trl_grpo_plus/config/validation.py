@@ -324,11 +324,6 @@ def _check_ratio(config: "GRPOPlusConfig") -> None:
             f"{what} does not go with off_policy_mask_threshold={config.off_policy_mask_threshold!r}, which needs the "
             "sampler's log-probs that the ratio takes the place of. Leave one of the two out."
         )
-    if config.use_liger_kernel:
-        raise ConfigError(
-            f"{what} has no effect with use_liger_kernel=True, which computes the loss elsewhere. Leave one of the "
-            "two out."
-        )
 
 
 def _check_vllm(config: "GRPOPlusConfig") -> None:
@@ -371,12 +366,12 @@ def check_watching(config: Any) -> None:
 def _check_liger(config: "GRPOPlusConfig", trl_version: str) -> None:
     # Before TRL 1.14 the Liger loss is computed outside `_compute_loss`: the options below would silently not apply.
     needs_loss = config.changed(
-        "zero_variance_groups", "kl_estimator", "kl_placement", "kl_target", "step_reward_credit"
+        "zero_variance_groups", "kl_estimator", "kl_placement", "kl_target", "step_reward_credit", "importance_ratio"
     )
     if config.use_liger_kernel and needs_loss and Version(trl_version) < Version("1.14"):
         raise ConfigError(
             f"use_liger_kernel=True with TRL {trl_version} computes the loss where zero_variance_groups, "
-            "step_reward_credit and the KL options cannot reach it. Upgrade to trl>=1.14, or set "
+            "step_reward_credit, importance_ratio and the KL options cannot reach it. Upgrade to trl>=1.14, or set "
             "use_liger_kernel=False."
         )
 
