@@ -30,6 +30,7 @@ from trl_grpo_plus.cli.check.estimate import (
     seconds,
 )
 from trl_grpo_plus.cli.check.gpus import DEFAULT_GPU, GPU, gpu_of
+from trl_grpo_plus.utils.resources import multiplies_bfloat16
 
 
 SIZES = {"layers": 10, "hidden": 100, "queries": 100, "keys": 20, "feed_forward": 300, "words": 1000}
@@ -294,6 +295,8 @@ def test_an_adapter_keeps_what_goes_into_its_maps(dtype, autocast, targets, drop
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
 @pytest.mark.parametrize(("dtype", "autocast"), DTYPES)
 def test_an_evaluation_batch_takes_what_pytorch_allocates(tmp_path, kind, dtype, autocast):
+    if dtype == torch.bfloat16 and not multiplies_bfloat16():
+        pytest.skip("without instructions for bfloat16 PyTorch allocates more on a CPU; the estimate is of a GPU")
     config, model = small(kind, dtype)
     ids = torch.randint(0, 1000, (3, 400))
     padded = torch.ones_like(ids)

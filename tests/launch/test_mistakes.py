@@ -22,6 +22,7 @@ from trl_grpo_plus.launch.accelerate import RUN_AS
 from trl_grpo_plus.launch.command_line import parse
 from trl_grpo_plus.launch.option_checks import bad_together
 from trl_grpo_plus.recipes import grpo
+from trl_grpo_plus.utils import resources
 from trl_grpo_plus.utils.tables import FAILED, WARNED, Row
 from trl_grpo_plus.utils.validation import ConfigError
 
@@ -190,18 +191,42 @@ def test_updates_lost_in_rounding_fail_a_check_and_are_a_warning_to_a_run(here, 
     [
         ({"dtype": "bfloat16", "use_peft": True, "use_vllm": True}, True),
         ({"dtype": "float32", "use_peft": True, "use_vllm": True}, False),
+        ({"dtype": "bfloat16", "use_peft": True, "use_vllm": True, "vllm_merge_in_copies": True}, False),
         ({"dtype": "bfloat16", "use_peft": True}, False),
         ({"dtype": "bfloat16", "use_vllm": True, "learning_rate": 1e-4}, False),
     ],
 )
-def test_an_adapter_whose_base_drifts_is_warned_of(here, place, keys, warned):
+def test_an_adapter_whose_base_drifts_is_warned_of(here, place, monkeypatch, keys, warned):
     """TRL merges it into the weights to send them to vLLM, and takes it out again: 16 bits round each time."""
+    monkeypatch.setattr(option_checks, "multiplies_bfloat16", lambda: True)
     Mistake("none", (), keys).write(place)
     rows = preflight.dtype(recipe.read("my_run.yaml", (), launch.distribution(None, 1, 0)))
     assert [row.status for row in rows] == [WARNED] * warned
     assert all(
         "dtype='bfloat16' with use_peft and use_vllm: each time TRL sends the weights" in row.text for row in rows
     )
+
+
+@pytest.mark.parametrize(
+    ("flags", "keys", "warned"),
+    [
+        ("avx2 avx512f", {"dtype": "bfloat16", "use_peft": True}, True),
+        ("avx2 avx512f", {"dtype": "float16", "use_peft": True}, True),
+        ("avx2 avx512f", {"dtype": "bfloat16", "use_peft": True, "use_cpu": False}, False),
+        ("avx2 avx512f", {"dtype": "float32", "use_peft": True}, False),
+        ("avx512f avx512_bf16", {"dtype": "bfloat16", "use_peft": True}, False),
+        ("asimd bf16", {"dtype": "bfloat16", "use_peft": True}, False),
+        (None, {"dtype": "bfloat16", "use_peft": True}, False),
+    ],
+)
+def test_16_bits_on_a_processor_without_bfloat16(here, place, monkeypatch, tmp_path, flags, keys, warned):
+    monkeypatch.setattr(resources, "PROCESSOR", tmp_path / "cpuinfo")
+    if flags:
+        (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : {flags}\n")
+    Mistake("none", (), keys).write(place)
+    rows = preflight.dtype(recipe.read("my_run.yaml", (), launch.distribution(None, 1, 0)))
+    expected = f"dtype='{keys['dtype']}' with use_cpu, on a processor without instructions for bfloat16: float32 is"
+    assert [row.text[: len(expected)] for row in rows if row.status == WARNED] == [expected] * warned
 
 
 BAD_TOGETHER = [

@@ -9,6 +9,7 @@ pytest.importorskip("vllm", reason="make test-vllm runs these")
 
 import peft
 import tiny_models
+import torch
 import watched
 
 
@@ -63,6 +64,7 @@ HEALTHY = {
     "resample": watched.RESAMPLE,
     "drop, uncorrected": {"zero_variance_groups": "drop", **UNCORRECTED},
     "adapter": lora(),
+    "adapter, merged in copies": {**lora(), "vllm_merge_in_copies": True},
     "temperature": {"temperature": 0.7, "num_iterations": 2, "max_steps": 8},
 }
 
@@ -75,6 +77,22 @@ def test_an_engine_with_the_weights_of_the_policy(run, name):
     assert len(tiny_models.logged(made, MEAN)) == len(tiny_models.logged(made, MOVED)) + 1 == looked_at >= 3
     assert max(tiny_models.logged(made, MOST)) < 1e-4
     assert min(tiny_models.logged(made, MOVED)) > 0.1
+
+
+@pytest.mark.parametrize("in_copies", [True, False])
+def test_merging_in_copies_changes_no_frozen_weight(run, in_copies):
+    first = {}
+
+    def note(made):
+        first.update(frozen(made))
+
+    made, warned = run(note, **lora(), vllm_merge_in_copies=in_copies)
+    assert warned == []
+    assert in_copies == all(torch.equal(weight, first[name]) for name, weight in frozen(made).items())
+
+
+def frozen(made):
+    return {name: weight.clone() for name, weight in made.model.named_parameters() if "base_layer" in name}
 
 
 BROKEN = {

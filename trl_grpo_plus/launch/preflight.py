@@ -22,7 +22,14 @@ from ..utils import optional_packages
 from ..utils.files import beside, looks_local, not_writable
 from ..utils.tables import FAILED, OK, UNSEEN, WARNED, Row, refused
 from ..utils.validation import ConfigError, did_you_mean
-from .option_checks import bad_together, base_drifts, lost_in_rounding, missing_packages, wrong_options
+from .option_checks import (
+    bad_together,
+    base_drifts,
+    lost_in_rounding,
+    missing_packages,
+    slow_on_processor,
+    wrong_options,
+)
 from .recipe import Recipe
 from .reward_inputs import check_data_name, load_callables, read_rewards, reward_name
 
@@ -87,8 +94,10 @@ def dtype(recipe: Recipe) -> list[Row]:
     sharded = recipe.spread.sharding not in ("none", "ddp")
     lost = lost_in_rounding(recipe.training, recipe.model, sharded) if recipe.stands else None
     status = WARNED if recipe.launching else UNSEEN if recipe.spread.guessed else FAILED
-    drift = base_drifts(recipe.training, recipe.model) if recipe.stands else None
-    return [Row("dtype", status, lost)] if lost else [Row("dtype", WARNED, drift)] if drift else []
+    if lost or not recipe.stands:
+        return [Row("dtype", status, lost)] if lost else []
+    doubts = (base_drifts, slow_on_processor) if recipe.on_cpu else (base_drifts,)
+    return [Row("dtype", WARNED, why) for doubt in doubts if (why := doubt(recipe.training, recipe.model))]
 
 
 def output(recipe: Recipe) -> list[Row]:

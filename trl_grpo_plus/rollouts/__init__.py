@@ -1,9 +1,10 @@
 """Groups of attempts: their verdicts, more rounds where groups are dead, and the exchange between ranks.
 
-groups      [`~groups.Attempt`], [`~groups.Round`], the verdict on each group, the plan and the partition of a batch
-verdicts    the names of the verdicts, and which of them are dead
-generation  TRL's generated output, row by row
-resampling  further rounds for dead groups
-exchange    which rank trains on which groups, and the transfer
-steps       the steps of an attempt: from character offsets to tokens
+groups          [`~groups.Attempt`], [`~groups.Round`], the verdict on each group, plan and partition of a batch
+verdicts        the names of the verdicts, and which of them are dead
+generation      TRL's generated output, row by row
+resampling      further rounds for dead groups
+exchange        which rank trains on which groups, and the transfer
+steps           the steps of an attempt: from character offsets to tokens
+merged_weights  an adapter's layers merged in copies, for vLLM
 """

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import trl
-from accelerate.utils import send_to_device
+from accelerate.utils import is_peft_model, send_to_device
 from torch import Tensor
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
@@ -181,6 +181,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         if weights != args.reward_weights:
             args = copy.copy(args)  # the caller may use it for another trainer
             args.reward_weights = weights
+        adapted = peft_config is not None or (not isinstance(model, str) and is_peft_model(model))
+        compatibility.check_adapter(args, adapted)
         self._credit = Credit(args)
         self._controller = kl.BetaController(args.kl_target, args.kl_horizon)
         if args.push_to_hub:
@@ -224,6 +226,11 @@ class GRPOPlusTrainer(GRPOTrainer):
         if self.rollout_func is None:  # a rollout_func samples in its own way
             warn_of_another_distribution(args, self.model, getattr(self, "generation_kwargs", None))
         self._prompts = self._prompt_source()
+        if args.vllm_merge_in_copies:
+            compatibility.check_sharding(args, self.is_fsdp_enabled)
+            from ..rollouts.merged_weights import merge_in_copies  # it needs peft
+
+            merge_in_copies(self.vllm_generation, self.vllm_generation.model)
         self._vllm_check = VLLMCheck(args, self.accelerator, self._policy_logps, not self._is_vlm)
         self._layout = training_state.layout(args, self.accelerator.num_processes)
         rank, about = self.accelerator.process_index, partial(describe, self)

@@ -12,6 +12,8 @@ from pathlib import Path
 FEWEST_THREADS, THREADS = 4, 32  # minimum and maximum for a program
 PLENTY = 1 << 20
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
+PROCESSOR = Path("/proc/cpuinfo")
+BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}  # flags of x86 and ARM processors that multiply bfloat16 matrices
 ADMIN, RESOURCES = 1 << 21, 1 << 24  # capabilities that exempt a process from RLIMIT_NPROC
 
 
@@ -34,6 +36,14 @@ def _quotas() -> Iterator[int]:
                     yield int(quota) // int(period)
             except (OSError, ValueError, ZeroDivisionError):  # a file of the other version; the root has no limit
                 continue
+
+
+def multiplies_bfloat16() -> bool:
+    """Return whether the processor has instructions for bfloat16. Without them PyTorch computes it in slower ways."""
+    try:
+        return not BFLOAT16.isdisjoint(PROCESSOR.read_text().split())
+    except OSError:
+        return True  # it cannot be known
 
 
 def memory_bytes() -> int:

@@ -1,0 +1,185 @@
+"""`vllm_merge_in_copies`: vLLM gets what TRL would send, bit for bit, and the frozen weights stay as they are.
+
+TRL's own loop reads the weights. It needs no engine.
+"""
+
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
+
+import peft
+import pytest
+import tiny_models
+import torch
+import trl
+from packaging.version import Version
+from transformers import Qwen2ForCausalLM
+from trl.generation.vllm_generation import VLLMGeneration
+
+from trl_grpo_plus.config import compatibility
+from trl_grpo_plus.rollouts.merged_weights import merge_in_copies
+from trl_grpo_plus.utils.validation import ConfigError
+
+
+pytestmark = pytest.mark.skipif(Version(trl.__version__) < Version("1.12"), reason="the option needs TRL 1.12")
+
+ALL = {"target_modules": "all-linear"}
+ADAPTERS = {
+    "all layers": ALL,
+    "some layers": {"target_modules": ["q_proj", "down_proj"]},
+    "biases": {**ALL, "lora_bias": True},
+    "dora": {**ALL, "use_dora": True},
+    "rslora": {**ALL, "use_rslora": True},
+    "embeddings": {"target_modules": ["embed_tokens", "v_proj"]},
+    "embeddings and head": {"target_modules": ["embed_tokens", "lm_head"]},
+    "a parameter": {"target_modules": ["q_proj"], "target_parameters": ["mlp.up_proj.weight"]},
+    "a module trained as a whole": {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]},
+}
+CASES = [(name, tied) for name in ADAPTERS for tied in (False, True)]
+
+
+def adapted(name, tied=False):
+    """Return a model in bfloat16 with an adapter that changes it; the same one at each call."""
+    torch.manual_seed(0)
+    config = tiny_models.qwen2(tie_word_embeddings=tied)
+    model = Qwen2ForCausalLM(config).to(torch.bfloat16)
+    options = {"r": 4, "lora_alpha": 8, **ADAPTERS[name]}
+    if options["target_modules"] == "all-linear" and options.get("lora_bias"):
+        options["target_modules"] = ["q_proj", "k_proj", "v_proj"]  # the layers that have a bias
+    model = peft.get_peft_model(model, peft.LoraConfig(**options))
+    for weight in model.parameters():
+        if weight.requires_grad:
+            weight.data.add_(0.1 * torch.randn_like(weight))
+    return model
+
+
+def engine(model):
+    """Return TRL's part of an engine that reads the weights."""
+    made = object.__new__(VLLMGeneration)
+    made.model = model
+    made._dist = SimpleNamespace(is_fsdp=False, gather_params=lambda parameters: nullcontext())
+    return made
+
+
+def in_copies(model):
+    made = engine(model)
+    merge_in_copies(made, model)
+    return made
+
+
+def sent(made):
+    return [(name, weight.clone()) for name, weight in made._iter_named_params()]
+
+
+def state(model):
+    return {name: weight.clone() for name, weight in model.state_dict().items()}
+
+
+def same(one, other):
+    return len(one) == len(other) and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize(("name", "tied"), CASES)
+def test_vllm_gets_what_trl_sends_and_no_weight_changes(name, tied):
+    model = adapted(name, tied)
+    before, made = state(model), in_copies(model)
+    ours, again = sent(made), sent(made)
+    assert same(state(model), before)
+    theirs = sent(engine(adapted(name, tied)))
+    assert [name for name, _ in ours] == [name for name, _ in theirs]
+    assert same(dict(ours), dict(theirs))
+    assert same(dict(again), dict(ours))
+    with model.disable_adapter():
+        frozen = {name: weight for name, weight in model.get_base_model().state_dict().items() if "lora" not in name}
+    sent_base = {name.replace(".base_layer", ""): weight for name, weight in frozen.items()}
+    assert any(not torch.equal(weight, sent_base.get(name, weight)) for name, weight in ours)
+
+
+def test_trl_changes_the_frozen_weights():
+    """Otherwise the test above would show nothing."""
+    model = adapted("all layers")
+    before = state(model)
+    sent(engine(model))
+    assert not same(state(model), before)
+
+
+def merged_layers(model):
+    return [module for module in model.modules() if getattr(module, "merged_adapters", None)]
+
+
+def test_one_layer_is_merged_at_a_time():
+    model = adapted("all layers")
+    counts = [len(merged_layers(model)) for _ in in_copies(model)._iter_named_params()]
+    assert max(counts) == 1
+    assert not merged_layers(model)
+
+
+def test_a_sending_that_fails_leaves_the_model_as_it_was():
+    model = adapted("all layers")
+    before, logits = state(model), model(torch.tensor([[3, 4]])).logits
+    sending = in_copies(model)._iter_named_params()
+    for _ in range(4):
+        next(sending)
+    assert merged_layers(model)
+    sending.close()
+    assert same(state(model), before)
+    assert not merged_layers(model)
+    assert torch.equal(model(torch.tensor([[3, 4]])).logits, logits)
+    model.merge_adapter()
+    assert len(merged_layers(model)) > 1
+
+
+def test_a_layer_that_makes_a_new_parameter_gets_its_own_back(monkeypatch):
+    """Layers with quantized weights do so."""
+    model = adapted("some layers")
+    before, parameters = state(model), dict(model.named_parameters())
+
+    def merge(layer):
+        base = layer.get_base_layer()
+        base.weight = torch.nn.Parameter(base.weight + layer.get_delta_weight("default"), requires_grad=False)
+        layer.merged_adapters.append("default")
+
+    monkeypatch.setattr(peft.tuners.lora.Linear, "merge", merge)
+    sent(in_copies(model))
+    assert same(state(model), before)
+    assert all(parameters[name] is weight for name, weight in model.named_parameters())
+
+
+def test_a_model_without_an_adapter_is_refused_before_it_is_loaded(tmp_path):
+    options = {"use_vllm": True, "vllm_merge_in_copies": True}
+    with pytest.raises(ConfigError, match="has nothing to merge: the model has no adapter"):
+        tiny_models.trained(tmp_path, tiny_models.digits, **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_shards_are_refused():
+    args = SimpleNamespace(vllm_merge_in_copies=True)
+    with pytest.raises(ConfigError, match="does not go with FSDP"):
+        compatibility.check_sharding(args, sharded=True)
+    compatibility.check_sharding(args, sharded=False)
+    compatibility.check_sharding(SimpleNamespace(vllm_merge_in_copies=False), sharded=True)
+
+
+@contextmanager
+def gathered(parameters):
+    """Fill weights inside the block that are empty outside it, as with ZeRO-3."""
+    for weight in parameters:
+        weight.data = weight.whole
+    yield
+    empty(parameters)
+
+
+def empty(parameters):
+    for weight in parameters:
+        weight.data = torch.empty(0, dtype=weight.dtype)
+
+
+def test_weights_that_trl_gathers_to_send_them():
+    sharded = adapted("all layers")
+    for weight in sharded.parameters():
+        weight.whole = weight.data
+    before = {name: weight.whole.clone() for name, weight in sharded.named_parameters()}
+    empty(list(sharded.parameters()))
+    made = in_copies(sharded)
+    made._dist.gather_params = gathered
+    assert same(dict(sent(made)), dict(sent(in_copies(adapted("all layers")))))
+    assert same({name: weight.whole for name, weight in sharded.named_parameters()}, before)
