@@ -6,7 +6,7 @@
 The model is SmolLM2-135M-Instruct in bfloat16 with LoRA of rank 32 on all linear layers, as in the recipe
 smollm2_135m_cpu. TRL's own loop reads the weights (`VLLMGeneration._iter_named_params`); there is no engine. Between
 two sendings the adapter takes a random step, about as large as one of Adam's at the recipe's learning rate. "In
-copies" is `vllm_merge_in_copies`. The table has, after so many sendings:
+copies" is trl_grpo_plus/trainer/adapter_merge.py. The table has, after so many sendings:
 
 | column | |
 |---|---|
@@ -29,7 +29,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl.generation.vllm_generation import VLLMGeneration
 
-from trl_grpo_plus.rollouts.merged_weights import merge_in_copies
+from trl_grpo_plus.trainer.adapter_merge import merge_in_copies
 
 
 MODEL = "outputs/SmolLM2-135M-Instruct"
@@ -50,7 +50,7 @@ def engine_of(model: Any, in_copies: bool) -> Any:
     engine.model = model
     engine._dist = SimpleNamespace(is_fsdp=False, gather_params=lambda parameters: nullcontext())
     if in_copies:
-        merge_in_copies(engine, model)
+        merge_in_copies(engine)
     return engine
 
 

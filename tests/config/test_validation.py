@@ -277,8 +277,6 @@ IMPOSSIBLE = [
         {"vllm_check_every": 5, "use_vllm": True, "top_p": 0.9, "min_p": 0.1},
         ["vllm_check_every=5 has nothing to compare", "with top_p=0.9, min_p=0.1", "Leave it out, or those"],
     ),
-    ({"vllm_merge_in_copies": True}, ["vllm_merge_in_copies=True", "without vLLM", "use_vllm=True"]),
-    ({"vllm_merge_in_copies": "yes", "use_vllm": True}, ["vllm_merge_in_copies='yes'"]),
 ]
 
 
@@ -340,15 +338,6 @@ def test_ligers_loss_of_old_trl_is_refused_if_it_would_ignore_an_option(make, mo
     assert make(use_liger_kernel=True, advantage_baseline="median").use_liger_kernel
     monkeypatch.setattr(trl, "__version__", "1.14.0")
     assert make(use_liger_kernel=True, **options).use_liger_kernel
-
-
-def test_merging_in_copies_needs_a_trl_that_sends_apart(make, monkeypatch):
-    options = {"vllm_merge_in_copies": True, "use_vllm": True}
-    monkeypatch.setattr(trl, "__version__", "1.11.0")
-    with pytest.raises(ValueError, match=r"vllm_merge_in_copies=True needs TRL 1\.12 or later: TRL 1\.11\.0"):
-        make(**options)
-    monkeypatch.setattr(trl, "__version__", "1.12.0")
-    assert make(**options).vllm_merge_in_copies
 
 
 # -- defaults and effects of the options
@@ -462,8 +451,7 @@ PARSED = {
     **{"alarms": False, "alarm_thresholds": {"dead_groups": 0.5}, "vllm_check_every": 0, "nonfinite_step": "ignore"},
     "trace_thumbnails": 64,
 }
-# Refused together with some of PARSED
-APART = {"step_reward_credit": "own", "halt_on_alarm": ["dead_groups"], "use_vllm": True, "vllm_merge_in_copies": True}
+APART = {"step_reward_credit": "own", "halt_on_alarm": ["dead_groups"]}  # refused together with some of PARSED
 STRINGS = {name: str(value) for name, value in PARSED.items()}
 STRINGS |= {"solved_reward": "2", "advantage_clip": "5", "beta": "1e-2", "kl_target": "2e-1"}
 STRINGS["advantage_estimator"] = '{"name": "grpo"}'
@@ -495,7 +483,7 @@ def test_every_option_comes_from_a_command_line(cli, parser):
     apart = [
         part
         for name, value in APART.items()
-        for part in (f"--{name}", *map(str, value if isinstance(value, list) else [value]))
+        for part in (f"--{name}", *([value] if isinstance(value, str) else value))
     ]
     config = parser(GRPOPlusConfig).parse_args_into_dataclasses([*cli, *apart])[0]
     assert {name: getattr(config, name) for name in APART} == APART

@@ -4,6 +4,7 @@
 each check.
 """
 
+import dataclasses
 import math
 import os
 import re
@@ -187,20 +188,24 @@ def test_updates_lost_in_rounding_fail_a_check_and_are_a_warning_to_a_run(here, 
 
 
 @pytest.mark.parametrize(
-    ("keys", "warned"),
+    ("keys", "sharding", "trl", "warned"),
     [
-        ({"dtype": "bfloat16", "use_peft": True, "use_vllm": True}, True),
-        ({"dtype": "float32", "use_peft": True, "use_vllm": True}, False),
-        ({"dtype": "bfloat16", "use_peft": True, "use_vllm": True, "vllm_merge_in_copies": True}, False),
-        ({"dtype": "bfloat16", "use_peft": True}, False),
-        ({"dtype": "bfloat16", "use_vllm": True, "learning_rate": 1e-4}, False),
+        ({"dtype": "bfloat16", "use_peft": True, "use_vllm": True}, "fsdp", "1.16.0", True),
+        ({"dtype": "bfloat16", "use_peft": True, "use_vllm": True}, "none", "1.11.0", True),
+        ({"dtype": "bfloat16", "use_peft": True, "use_vllm": True}, "none", "1.12.0", False),
+        ({"dtype": "bfloat16", "use_peft": True, "use_vllm": True}, "zero2", "1.16.0", False),
+        ({"dtype": "float32", "use_peft": True, "use_vllm": True}, "fsdp", "1.16.0", False),
+        ({"dtype": "bfloat16", "use_peft": True}, "fsdp", "1.16.0", False),
+        ({"dtype": "bfloat16", "use_vllm": True, "learning_rate": 1e-4}, "fsdp", "1.16.0", False),
     ],
 )
-def test_an_adapter_whose_base_drifts_is_warned_of(here, place, monkeypatch, keys, warned):
+def test_an_adapter_whose_base_drifts_is_warned_of(here, place, monkeypatch, keys, sharding, trl, warned):
     """TRL merges it into the weights to send them to vLLM, and takes it out again: 16 bits round each time."""
     monkeypatch.setattr(option_checks, "multiplies_bfloat16", lambda: True)
+    monkeypatch.setattr(option_checks, "version", lambda name: trl)
     Mistake("none", (), keys).write(place)
-    rows = preflight.dtype(recipe.read("my_run.yaml", (), launch.distribution(None, 1, 0)))
+    spread = dataclasses.replace(launch.distribution(None, 1, 0), sharding=sharding)
+    rows = preflight.dtype(recipe.read("my_run.yaml", (), spread))
     assert [row.status for row in rows] == [WARNED] * warned
     assert all(
         "dtype='bfloat16' with use_peft and use_vllm: each time TRL sends the weights" in row.text for row in rows
@@ -211,7 +216,7 @@ def test_an_adapter_whose_base_drifts_is_warned_of(here, place, monkeypatch, key
     ("flags", "keys", "warned"),
     [
         ("avx2 avx512f", {"dtype": "bfloat16", "use_peft": True}, True),
-        ("avx2 avx512f", {"dtype": "float16", "use_peft": True}, True),
+        ("avx2 avx512f", {"dtype": "float16", "use_peft": True}, False),
         ("avx2 avx512f", {"dtype": "bfloat16", "use_peft": True, "use_cpu": False}, False),
         ("avx2 avx512f", {"dtype": "float32", "use_peft": True}, False),
         ("avx512f avx512_bf16", {"dtype": "bfloat16", "use_peft": True}, False),

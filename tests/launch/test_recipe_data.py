@@ -138,7 +138,7 @@ def test_the_batch_divides(name, share):
     each = training.num_generations_eval or training.num_generations
     assert training.per_device_eval_batch_size * processes % each == 0
     sharded = "accelerate_config zero" in launch.recipes()[name].read_text()
-    assert (model.dtype == "bfloat16") == (sharded or (model.use_peft and not training.use_vllm))
+    assert (model.dtype == "bfloat16") == (sharded or model.use_peft)
 
 
 def test_each_hub_name_in_a_recipe_has_sample_rows_or_a_config():

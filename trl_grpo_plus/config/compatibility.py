@@ -132,21 +132,3 @@ def check_model(
             f"belief_head={args.belief_head!r} reads prompts as the trainer's tokenizer writes them; with images, "
             "environment_factory or rollout_func others are sampled. Leave it out; belief_key needs no model."
         )
-
-
-def check_adapter(args: "GRPOPlusConfig", has_adapter: bool) -> None:
-    """Refuse options of an adapter if there is none."""
-    if args.vllm_merge_in_copies and not has_adapter:
-        raise ConfigError(
-            "vllm_merge_in_copies=True has nothing to merge: the model has no adapter. Give a peft_config (in a "
-            "recipe use_peft: true), or leave the option out."
-        )
-
-
-def check_sharding(args: "GRPOPlusConfig", sharded: bool) -> None:
-    """Refuse options that need whole weights if FSDP shards them."""
-    if args.vllm_merge_in_copies and sharded:
-        raise ConfigError(
-            "vllm_merge_in_copies=True does not go with FSDP, which holds a shard of each weight. Leave it out, or "
-            "launch with DeepSpeed (--accelerate_config zero2)."
-        )

@@ -233,10 +233,6 @@ class GRPOPlusConfig(GRPOConfig):
         vllm_check_every (`int`, *optional*, defaults to `10`):
             Check at every n-th batch that vLLM has the policy's weights. `0`: never. See
             [`trl_grpo_plus.trainer.vllm_sync_check`].
-        vllm_merge_in_copies (`bool`, *optional*, defaults to `False`):
-            Whether to merge an adapter into copies of the frozen weights before they are sent to vLLM. TRL merges it
-            into the weights themselves and takes it out again, by which 16-bit weights drift. See
-            [`trl_grpo_plus.rollouts.merged_weights`].
     """
 
     _VALID_DICT_FIELDS: ClassVar[list[str]] = [
@@ -304,7 +300,6 @@ class GRPOPlusConfig(GRPOConfig):
     alarm_thresholds: dict[str, Any] | str | None = None
     halt_on_alarm: list[str] | None = None
     vllm_check_every: int = 10
-    vllm_merge_in_copies: bool = False
 
     def __post_init__(self) -> None:
         check_no_text(self)  # first, because transformers and TRL compare numbers

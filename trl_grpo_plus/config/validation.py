@@ -88,7 +88,6 @@ def check(config: "GRPOPlusConfig", annotations: Mapping[str, Any], trl_version:
     _check_kl(config)
     _check_estimator(config)
     _check_vllm(config)
-    _check_merge(config, trl_version)
     check_watching(config)
     _check_liger(config, trl_version)
 
@@ -341,21 +340,6 @@ def _check_vllm(config: "GRPOPlusConfig") -> None:
         raise ConfigError(
             f"{what}: with {options} vLLM's log-probs are of another distribution than the trainer's. Leave it out, "
             "or those."
-        )
-
-
-def _check_merge(config: "GRPOPlusConfig", trl_version: str) -> None:
-    if not config.vllm_merge_in_copies:
-        return
-    if not config.use_vllm:
-        raise ConfigError(
-            "vllm_merge_in_copies=True has nothing to send: without vLLM no adapter is merged. Set use_vllm=True, or "
-            "leave it out."
-        )
-    if Version(trl_version) < Version("1.12"):
-        raise ConfigError(
-            f"vllm_merge_in_copies=True needs TRL 1.12 or later: TRL {trl_version} merges and sends in one function. "
-            "Install a later one, or leave it out."
         )
 
 

@@ -70,7 +70,7 @@ class RowIds:
                     as_id(self.name, value, f"row {start + place}")
             hashes[start : start + len(values)] = [hash(value) for value in values]
             start += len(values)
-        in_order = np.sort(hashes)  # ten times as fast as a stable argsort
+        in_order = np.sort(hashes)  # much faster than a stable argsort
         repeated = np.unique(in_order[1:][in_order[1:] == in_order[:-1]])
         equal = np.flatnonzero(np.isin(hashes, repeated))  # rows whose ids have equal hashes
         first: dict[Any, int] = {}

@@ -5,7 +5,10 @@ transformers is imported inside functions, because [`~trl_grpo_plus.cli.check.hu
 
 import math
 from collections.abc import Iterator, Sequence
+from importlib.metadata import version
 from typing import Any
+
+from packaging.version import Version
 
 from ..curriculum.selection import believes
 from ..objective.advantage_functions import named_by
@@ -160,27 +163,30 @@ def lost_in_rounding(training_args: Any, model_args: Any, sharded: bool) -> str 
     )
 
 
-def base_drifts(training_args: Any, model_args: Any) -> str | None:
-    """Return a warning if the weights under an adapter drift; `None` otherwise."""
+def base_drifts(training_args: Any, model_args: Any, sharding: str) -> str | None:
+    """Return a warning if the weights under an adapter drift; `None` otherwise.
+
+    The trainer prevents it ([`~trl_grpo_plus.trainer.adapter_merge`]) where TRL reads whole weights one by one.
+    """
     dtype = dtype_of(training_args, model_args)
-    drifts = training_args.use_vllm and not training_args.vllm_merge_in_copies
-    if not (model_args.use_peft and drifts) or dtype not in ("bfloat16", "float16"):
+    prevented = sharding != "fsdp" and Version(version("trl")) >= Version("1.12")
+    if prevented or not (model_args.use_peft and training_args.use_vllm) or dtype not in ("bfloat16", "float16"):
         return None
     return (
         f"dtype={dtype!r} with use_peft and use_vllm: each time TRL sends the weights to vLLM, it merges the adapter "
         "into them and takes it out again, and 16-bit weights are rounded. They drift, and the saved adapter belongs "
-        "to weights that nobody has saved. Set vllm_merge_in_copies: true."
+        "to weights that nobody has saved. Set dtype: float32, if it fits, or use TRL 1.12 or later without FSDP."
     )
 
 
 def slow_on_processor(training_args: Any, model_args: Any) -> str | None:
     """Return a warning if a run on this machine's processor is slower in 16 bits than in 32; `None` otherwise."""
     dtype = dtype_of(training_args, model_args)
-    if dtype not in ("bfloat16", "float16") or multiplies_bfloat16():
+    if dtype != "bfloat16" or multiplies_bfloat16():
         return None
     return (
-        f"dtype={dtype!r} with use_cpu, on a processor without instructions for bfloat16: float32 is two to three "
-        "times as fast here, and takes twice the memory. Set dtype: float32."
+        "dtype='bfloat16' with use_cpu, on a processor without instructions for bfloat16: float32 is faster here, and "
+        "takes twice the memory. Set dtype: float32."
     )
 
 

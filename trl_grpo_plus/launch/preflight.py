@@ -96,8 +96,10 @@ def dtype(recipe: Recipe) -> list[Row]:
     status = WARNED if recipe.launching else UNSEEN if recipe.spread.guessed else FAILED
     if lost or not recipe.stands:
         return [Row("dtype", status, lost)] if lost else []
-    doubts = (base_drifts, slow_on_processor) if recipe.on_cpu else (base_drifts,)
-    return [Row("dtype", WARNED, why) for doubt in doubts if (why := doubt(recipe.training, recipe.model))]
+    doubts = [base_drifts(recipe.training, recipe.model, recipe.spread.sharding)]
+    if recipe.on_cpu:
+        doubts.append(slow_on_processor(recipe.training, recipe.model))
+    return [Row("dtype", WARNED, doubt) for doubt in doubts if doubt]
 
 
 def output(recipe: Recipe) -> list[Row]:

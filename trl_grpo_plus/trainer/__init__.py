@@ -11,7 +11,7 @@ checkpoint_integrity  checks that a checkpoint is complete
 nonfinite_guard       stops a run at a loss or gradient that is not finite
 vllm_server           names the vLLM server in the error of a run whose server fails
 vllm_sync_check       checks that vLLM samples from the policy that is trained
-image_rows            rows whose images stand in their prompts
+adapter_merge         merges an adapter for vLLM in copies of the frozen weights
 completions_table     TRL's table of completions, adapted to smaller batches
 hub                   keeps files out of uploads; completes the model card
 start_errors          words for a folder or a model's name that stops TRL's constructor

@@ -52,6 +52,7 @@ from ..registry import resolve
 from ..rollouts import groups, resampling
 from ..rollouts.exchange import carried, exchange
 from ..rollouts.generation import IMAGE_FIELDS, Generated, one_each
+from ..rollouts.image_rows import with_images_in_prompts
 from ..scoring import (
     TRL_UNSCORED,
     RewardError,
@@ -69,7 +70,6 @@ from . import checkpoint_integrity, hub, start_errors, training_state
 from . import completions_table as table
 from .batch import Batch, failures_explain
 from .cpu_lm_head import spare_copies
-from .image_rows import with_images_in_prompts
 from .nonfinite_guard import GROUPS, StepGuard
 from .progress import SlimProgress
 from .prompt_source import PromptSource
@@ -181,8 +181,6 @@ class GRPOPlusTrainer(GRPOTrainer):
         if weights != args.reward_weights:
             args = copy.copy(args)  # the caller may use it for another trainer
             args.reward_weights = weights
-        adapted = peft_config is not None or (not isinstance(model, str) and is_peft_model(model))
-        compatibility.check_adapter(args, adapted)
         self._credit = Credit(args)
         self._controller = kl.BetaController(args.kl_target, args.kl_horizon)
         if args.push_to_hub:
@@ -226,11 +224,10 @@ class GRPOPlusTrainer(GRPOTrainer):
         if self.rollout_func is None:  # a rollout_func samples in its own way
             warn_of_another_distribution(args, self.model, getattr(self, "generation_kwargs", None))
         self._prompts = self._prompt_source()
-        if args.vllm_merge_in_copies:
-            compatibility.check_sharding(args, self.is_fsdp_enabled)
-            from ..rollouts.merged_weights import merge_in_copies  # it needs peft
+        if args.use_vllm and is_peft_model(self.vllm_generation.model) and not self.is_fsdp_enabled:
+            from .adapter_merge import merge_in_copies  # it needs peft
 
-            merge_in_copies(self.vllm_generation, self.vllm_generation.model)
+            merge_in_copies(self.vllm_generation)
         self._vllm_check = VLLMCheck(args, self.accelerator, self._policy_logps, not self._is_vlm)
         self._layout = training_state.layout(args, self.accelerator.num_processes)
         rank, about = self.accelerator.process_index, partial(describe, self)

@@ -52,7 +52,6 @@ ALWAYS: dict[str, Any] = {
     "trace_every": 1,
     "trace_max_groups": None,
     "vllm_check_every": 0,
-    "vllm_merge_in_copies": False,
     "use_cpu": True,
     "dtype": "float32",
     "model_init_kwargs": "{}",

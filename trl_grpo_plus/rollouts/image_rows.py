@@ -10,7 +10,7 @@ from typing import Any
 
 from trl.data_utils import is_conversational, prepare_multimodal_messages
 
-from ..rollouts.groups import Rows
+from .groups import Rows
 
 
 IMAGE_COLUMNS = ("image", "images")

@@ -1,4 +1,4 @@
-"""`vllm_merge_in_copies`: vLLM gets what TRL would send, bit for bit, and the frozen weights stay as they are.
+"""An adapter merged for vLLM: vLLM gets what TRL would send, bit for bit, and the frozen weights stay as they are.
 
 TRL's own loop reads the weights. It needs no engine.
 """
@@ -15,12 +15,11 @@ from packaging.version import Version
 from transformers import Qwen2ForCausalLM
 from trl.generation.vllm_generation import VLLMGeneration
 
-from trl_grpo_plus.config import compatibility
-from trl_grpo_plus.rollouts.merged_weights import merge_in_copies
-from trl_grpo_plus.utils.validation import ConfigError
+from trl_grpo_plus.trainer import adapter_merge
+from trl_grpo_plus.trainer.adapter_merge import merge_in_copies
 
 
-pytestmark = pytest.mark.skipif(Version(trl.__version__) < Version("1.12"), reason="the option needs TRL 1.12")
+pytestmark = pytest.mark.skipif(Version(trl.__version__) < Version("1.12"), reason="TRL before 1.12 sends otherwise")
 
 ALL = {"target_modules": "all-linear"}
 ADAPTERS = {
@@ -62,7 +61,7 @@ def engine(model):
 
 def in_copies(model):
     made = engine(model)
-    merge_in_copies(made, model)
+    merge_in_copies(made)
     return made
 
 
@@ -106,57 +105,58 @@ def merged_layers(model):
     return [module for module in model.modules() if getattr(module, "merged_adapters", None)]
 
 
-def test_one_layer_is_merged_at_a_time():
+def test_the_model_is_itself_while_a_weight_is_sent():
     model = adapted("all layers")
-    counts = [len(merged_layers(model)) for _ in in_copies(model)._iter_named_params()]
-    assert max(counts) == 1
-    assert not merged_layers(model)
-
-
-def test_a_sending_that_fails_leaves_the_model_as_it_was():
-    model = adapted("all layers")
-    before, logits = state(model), model(torch.tensor([[3, 4]])).logits
+    ids = torch.tensor([[3, 4]])
+    before, logits = state(model), model(ids).logits
     sending = in_copies(model)._iter_named_params()
-    for _ in range(4):
-        next(sending)
-    assert merged_layers(model)
-    sending.close()
+    for number, _ in enumerate(sending):
+        assert not merged_layers(model)
+        assert number % 5 or torch.equal(model(ids).logits, logits)
     assert same(state(model), before)
-    assert not merged_layers(model)
-    assert torch.equal(model(torch.tensor([[3, 4]])).logits, logits)
+    sending = in_copies(model)._iter_named_params()
+    next(sending)  # as after an error of the engine, whose traceback keeps the generator
     model.merge_adapter()
     assert len(merged_layers(model)) > 1
 
 
-def test_a_layer_that_makes_a_new_parameter_gets_its_own_back(monkeypatch):
-    """Layers with quantized weights do so."""
-    model = adapted("some layers")
-    before, parameters = state(model), dict(model.named_parameters())
+def test_a_merge_that_fails_leaves_the_model_as_it_was(monkeypatch):
+    model = adapted("all layers")
+    before, merge = state(model), peft.tuners.lora.Linear.merge
+    calls = []
 
-    def merge(layer):
-        base = layer.get_base_layer()
-        base.weight = torch.nn.Parameter(base.weight + layer.get_delta_weight("default"), requires_grad=False)
-        layer.merged_adapters.append("default")
+    def failing(layer):
+        merge(layer)
+        calls.append(layer)
+        if len(calls) == 3:
+            raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(peft.tuners.lora.Linear, "merge", merge)
-    sent(in_copies(model))
+    monkeypatch.setattr(peft.tuners.lora.Linear, "merge", failing)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        sent(in_copies(model))
+    assert len(calls) == 3
     assert same(state(model), before)
-    assert all(parameters[name] is weight for name, weight in model.named_parameters())
+    assert not merged_layers(model)
 
 
-def test_a_model_without_an_adapter_is_refused_before_it_is_loaded(tmp_path):
-    options = {"use_vllm": True, "vllm_merge_in_copies": True}
-    with pytest.raises(ConfigError, match="has nothing to merge: the model has no adapter"):
-        tiny_models.trained(tmp_path, tiny_models.digits, **options)
-    assert not (tmp_path / "run").exists()
+def test_layers_that_are_not_plain_are_left_to_trl(monkeypatch):
+    """A layer with quantized weights, for one, makes new weights when it merges."""
+    model = adapted("some layers")
+    monkeypatch.setattr(adapter_merge, "PLAIN", (peft.tuners.lora.Embedding,))
+    made = in_copies(model)
+    assert "_iter_named_params" not in vars(made)
+    before = state(model)
+    sent(made)
+    assert not same(state(model), before)
 
 
-def test_shards_are_refused():
-    args = SimpleNamespace(vllm_merge_in_copies=True)
-    with pytest.raises(ConfigError, match="does not go with FSDP"):
-        compatibility.check_sharding(args, sharded=True)
-    compatibility.check_sharding(args, sharded=False)
-    compatibility.check_sharding(SimpleNamespace(vllm_merge_in_copies=False), sharded=True)
+def test_a_trl_that_does_not_merge_while_it_reads_is_left_alone():
+    """TRL's main branch merges before it reads, and restores the weights afterwards."""
+    model = adapted("all layers")
+    made = engine(model)
+    made._iter_named_params = lambda: ((name, weight.data) for name, weight in model.named_parameters())
+    merge_in_copies(made)
+    assert all(weight.data_ptr() == model.get_parameter(name).data_ptr() for name, weight in made._iter_named_params())
 
 
 @contextmanager
