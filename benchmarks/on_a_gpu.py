@@ -192,6 +192,8 @@ def run(name: str, model: Path, work: Path, log: Path, on_gpu: bool) -> Figures:
         **part.options,
         **(ON_GPU if on_gpu else WITHOUT),
     }
+    if on_gpu and part.words[0] == "run":  # not a process for each GPU
+        options["num_processes"] = 1
     command = [*COMMAND, *part.words, *(text for key, value in options.items() for text in (f"--{key}", str(value)))]
     start = time.monotonic()
     with peak_memory() as peak:

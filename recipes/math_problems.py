@@ -46,6 +46,7 @@ def prepare(
     test_rows: int | None = 256,
     levels: Sequence[int] | None = None,
     benchmark: str | None = None,
+    max_chars: int = 2000,
 ) -> DatasetDict:
     """Return the run's rows. The script's `prepare` option calls this function.
 
@@ -57,6 +58,8 @@ def prepare(
         levels (`list[int]`, *optional*): MATH's levels of difficulty to train on; all by default.
         benchmark (`str`, *optional*): another dataset to evaluate on, in MATH's format, such as
             `HuggingFaceH4/aime_2024`.
+        max_chars (`int`, *optional*, defaults to 2000): maximum length of a problem to train on. Longer ones, such as
+            those with a long figure in Asymptote, may leave no room for an answer.
 
     Returns:
         `DatasetDict`: `train`, `test` and, if requested, `benchmark`, with the columns `prompt` (messages) and
@@ -71,6 +74,8 @@ def prepare(
         sets = load(benchmark)
         split = "test" if "test" in sets else next(iter(sets))
         splits["benchmark"] = convert(sets[split], make, f"{benchmark} ({split})")
+    lengths = [len(prompt[-1]["content"]) for prompt in splits["train"]["prompt"]]
+    splits["train"] = splits["train"].select([at for at, length in enumerate(lengths) if length <= max_chars])
     if levels is not None:
         need(splits["train"], "level", name=str(script_args.dataset_name))
         labels = splits["train"]["level"]

@@ -3,6 +3,7 @@
 tests/repo/test_wheel.py launches a recipe to its end.
 """
 
+import json
 import os
 import re
 import subprocess
@@ -17,6 +18,7 @@ from accelerate.utils.launch import prepare_simple_launcher_cmd_env
 from trl_grpo_plus import registry
 from trl_grpo_plus.cli.main import main
 from trl_grpo_plus.launch import accelerate as launch
+from trl_grpo_plus.launch.accelerate import accelerate_configs
 from trl_grpo_plus.launch.launchers import MAIN, Start, in_this_python, launch_command
 from trl_grpo_plus.registry import list_advantages, list_rewards
 from trl_grpo_plus.utils.files import TracesError
@@ -103,16 +105,32 @@ def test_the_command_says_how_many_processes(tmp_path, monkeypatch):
         return " ".join(launch_command(Start(recipe, options, **how))[1:])
 
     script = f"-m trl_grpo_plus.recipes.grpo --config {mine}"
+    one, several = (f"launch --config_file {accelerate_configs()[name]}" for name in ("single_gpu", "multi_gpu"))
     plain = "--num_machines 1 --mixed_precision no --dynamo_backend no"
-    assert launched() == f"launch --num_processes 1 {plain} {script}"
-    assert launched("--seed", "2", num_gpus=1) == f"launch --num_processes 1 {plain} {script} --seed 2"
-    assert launched(num_gpus=4) == f"launch --num_processes 4 {plain} --multi_gpu {script}"
+    assert launched() == f"{one} --num_processes 1 {plain} {script}"
+    assert launched("--seed", "2", num_gpus=1) == f"{one} --num_processes 1 {plain} {script} --seed 2"
+    assert launched(num_gpus=4) == f"{several} --num_processes 4 {plain} --multi_gpu {script}"
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert launched(num_gpus=4, num_processes=1) == f"launch --num_processes 1 {plain} --gpu_ids 0 {script}"
-    assert launched(num_processes=2) == f"launch --num_processes 2 {plain} --multi_gpu {script}"
+    assert launched(num_gpus=4, num_processes=1) == f"{one} --num_processes 1 {plain} --gpu_ids 0 {script}"
+    assert launched(num_processes=2) == f"{several} --num_processes 2 {plain} --multi_gpu {script}"
     assert "--num_processes 1 " in launched(num_gpus=4, recipe="arithmetic_cpu")  # the recipe sets use_cpu
     assert "--num_processes 4 " in launched("--use_cpu=false", num_gpus=4, recipe="arithmetic_cpu")
     assert "--num_processes 1 " in launched("--use_cpu", "--seed", "2", num_gpus=4)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_machines_own_accelerate_configuration_changes_nothing(tmp_path, monkeypatch, processes):
+    """`accelerate config` writes it, and accelerate takes it where no other file is named."""
+    file = tmp_path / "default_config.yaml"
+    own = {"distributed_type": "FSDP", "gpu_ids": "2,3", "main_process_port": 1234, "fsdp_config": {"fsdp_version": 2}}
+    file.write_text(json.dumps({"compute_environment": "LOCAL_MACHINE", "num_processes": 8, **own}))
+    monkeypatch.setattr(accelerate_launch, "default_config_file", str(file))
+    words = launch_command(Start("arithmetic_gpu", num_processes=processes))
+    args = accelerate_launch.launch_command_parser().parse_args(words[2:])
+    args, defaults, _ = accelerate_launch._validate_launch_command(args)
+    assert defaults.fsdp_config == {}
+    assert (args.use_fsdp, args.multi_gpu, args.num_processes) == (False, processes == 2, processes)
+    assert (args.gpu_ids, args.main_process_port) == ("all", None)
 
 
 def test_one_process_sees_one_gpu(tmp_path, monkeypatch):

@@ -441,6 +441,15 @@ def test_answers_that_the_reward_cannot_read_are_left_out(tmp_path, capsys):
     check_columns(get_reward("math_answer"), data["train"], "the data")
 
 
+def test_problems_that_leave_no_room_for_an_answer_are_not_trained_on(tmp_path):
+    raw = [{"problem": "1" * (5 if i % 2 else 50), "answer": str(i)} for i in range(40)]
+    data = math_problems.prepare(script(tmp_path, raw), None, None, max_chars=5)
+    assert {len(prompt[-1]["content"]) for prompt in data["train"]["prompt"]} == {5}
+    assert {len(prompt[-1]["content"]) for prompt in data["test"]["prompt"]} == {5, 50}
+    whole = math_problems.prepare(script(tmp_path, raw), None, None)
+    assert {len(prompt[-1]["content"]) for prompt in whole["train"]["prompt"]} == {5, 50}
+
+
 def test_levels_and_a_benchmark(tmp_path):
     script(tmp_path, [{"problem": "AIME?", "answer": "204", "id": 60}], "aime.jsonl")
     source = script(tmp_path, [{"problem": f"${i}$?", "answer": str(i), "level": 1 + i % 5} for i in range(40)])

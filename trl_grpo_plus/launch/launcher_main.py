@@ -24,7 +24,7 @@ from .launchers import LAUNCHERS, STARTED_BY
 
 STOPS = (signal.SIGTERM, signal.SIGUSR1)
 HEARD_S = 1.0  # time in which a signal's handler runs, unless the launcher waits in C++
-SAVING_S = "1800"  # seconds until torch kills stopped processes: time for a step and a checkpoint; torch's default: 30
+SAVING_S = "3600"  # seconds until torch kills stopped processes: time for a long step and a checkpoint; torch has 30
 _heard = threading.Event()  # set once a handler of this module has run
 
 

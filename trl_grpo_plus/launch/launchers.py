@@ -103,11 +103,14 @@ def _accelerate(start: Start) -> list[str]:
     precision = ["--mixed_precision", "no"]
     config = start.accelerate_config
     if config is None:
-        # Without these options accelerate guesses their values, each with a warning. Without --multi_gpu it starts
+        # Without a file accelerate takes what `accelerate config` once wrote on this machine: FSDP or GPUs by number,
+        # for example. Without the options it guesses their values, each with a warning. Without --multi_gpu it starts
         # one process, on a CPU too.
+        several = start.spread.processes > 1
+        file = accelerate_configs()["multi_gpu" if several else "single_gpu"]
         where = start.nodes.words or ("--num_machines", "1")
-        arguments = ["launch", *processes, *where, *precision, "--dynamo_backend", "no", *_one_gpu(start, {})]
-        return [*arguments, "--multi_gpu"] if start.spread.processes > 1 else arguments
+        arguments = ["launch", "--config_file", file, *processes, *where, *precision, "--dynamo_backend", "no"]
+        return [*arguments, *_one_gpu(start, {}), *["--multi_gpu"] * several]
     arguments = ["launch", "--config_file", config_file(config)]
     of_trl = config in accelerate_configs()
     arguments += processes if of_trl or start.num_processes or start.nodes.count > 1 else []
