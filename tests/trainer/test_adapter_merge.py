@@ -12,7 +12,7 @@ import tiny_models
 import torch
 import trl
 from packaging.version import Version
-from transformers import Qwen2ForCausalLM
+from transformers import Qwen2ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 from trl.generation.vllm_generation import VLLMGeneration
 
 from trl_grpo_plus.trainer import adapter_merge
@@ -33,14 +33,21 @@ ADAPTERS = {
     "a parameter": {"target_modules": ["q_proj"], "target_parameters": ["mlp.up_proj.weight"]},
     "a module trained as a whole": {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]},
 }
+# PEFT wraps the module of the experts twice, once for each of its weights.
+ADAPTERS["experts"] = {"target_modules": ["q_proj"]}
+ADAPTERS["experts"]["target_parameters"] = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
+EXPERTS = {"vocab_size": 20, "hidden_size": 16, "moe_intermediate_size": 8, "num_hidden_layers": 2, "head_dim": 8}
+EXPERTS |= {"num_attention_heads": 2, "num_key_value_heads": 1, "num_experts": 4, "num_experts_per_tok": 2}
 CASES = [(name, tied) for name in ADAPTERS for tied in (False, True)]
 
 
 def adapted(name, tied=False):
     """Return a model in bfloat16 with an adapter that changes it; the same one at each call."""
     torch.manual_seed(0)
-    config = tiny_models.qwen2(tie_word_embeddings=tied)
-    model = Qwen2ForCausalLM(config).to(torch.bfloat16)
+    if name == "experts":
+        model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**EXPERTS, tie_word_embeddings=tied)).to(torch.bfloat16)
+    else:
+        model = Qwen2ForCausalLM(tiny_models.qwen2(tie_word_embeddings=tied)).to(torch.bfloat16)
     options = {"r": 4, "lora_alpha": 8, **ADAPTERS[name]}
     if options["target_modules"] == "all-linear" and options.get("lora_bias"):
         options["target_modules"] = ["q_proj", "k_proj", "v_proj"]  # the layers that have a bias
