@@ -442,7 +442,7 @@ def test_answers_that_the_reward_cannot_read_are_left_out(tmp_path, capsys):
 
 
 def test_problems_that_leave_no_room_for_an_answer_are_not_trained_on(tmp_path):
-    raw = [{"problem": "1" * (5 if i % 2 else 50), "answer": str(i)} for i in range(40)]
+    raw = [{"problem": f"{i:02d}" + "?" * (3 if i % 2 else 48), "answer": str(i)} for i in range(40)]
     data = math_problems.prepare(script(tmp_path, raw), None, None, max_chars=5)
     assert {len(prompt[-1]["content"]) for prompt in data["train"]["prompt"]} == {5}
     assert {len(prompt[-1]["content"]) for prompt in data["test"]["prompt"]} == {5, 50}

@@ -33,7 +33,7 @@ from trl_grpo_plus.cli.check.recipe import check_recipe
 from trl_grpo_plus.cli.check.rewards import RewardCheck
 from trl_grpo_plus.cli.check.tiny_model import CHATML, byte_tokenizer, write
 from trl_grpo_plus.cli.main import main
-from trl_grpo_plus.launch import LAUNCHERS, Start
+from trl_grpo_plus.launch import LAUNCHERS, Start, option_checks
 from trl_grpo_plus.launch import accelerate as launch
 from trl_grpo_plus.launch.nodes import Nodes
 from trl_grpo_plus.launch.preflight import on_paper
@@ -281,7 +281,8 @@ def test_how_many_weights_small_updates_move(dtype, least, most):
         ({"deepspeed": {"zero_optimization": {"stage": 2}}}, 8, None),
     ],
 )
-def test_updates_that_16_bits_cannot_hold(place, keys, processes, status):
+def test_updates_that_16_bits_cannot_hold(place, monkeypatch, keys, processes, status):
+    monkeypatch.setattr(option_checks, "multiplies_bfloat16", lambda: True)
     place(**{"learning_rate": 5e-6, "dtype": "bfloat16", **keys})
     row = by_name(checked("my_run.yaml", num_processes=processes)).get("dtype")
     assert (row and row.status) == status
