@@ -96,6 +96,16 @@ def test_traces_hold_every_attempt(run):
             assert traced["advantage"] == pytest.approx(row["advantage"], abs=1e-6)
 
 
+def test_the_seed_decides_what_is_sampled(tmp_path):
+    """With TRL alone an engine seeds the process by its rank, and each run samples the same."""
+    options = {"shuffle_dataset": False, "max_steps": 1, "learning_rate": 0.0}
+    found = [watched.trained(tmp_path / str(n), seed=seed, **options) for n, seed in enumerate((1, 2, 2))]
+    one, two, again = ([row["ids"] for row in made.batches[0]["rows"]] for made in found)
+    assert two == again
+    assert [prompt for prompt, _ in one] == [prompt for prompt, _ in two]
+    assert one != two
+
+
 def test_weights_reach_the_engine_when_they_are_sent(tmp_path):
     watched.check_sync(watched.trainer(tmp_path))
 

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import trl
-from accelerate.utils import is_peft_model, send_to_device
+from accelerate.utils import is_peft_model, send_to_device, set_seed
 from torch import Tensor
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
@@ -224,6 +224,9 @@ class GRPOPlusTrainer(GRPOTrainer):
         if self.rollout_func is None:  # a rollout_func samples in its own way
             warn_of_another_distribution(args, self.model, getattr(self, "generation_kwargs", None))
         self._prompts = self._prompt_source()
+        if args.use_vllm and args.vllm_mode == "colocate":
+            # An engine in this process has seeded the random numbers by its rank alone, and it draws from them.
+            set_seed(args.seed + self.accelerator.process_index // args.vllm_tensor_parallel_size)
         if args.use_vllm and is_peft_model(self.vllm_generation.model) and not self.is_fsdp_enabled:
             from .adapter_merge import merge_in_copies  # it needs peft
 
