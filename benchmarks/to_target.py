@@ -499,12 +499,17 @@ def spec_of(line: Line) -> Spec:
 
 
 def picked(lines: Iterable[Line]) -> dict[tuple[Any, ...], float]:
-    """Map (family, condition, arm, budget, share) to the rate with the best mean accuracy over the picking seeds."""
+    """Map (family, condition, arm, budget, share) to the rate with the best mean accuracy over the picking seeds.
+
+    A rate that fewer picking seeds have tried than another is not picked: its mean may be that of an easy seed.
+    """
     tried: dict[tuple[Any, ...], dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     for line in lines:
         if line["seed"] in PICKING:
             tried[group_of(line)][line["rate"]].append(line["accuracy"])
-    return {group: max(rates, key=lambda rate: fmean(rates[rate])) for group, rates in tried.items()}
+    return {
+        group: max(rates, key=lambda rate: (len(rates[rate]), fmean(rates[rate]))) for group, rates in tried.items()
+    }
 
 
 def group_of(line: Line) -> tuple[Any, ...]:
