@@ -106,13 +106,13 @@ def test_the_command_says_how_many_processes(tmp_path, monkeypatch):
 
     script = f"-m trl_grpo_plus.recipes.grpo --config {mine}"
     one, several = (f"launch --config_file {accelerate_configs()[name]}" for name in ("single_gpu", "multi_gpu"))
-    plain = "--num_machines 1 --mixed_precision no --dynamo_backend no"
+    plain = "--mixed_precision no"
     assert launched() == f"{one} --num_processes 1 {plain} {script}"
     assert launched("--seed", "2", num_gpus=1) == f"{one} --num_processes 1 {plain} {script} --seed 2"
-    assert launched(num_gpus=4) == f"{several} --num_processes 4 {plain} --multi_gpu {script}"
+    assert launched(num_gpus=4) == f"{several} --num_processes 4 {plain} {script}"
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert launched(num_gpus=4, num_processes=1) == f"{one} --num_processes 1 {plain} --gpu_ids 0 {script}"
-    assert launched(num_processes=2) == f"{several} --num_processes 2 {plain} --multi_gpu {script}"
+    assert launched(num_processes=2) == f"{several} --num_processes 2 {plain} {script}"
     assert "--num_processes 1 " in launched(num_gpus=4, recipe="arithmetic_cpu")  # the recipe sets use_cpu
     assert "--num_processes 4 " in launched("--use_cpu=false", num_gpus=4, recipe="arithmetic_cpu")
     assert "--num_processes 1 " in launched("--use_cpu", "--seed", "2", num_gpus=4)

@@ -31,9 +31,8 @@ def command(launcher, given, num_processes=None, num_gpus=0, config=None, conten
 
 def test_accelerate_gets_the_options_of_nodes():
     told = ["--num_machines", "2", "--machine_rank", "1", "--main_process_ip", "node1", "--main_process_port", "29501"]
-    plain = ["--mixed_precision", "no", "--dynamo_backend", "no", "--multi_gpu"]
     multi = ["launch", "--config_file", accelerate_configs()["multi_gpu"]]
-    assert command("accelerate", ACCELERATE, 4) == [*multi, "--num_processes", "4", *told, *plain]
+    assert command("accelerate", ACCELERATE, 4) == [*multi, "--num_processes", "4", "--mixed_precision", "no", *told]
     assert command("accelerate", ACCELERATE, num_gpus=8)[:5] == [*multi, "--num_processes", "16"]
     config = ["launch", "--config_file", accelerate_configs()["zero3"], "--num_processes", "16"]
     assert command("accelerate", ACCELERATE, None, 8, "zero3") == [*config, "--mixed_precision", "no", *told]

@@ -20,9 +20,9 @@ from vision_models import questions
 from trl_grpo_plus import GRPOPlusConfig
 from trl_grpo_plus.config.compatibility import check_model
 from trl_grpo_plus.rollouts.groups import Attempt
-from trl_grpo_plus.rollouts.image_rows import with_images_in_prompts
 from trl_grpo_plus.traces import images
 from trl_grpo_plus.traces import reader as traces
+from trl_grpo_plus.trainer.image_rows import with_images_in_prompts
 from trl_grpo_plus.utils.text import as_text
 
 

@@ -3,17 +3,16 @@
 TRL's own loop reads the weights. It needs no engine.
 """
 
-from contextlib import contextmanager, nullcontext
-from types import SimpleNamespace
+from contextlib import contextmanager
 
 import peft
 import pytest
 import tiny_models
 import torch
 import trl
+from adapters import reader, sent, with_adapter
 from packaging.version import Version
 from transformers import Qwen2ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
-from trl.generation.vllm_generation import VLLMGeneration
 
 from trl_grpo_plus.trainer import adapter_merge
 from trl_grpo_plus.trainer.adapter_merge import merge_in_copies
@@ -45,35 +44,19 @@ def adapted(name, tied=False):
     """Return a model in bfloat16 with an adapter that changes it; the same one at each call."""
     torch.manual_seed(0)
     if name == "experts":
-        model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**EXPERTS, tie_word_embeddings=tied)).to(torch.bfloat16)
+        model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**EXPERTS, tie_word_embeddings=tied))
     else:
-        model = Qwen2ForCausalLM(tiny_models.qwen2(tie_word_embeddings=tied)).to(torch.bfloat16)
-    options = {"r": 4, "lora_alpha": 8, **ADAPTERS[name]}
+        model = Qwen2ForCausalLM(tiny_models.qwen2(tie_word_embeddings=tied))
+    options = dict(ADAPTERS[name])
     if options["target_modules"] == "all-linear" and options.get("lora_bias"):
         options["target_modules"] = ["q_proj", "k_proj", "v_proj"]  # the layers that have a bias
-    model = peft.get_peft_model(model, peft.LoraConfig(**options))
-    for weight in model.parameters():
-        if weight.requires_grad:
-            weight.data.add_(0.1 * torch.randn_like(weight))
-    return model
-
-
-def engine(model):
-    """Return TRL's part of an engine that reads the weights."""
-    made = object.__new__(VLLMGeneration)
-    made.model = model
-    made._dist = SimpleNamespace(is_fsdp=False, gather_params=lambda parameters: nullcontext())
-    return made
+    return with_adapter(model, **options)
 
 
 def in_copies(model):
-    made = engine(model)
+    made = reader(model)
     merge_in_copies(made)
     return made
-
-
-def sent(made):
-    return [(name, weight.clone()) for name, weight in made._iter_named_params()]
 
 
 def state(model):
@@ -90,7 +73,7 @@ def test_vllm_gets_what_trl_sends_and_no_weight_changes(name, tied):
     before, made = state(model), in_copies(model)
     ours, again = sent(made), sent(made)
     assert same(state(model), before)
-    theirs = sent(engine(adapted(name, tied)))
+    theirs = sent(reader(adapted(name, tied)))
     assert [name for name, _ in ours] == [name for name, _ in theirs]
     assert same(dict(ours), dict(theirs))
     assert same(dict(again), dict(ours))
@@ -104,7 +87,7 @@ def test_trl_changes_the_frozen_weights():
     """Otherwise the test above would show nothing."""
     model = adapted("all layers")
     before = state(model)
-    sent(engine(model))
+    sent(reader(model))
     assert not same(state(model), before)
 
 
@@ -160,7 +143,7 @@ def test_layers_that_are_not_plain_are_left_to_trl(monkeypatch):
 def test_a_trl_that_does_not_merge_while_it_reads_is_left_alone():
     """TRL's main branch merges before it reads, and restores the weights afterwards."""
     model = adapted("all layers")
-    made = engine(model)
+    made = reader(model)
     made._iter_named_params = lambda: ((name, weight.data) for name, weight in model.named_parameters())
     merge_in_copies(made)
     assert all(weight.data_ptr() == model.get_parameter(name).data_ptr() for name, weight in made._iter_named_params())

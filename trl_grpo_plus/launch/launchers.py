@@ -101,16 +101,9 @@ def _accelerate(start: Start) -> list[str]:
     # The recipe's bf16 decides. Under the precision in TRL's files, bf16: false is ignored by FSDP and an error for
     # DeepSpeed.
     precision = ["--mixed_precision", "no"]
-    config = start.accelerate_config
-    if config is None:
-        # Without a file accelerate takes what `accelerate config` once wrote on this machine: FSDP or GPUs by number,
-        # for example. Without the options it guesses their values, each with a warning. Without --multi_gpu it starts
-        # one process, on a CPU too.
-        several = start.spread.processes > 1
-        file = accelerate_configs()["multi_gpu" if several else "single_gpu"]
-        where = start.nodes.words or ("--num_machines", "1")
-        arguments = ["launch", "--config_file", file, *processes, *where, *precision, "--dynamo_backend", "no"]
-        return [*arguments, *_one_gpu(start, {}), *["--multi_gpu"] * several]
+    # Without a file accelerate takes what `accelerate config` once wrote on this machine: FSDP or GPUs by number, for
+    # example.
+    config = start.accelerate_config or ("multi_gpu" if start.spread.processes > 1 else "single_gpu")
     arguments = ["launch", "--config_file", config_file(config)]
     of_trl = config in accelerate_configs()
     arguments += processes if of_trl or start.num_processes or start.nodes.count > 1 else []

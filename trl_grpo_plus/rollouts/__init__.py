@@ -6,5 +6,4 @@ generation      TRL's generated output, row by row
 resampling      further rounds for dead groups
 exchange        which rank trains on which groups, and the transfer
 steps           the steps of an attempt: from character offsets to tokens
-image_rows      rows whose images stand in their prompts
 """

@@ -12,9 +12,9 @@ nonfinite_guard       stops a run at a loss or gradient that is not finite
 vllm_server           names the vLLM server in the error of a run whose server fails
 vllm_sync_check       checks that vLLM samples from the policy that is trained
 adapter_merge         merges an adapter for vLLM in copies of the frozen weights
+image_rows            rows whose images stand in their prompts
 completions_table     TRL's table of completions, adapted to smaller batches
 hub                   keeps files out of uploads; completes the model card
-start_errors          words for a folder or a model's name that stops TRL's constructor
 run_metadata          describes a run for run.json
 cpu_lm_head           avoids copies of a frozen 16-bit head on a CPU
 """

@@ -39,7 +39,7 @@ from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import nanstd
 
-from ..config import compatibility, trl_releases
+from ..config import compatibility, start_errors, trl_releases
 from ..config.grpo_plus_config import GRPOPlusConfig, config_for
 from ..config.sampling_distribution import warn_of_another_distribution
 from ..curriculum import selection
@@ -52,7 +52,6 @@ from ..registry import resolve
 from ..rollouts import groups, resampling
 from ..rollouts.exchange import carried, exchange
 from ..rollouts.generation import IMAGE_FIELDS, Generated, one_each
-from ..rollouts.image_rows import with_images_in_prompts
 from ..scoring import (
     TRL_UNSCORED,
     RewardError,
@@ -66,10 +65,11 @@ from ..scoring import (
 from ..traces import logged_step
 from ..utils import folder_lock
 from ..utils.patching import temporarily
-from . import checkpoint_integrity, hub, start_errors, training_state
+from . import checkpoint_integrity, hub, training_state
 from . import completions_table as table
 from .batch import Batch, failures_explain
 from .cpu_lm_head import spare_copies
+from .image_rows import with_images_in_prompts
 from .nonfinite_guard import GROUPS, StepGuard
 from .progress import SlimProgress
 from .prompt_source import PromptSource

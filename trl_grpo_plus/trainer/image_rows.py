@@ -10,7 +10,7 @@ from typing import Any
 
 from trl.data_utils import is_conversational, prepare_multimodal_messages
 
-from .groups import Rows
+from ..rollouts.groups import Rows
 
 
 IMAGE_COLUMNS = ("image", "images")
