@@ -60,7 +60,7 @@ class Family:
     - `attempts`: attempts on each held-out problem at the end
     - `looks`, `look_completions`: the number of evaluations during a run at a constant rate, and completions in each
     - `stop_at_target`: whether such a run ends when it reaches its last target
-    - `lora`: the rank of the adapter that is trained on weights in bfloat16; without it all weights are trained
+    - `lora`: the rank of the adapter that is trained; without it all weights are trained, in float32
     - `micro_batches`: the number of gradient accumulation steps
     """
 
@@ -84,9 +84,9 @@ class Family:
     lora: int | None = None
     micro_batches: int = 1
 
-    def model(self) -> PreTrainedModel:
-        """Load the warm model."""
-        return AutoModelForCausalLM.from_pretrained(self.warm, dtype=torch.bfloat16 if self.lora else torch.float32)
+    def model(self, under_adapter: str = "bfloat16") -> PreTrainedModel:
+        """Load the warm model. `under_adapter` is the dtype of weights that are not trained."""
+        return AutoModelForCausalLM.from_pretrained(self.warm, dtype=under_adapter if self.lora else torch.float32)
 
     def adapter(self) -> LoraConfig | None:
         """Return the configuration of the adapter, `None` if all weights are trained."""

@@ -192,6 +192,7 @@ class Spec:
     rate: float  # learning rate / the family's
     budget: str
     share: float = field(default=1.0)  # share of the family's rollouts; less than 1 with --quick
+    dtype: str = field(default="bfloat16")  # of the weights under an adapter
 
 
 Line = dict[str, Any]
@@ -400,7 +401,7 @@ def run(spec: Spec) -> Line:
     whole = round(family.rollouts * spec.share * BUDGETS.get(spec.budget, 1.0)) // a_step * a_step
     spent = Spent()
     looks = Looks(family, spent, whole, family.looks if spec.budget == CONSTANT else 0)
-    model = family.model()
+    model = family.model(spec.dtype)
     with tempfile.TemporaryDirectory() as scratch:
         trainer = (MeasuredTRL if arm.trl else MeasuredPlus)(
             model=model,
@@ -495,7 +496,7 @@ def read(results: Path) -> list[Line]:
 
 def spec_of(line: Line) -> Spec:
     """Return the run of a line."""
-    return Spec(**{name: line[name] for name in Spec.__dataclass_fields__})
+    return Spec(**{name: line[name] for name in Spec.__dataclass_fields__ if name in line})
 
 
 def picked(lines: Iterable[Line]) -> dict[tuple[Any, ...], float]:
@@ -524,7 +525,7 @@ def wanted(options: argparse.Namespace, arms: list[str], seeds: Iterable[int]) -
             for condition in options.conditions:
                 for budget in options.budgets:
                     for arm in arms:
-                        yield Spec(family, condition, arm, seed, 1.0, budget, options.share)
+                        yield Spec(family, condition, arm, seed, 1.0, budget, options.share, options.dtype)
 
 
 def run_all(specs: list[Spec], results: Path, jobs: int) -> int:
@@ -779,6 +780,13 @@ def main() -> int:
     parser.add_argument("--budgets", nargs="+", choices=[*BUDGETS, CONSTANT], default=[*BUDGETS, CONSTANT])
     parser.add_argument(
         "--rates", nargs="+", type=float, default=list(RATES), help="learning rates, as multiples of the family's"
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=["bfloat16", "float32"],
+        default="bfloat16",
+        help="dtype of the weights under an adapter; a processor without bfloat16 instructions is faster with "
+        "float32. Give each dtype a results file of its own (default: %(default)s)",
     )
     run_options(parser, RESULTS, "sums, a fifth of the rollouts, one seed and rate")
     options = parser.parse_args()
