@@ -1,13 +1,14 @@
 """GRPO on Hugging Face TRL that filters, resamples or avoids groups that teach nothing.
 
 Swap two names in a TRL script, `GRPOTrainer` for [`GRPOPlusTrainer`] and `GRPOConfig` for [`GRPOPlusConfig`], and set
-the options that you want. With every new option at its default the trainer is TRL's, bit for bit.
+the options that you want. With every new option at its default, losses and weights are TRL's, bit for bit, except for
+what docs/options.md lists.
 
 One training step runs through five rooms: curriculum -> rollouts -> scoring -> objective -> trainer.
 
     registry     rewards by name
     config/      the options, their validation, presets
-    trainer/     GRPOPlusTrainer: the one room that knows TRL's private names
+    trainer/     GRPOPlusTrainer: the one room that overrides TRL's methods
     curriculum/  which prompts are sampled next, and what is believed of each
     rollouts/    groups of attempts, their verdicts, resampling, the exchange between ranks
     scoring/     runs reward functions: time limits, worker processes, outcomes

@@ -206,6 +206,14 @@ IMPOSSIBLE = [
         {**KL, "kl_estimator": "k1", "use_bias_correction_kl": False},
         ["kl_estimator='k1'", "use_bias_correction_kl=True", "gradient is 0", "kl_placement='reward'"],
     ),
+    (
+        {**K1_IN_REWARD, "kl_reward_form": "reward_to_go", "importance_sampling_level": "sequence"},
+        ["kl_reward_form='reward_to_go'", "one ratio for a whole completion", "importance_ratio='gspo_token'"],
+    ),
+    (
+        {**K1_IN_REWARD, "kl_reward_form": "reward_to_go", "off_policy_mask_threshold": 0.5},
+        ["kl_reward_form='reward_to_go'", "off_policy_mask_threshold=0.5"],
+    ),
     ({**KL, "kl_reward_form": "reward_to_go"}, ["kl_reward_form='reward_to_go'", "kl_placement='reward'"]),
     ({**KL, "kl_target": 0.1, "kl_estimator": "abs"}, ["kl_target", "'k1', 'k2' or 'k3'", "'abs'"]),
     ({"advantage_estimator": {"nam": "pkpo"}}, ["{'nam': 'pkpo'}", "with arguments it is", '"args": {"k": 4}']),

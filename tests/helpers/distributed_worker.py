@@ -29,6 +29,7 @@ from transformers import Qwen2ForCausalLM, TrainerCallback
 from trl import GRPOTrainer
 
 from trl_grpo_plus import attach
+from trl_grpo_plus.launch import previous_run
 from trl_grpo_plus.registry import Step
 from trl_grpo_plus.trainer import batch
 from trl_grpo_plus.trainer.checkpoint_integrity import lacking
@@ -478,6 +479,32 @@ def held_by_another(folder):
         folder_lock._give_back(path)
     PartialState().wait_for_everyone()
     return {**told, **result(train(folder, tiny_models.digits)), "pid": os.getpid()}
+
+
+def unlike_disks(folder):
+    """Settle the output folder with `auto` where only one rank's machine has a checkpoint. The ranks share no disk."""
+    told, rank = {}, PartialState().process_index
+    for having in (0, 1):
+        disk = folder / f"disk{having}{rank}"
+        disk.mkdir()
+        if rank == having:
+            (disk / "run" / "checkpoint-2").mkdir(parents=True)
+            (disk / "run" / "checkpoint-2" / "trainer_state.json").write_text("{}")
+        args = SimpleNamespace(
+            output_dir="run", resume_from_checkpoint="auto", eval_on_start=True, local_process_index=0
+        )
+        args.main_process_first = lambda local: nullcontext()
+        back = os.getcwd()
+        os.chdir(disk)
+        try:
+            previous_run.settle_folder(args)
+            told[having] = args.resume_from_checkpoint
+        except ConfigError as error:
+            told[having] = str(error)
+        finally:
+            os.chdir(back)
+        PartialState().wait_for_everyone()
+    return {"told": told, "left": sorted(path.name for path in disk.glob("run/*"))}
 
 
 def nonfinite(folder):

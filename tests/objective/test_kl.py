@@ -20,7 +20,6 @@ from trl_grpo_plus.objective.kl import (
     kl_to_go,
     mean_of_tokens,
     penalty,
-    sequence_kl,
 )
 
 
@@ -263,7 +262,8 @@ class TwoTokens:
         self.first, self.second = (torch.tensor(column) for column in zip(*rows, strict=True))
         self.logp, self.ref = self.log_probs(self.theta), self.log_probs(logits(4, 1 + SIZE))
         mask = torch.ones(len(rows), 2, dtype=torch.long)
-        self.sequence_kl, self.kl_to_go = sequence_kl(self.logp, self.ref, mask), kl_to_go(self.logp, self.ref, mask)
+        self.kl_to_go = kl_to_go(self.logp, self.ref, mask)
+        self.sequence_kl = self.kl_to_go[:, 0]
         self.solved = (self.first == self.second).double()  # 5 of 25 completions
 
     def log_probs(self, theta: Tensor) -> Tensor:
@@ -363,17 +363,14 @@ def test_sums_over_hand_made_completions():
     logp = torch.tensor([[-1.0, -2.0, -3.0], [-1.0, -1.0, 9e9]]).requires_grad_()
     ref = torch.tensor([[-1.5, -1.0, -3.25], [-4.0, -2.0, -9e9]])
     mask = torch.tensor([[1, 1, 1], [1, 1, 0]])
-    whole, to_go = sequence_kl(logp, ref, mask), kl_to_go(logp, ref, mask)
-    assert whole.tolist() == [-0.25, 4.0]
+    to_go = kl_to_go(logp, ref, mask)
     assert to_go.tolist() == [[-0.25, -0.75, 0.25], [4.0, 1.0, 0.0]]
-    assert not whole.requires_grad
     assert not to_go.requires_grad
 
 
 def test_masked_tokens_are_skipped():
     logp, ref, mask = torch.tensor([[1.0, 50.0, 2.0]]), torch.zeros(1, 3), torch.tensor([[1, 0, 1]])
     assert kl_to_go(logp, ref, mask).tolist() == [[3.0, 2.0, 2.0]]
-    assert sequence_kl(logp, ref, mask).tolist() == [3.0]
     assert mean_of_tokens(torch.cat([logp, logp]), torch.tensor([[1, 0, 1], [0, 0, 0]])).tolist() == [1.5, 0.0]
 
 

@@ -37,6 +37,7 @@ OTHERS += [
     "nonfinite_groups",
     "saved_by_one_rank",
     "held_by_another",
+    "unlike_disks",
     "collectives",
 ]
 
@@ -304,6 +305,14 @@ def test_ranks_whose_states_are_of_several_runs_all_generate_anew(out):
     assert first["beta"] > 0.5
 
 
+def test_the_first_rank_chooses_the_checkpoint_of_all(out):
+    first, second = results(out, "unlike_disks")
+    assert first["told"] == second["told"]
+    assert "the machine of rank 1, has no folder" in first["told"]["0"]
+    assert first["told"]["1"] is None, "the first rank has none, so the run starts anew on both"
+    assert second["left"] == ["earlier-1"], "the second rank's machine moved its earlier run out of the way"
+
+
 def test_a_rank_s_state_that_cannot_be_read_stops_both_with_one_message(out):
     first, second = results(out, "nonfinite")
     unreadable, *lacking = first["refused"]
@@ -446,7 +455,7 @@ def test_traces_are_those_of_one_process(out, tmp_path, mode):
 
 
 TENSORS, OBJECTS, BROADCASTS, SUMS = ledger.TENSORS, ledger.OBJECTS, ledger.BROADCASTS, ledger.SUMS
-# mode -> the collectives that this package adds to TRL's in one generation batch. docs/processes.md lists them too.
+# mode -> the collectives that this package adds to TRL's in one generation batch. docs/collectives.md lists them too.
 COLLECTIVES = {
     "TRL": {},
     "everything off": {TENSORS: 1},

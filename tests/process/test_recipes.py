@@ -251,6 +251,7 @@ def test_the_resume_command_repeats_the_launch_command(monkeypatch, before):
 def settle(folder, resume=None, local_process_index=0):
     args = SimpleNamespace(output_dir=str(folder), resume_from_checkpoint=resume, eval_on_start=True)
     args.local_process_index = local_process_index
+    args.main_process_first = lambda local: contextlib.nullcontext()
     previous_run.settle_folder(args)
     return args
 

@@ -22,7 +22,7 @@ from trl_grpo_plus.traces import ADDS_SYSTEM, by_group
 from trl_grpo_plus.traces import reader as traces
 from trl_grpo_plus.traces.alarms import ALARMS, Finding, Rule
 from trl_grpo_plus.trainer import recorder
-from trl_grpo_plus.trainer.recorder import _distinct
+from trl_grpo_plus.utils.text import distinct
 from trl_grpo_plus.utils.validation import Number
 
 
@@ -288,6 +288,22 @@ def test_training_goes_on_where_traces_cannot_be_written(tmp_path, caplog):
     assert tiny_models.logged(trained, "alarms/dead_groups")[-1] == 1.0
 
 
+class Unprintable:
+    """A value of a row that cannot be written, like an image whose file is cut off."""
+
+    def __str__(self):
+        raise OSError("image file is truncated")
+
+
+def test_alarms_go_on_where_a_row_cannot_be_written(tmp_path, caplog):
+    odd = tiny_models.prompts(30).with_transform(lambda rows: {**rows, "odd": [Unprintable() for _ in rows["number"]]})
+    trained = train(tmp_path, tiny_models.always_dead, max_steps=6, alarm_thresholds=SOON_DEAD, data=odd)
+    assert tiny_models.logged(trained, "alarms/dead_groups")[-1] == 1.0
+    assert len(tiny_models.logged(trained, "completions/mean_length/tied")) == 6
+    assert sum("image file is truncated" in record.message for record in caplog.records) == 1
+    assert not list((tmp_path / "run" / "rollouts").glob("train-*"))
+
+
 def test_an_alarm_that_is_added_has_its_threshold_from_the_config(tmp_path, monkeypatch):
     def brief(history, batch, most):
         return Finding(1.0, most, "all are short", "Say more.", tuple(by_group(batch.lines))) if most > 6 else None
@@ -381,7 +397,7 @@ def test_rewards_of_one_name_have_a_column_each(tmp_path):
     row = next(traces.groups(tmp_path / "run"))[0]
     assert row["rewards"]["half-2"] == 0.25
     assert row["reward"] == pytest.approx(row["rewards"]["half"] + 0.25)
-    assert _distinct(["a", "a", "a-2", "a"]) == ("a", "a-2", "a-2-2", "a-3")
+    assert distinct(["a", "a", "a-2", "a"]) == ("a", "a-2", "a-2-2", "a-3")
 
 
 def test_alarms_are_logged_journalled_and_marked(tmp_path, caplog):

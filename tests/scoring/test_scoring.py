@@ -405,6 +405,29 @@ def of_numbers(completions, *, numbers, **kwargs):
     return [0.0] * len(completions)
 
 
+def test_only_a_reward_that_names_the_tool_mask_gets_it():
+    """TRL gives it to none, so a function with `**kwargs` must not meet it, and a column of that name is the row's."""
+    got = []
+
+    def naming(completions, tool_mask):
+        got.append(tool_mask)
+        return [0.0, 0.0]
+
+    async def async_naming(completions, tool_mask=None, **columns):
+        return naming(completions, tool_mask)
+
+    def taking_all(completions, **columns):
+        return naming(completions, columns)
+
+    masks, columns = [[1, 0], [1]], {"completions": ["a", "b"], "number": [1, 2]}
+    plain, slow, whole = Scoring([naming, async_naming, taking_all], ["a", "b", "c"], tool_masks=masks).functions
+    plain(**columns)
+    asyncio.run(slow(**columns))
+    whole(**columns)
+    whole(**columns, tool_mask=["own"] * 2)
+    assert got == [masks, masks, {"number": [1, 2]}, {"number": [1, 2], "tool_mask": ["own"] * 2}]
+
+
 @pytest.mark.parametrize(
     ("reward", "column", "words"),
     [

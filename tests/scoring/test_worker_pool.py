@@ -88,15 +88,24 @@ def test_a_failure_affects_its_own_sample_only(pool):
     failures = {
         "die": "ended itself with exit status 3",
         "segfault": "died of SIGSEGV",
+        "signal 40": "died of signal 40.",
         "raise": "KeyError: 'no such key'",
         "leave": "SystemExit: 0",
         "memory 8000": "MemoryError",
     }
     right, *failed, wrong = pool.map(JUDGE, {}, samples("1", *failures, "2"), timeout=10)
     assert results([right, wrong]) == [(1.0, "ok"), (0.0, "ok")]
-    assert results(failed) == [(None, "error")] * 5
+    assert results(failed) == [(None, "error")] * 6
     assert [words for words, one in zip(failures.values(), failed, strict=True) if words not in one.message] == []
     assert results(pool.map(JUDGE, {}, samples(*"1111"), timeout=10)) == [(1.0, "ok")] * 4
+
+
+def test_a_sample_that_cannot_be_sent_costs_no_worker(pool):
+    for _ in range(3):
+        with pytest.raises(AttributeError, match="pickle"):
+            pool.map(JUDGE, {}, [*samples("1"), {"completions": lambda: None, "answer": "1"}], timeout=5)
+    assert results(pool.map(JUDGE, {}, samples("1", "2"), timeout=5)) == [(1.0, "ok"), (0.0, "ok")]
+    assert len(descendants(zygote_of(pool))) <= pool.size
 
 
 def test_a_worker_is_killed_with_all_that_it_started(pool):

@@ -120,6 +120,15 @@ def test_filler_under_bnpo_leaves_each_micro_batch_its_own_mean(tmp_path):
     assert abs(tiny_models.losses(ours)[0]) > 1e-2
 
 
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_filler_is_in_no_clip_ratio(tmp_path, level):
+    """With these bounds each live row is clipped."""
+    bounds = {"epsilon": -1.0, "epsilon_high": -1.0, "importance_sampling_level": level}
+    ours = train(tmp_path, **{**FILLED, **bounds}, data=tiny_models.prompts(3).select([0, 2, 2, 2]))
+    assert sum((~batch["live"]).sum().item() for batch in ours._buffered_inputs) > 0
+    assert tiny_models.logged(ours, "clip_ratio/region_mean") == [pytest.approx(1.0)]
+
+
 def test_dropped_rows_cost_no_forward_pass(tmp_path, monkeypatch):
     """Only the rows of live groups are forwarded, for the old log-probs, the reference and the policy."""
     seen = []

@@ -404,6 +404,10 @@ RESAMPLE = {"zero_variance_groups": "resample"}
             {"extra": {"eval_dataset": {"hard": tiny_models.prompts(4).remove_columns("prompt")}}},
         ),
         ("map-style dataset.*IterableDataset.*'drop'", {"data": STREAM, **RESAMPLE}),
+        (
+            r"eval_dataset: the traces of 'a b' and of 'a/b' would have the same files, eval_a_b-\*. Rename one",
+            {"extra": {"eval_dataset": {name: tiny_models.prompts(2) for name in ("a b", "a.b", "a/b")}}},
+        ),
     ],
 )
 def test_refuses_what_cannot_work(tmp_path, match, options):

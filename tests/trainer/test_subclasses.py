@@ -115,3 +115,21 @@ def test_rewards_are_computed_once_per_round(tmp_path):
 
     options = {"zero_variance_groups": "drop", "max_steps": 2}
     assert tiny_models.trained(tmp_path, tiny_models.half_dead, Counting, **options).calls == 2
+
+
+def test_an_engine_that_ends_in_training_mode_can_evaluate(tmp_path):
+    """TRL's continuous batching calls `model.train()` after it has generated, in evaluations too."""
+
+    class EndsInTraining(GRPOPlusTrainer):
+        def _generate_single_turn(self, *args, **kwargs):
+            generated = super()._generate_single_turn(*args, **kwargs)
+            self.model.train()
+            return generated
+
+    options = {"extra": {"eval_dataset": tiny_models.prompts(4)}, "eval_strategy": "steps", "eval_steps": 1}
+    trained = tiny_models.trained(tmp_path, tiny_models.digits, cls=EndsInTraining, max_steps=2, **options)
+    assert len(tiny_models.logged(trained, "eval_reward")) == 2
+    assert {path.name.partition("-")[0] for path in (tmp_path / "run" / "rollouts").glob("*-*.jsonl")} == {
+        "train",
+        "eval",
+    }

@@ -88,24 +88,29 @@ class Preempted(TrainerCallback):
 
 
 @pytest.mark.parametrize(
-    ("step", "options"),
+    ("step", "times", "options"),
     [
-        pytest.param(3, {"gradient_accumulation_steps": 2, "steps_per_generation": 4}, id="in the midst of a batch"),
-        pytest.param(2, {**BELIEFS, **RESAMPLE, "gradient_accumulation_steps": 2}, id="a batch begins"),
-        pytest.param(3, {**BELIEFS, "data": tiny_models.prompts(6)}, id="an epoch begins"),
-        pytest.param(2, {**CASES["adaptive beta"], **CASES["running std"]}, id="beta and std"),
-        pytest.param(2, ENTROPY, id="entropy", marks=pytest.mark.full),
+        pytest.param(
+            3, 1, {"gradient_accumulation_steps": 2, "steps_per_generation": 4}, id="in the midst of a batch"
+        ),
+        pytest.param(2, 2, {**BELIEFS, **RESAMPLE, "gradient_accumulation_steps": 2}, id="a batch begins, twice"),
+        pytest.param(3, 2, {**BELIEFS, "data": tiny_models.prompts(6)}, id="an epoch begins, twice"),
+        pytest.param(2, 1, {**CASES["adaptive beta"], **CASES["running std"]}, id="beta and std"),
+        pytest.param(2, 1, ENTROPY, id="entropy", marks=pytest.mark.full),
     ],
 )
-def test_a_checkpoint_saved_before_the_optimizers_step_resumes_where_that_step_began(tmp_path, step, options):
-    options = {"max_steps": 5, **options}
+def test_a_checkpoint_saved_before_the_optimizers_step_resumes_where_that_step_began(tmp_path, step, times, options):
+    options, checkpoint = {"max_steps": 5, **options}, str(tmp_path / "run" / f"checkpoint-{step}")
     whole = tiny_models.trained(tmp_path / "whole", **options)
-    stopped = tiny_models.trainer(tmp_path, enable_jit_checkpoint=True, **options)
-    stopped.add_callback(Preempted(stopped, step))
-    stopped.train()
-    assert stopped.state.global_step == step + 1
+    for time in range(times):
+        stopped = tiny_models.trainer(tmp_path, enable_jit_checkpoint=True, **options)
+        stopped.add_callback(Preempted(stopped, step))
+        if time:
+            torch.manual_seed(12345)  # the state of a new process is another one
+        stopped.train(resume_from_checkpoint=checkpoint if time else None)
+        assert stopped.state.global_step == step + 1
     resumed = tiny_models.trainer(tmp_path, **options)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "run" / f"checkpoint-{step}"))
+    resumed.train(resume_from_checkpoint=checkpoint)
     assert tiny_models.same_weights(tiny_models.weights(resumed), tiny_models.weights(whole))
     logged, expected = (
         [tiny_models.untimed(entry) for entry in one.state.log_history if "loss" in entry and entry["step"] > step]
@@ -288,10 +293,11 @@ def test_a_checkpoint_of_stock_trl_resumes(tmp_path, caplog):
     )
 
 
-def test_another_batch_layout_generates_anew(tmp_path, caplog):
+@pytest.mark.parametrize("now", [{"steps_per_generation": 2}, {"beta": 0.1}, {"loss_type": "bnpo"}])
+def test_a_batch_in_flight_that_does_not_fit_is_generated_anew(tmp_path, caplog, now):
     checkpoint = checkpointed(tmp_path, **RESAMPLE, steps_per_generation=4)
-    assert resumed(checkpoint, steps_per_generation=2).state.global_step == 4
-    assert "batch layout differs" in caplog.text
+    assert resumed(checkpoint, **{"steps_per_generation": 4, **now}).state.global_step == 4
+    assert "differs from the checkpoint's" in caplog.text
 
 
 def test_a_batch_of_another_layout_is_used_up_like_any_other(tmp_path):

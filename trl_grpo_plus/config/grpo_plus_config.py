@@ -45,7 +45,7 @@ class GRPOPlusConfig(GRPOConfig):
     r"""Configuration class for the [`GRPOPlusTrainer`].
 
     Only parameters that are new, or take new values, are listed; others are [`~trl.GRPOConfig`]'s. With all of them at
-    their defaults the trainer is TRL's, bit for bit (an attempt that only rewards of weight 0 score is unscored).
+    their defaults losses and weights are TRL's, bit for bit, except for what docs/options.md lists.
 
     Parameters:
         preset (`str`, *optional*):
@@ -178,8 +178,8 @@ class GRPOPlusConfig(GRPOConfig):
 
         kl_estimator (`str`, *optional*, defaults to `"k3"`):
             Per-token estimator of the KL divergence from the reference: `"k1"`, `"k2"`, `"k3"` (TRL) or `"abs"`. With
-            `use_bias_correction_kl=True` (TRL's default) all but abs descend the reverse KL. See
-            [`trl_grpo_plus.objective.kl`].
+            `use_bias_correction_kl=True` (TRL's default) all but abs descend the reverse KL, k3 only with
+            `importance_sampling_level="token"`. See [`trl_grpo_plus.objective.kl`].
         kl_placement (`str`, *optional*, defaults to `"loss"`):
             Whether the KL term is in the loss or in the reward. `"reward"` subtracts it from the reward before the
             baseline. It needs `kl_estimator="k1"`, the only one whose gradient is then the KL's. The scale divides

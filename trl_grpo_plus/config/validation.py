@@ -297,6 +297,10 @@ def _check_kl(config: "GRPOPlusConfig") -> None:
         raise ConfigError(
             f"kl_reward_form={config.kl_reward_form!r} is about the KL in the reward: set kl_placement='reward'."
         )
+    if config.kl_reward_form == "reward_to_go" and (reason := whole_only(config)):
+        raise ConfigError(
+            f"kl_reward_form='reward_to_go' gives each token its own advantage, which cannot be used with {reason}"
+        )
     if config.kl_target is not None and not estimator.is_kl:
         raise ConfigError(
             "kl_target needs an estimator of the KL divergence "

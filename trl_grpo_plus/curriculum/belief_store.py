@@ -17,6 +17,7 @@ from torch import Tensor
 from ..rollouts.groups import metric_or_total, totals
 from ..utils import dataset_rows
 from ..utils.dataset_rows import Codes, encoded
+from ..utils.text import distinct
 from ..utils.validation import ConfigError, did_you_mean
 from .belief_head import Ridge
 from .beliefs import Belief, Beliefs
@@ -67,7 +68,7 @@ class BeliefStore:
         self._weights = torch.tensor(weights)
         self._read_states = states
         self._cache = StateCache(self._states, config.seed, config.belief_head_share is None) if states else None
-        names = _told_apart(names)
+        names = distinct(names, taken=[TOTAL])  # a reward may be named "total"
         weighted = [name for name, weight in zip(names, weights, strict=True) if weight]
         self._credited = weighted if config.multi_objective_aggregation == "normalize_then_sum" else [TOTAL]
         named = config.filter_metric in names and config.chooses_prompts
@@ -300,14 +301,6 @@ class BeliefStore:
         if name == TOTAL:
             return summed
         return metric_or_total(rewards[..., self._names.index(self.believed_quantity)], summed)
-
-
-def _told_apart(names: Sequence[str]) -> list[str]:
-    """Make the names distinct: two rewards may have the same name, and a reward may be named "total"."""
-    taken = [TOTAL]
-    for name in names:
-        taken.append(name if name not in taken else f"{name} ({len(taken)})")
-    return taken[1:]
 
 
 def _keys(train_set: Any, name: str) -> Codes:

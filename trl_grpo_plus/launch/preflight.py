@@ -107,15 +107,16 @@ def output(recipe: Recipe) -> list[Row]:
 
     The processes of this run skip the last check, because one of them may hold the folder's lock.
     """
+    from ..trainer.checkpoint_integrity import to_resume
     from ..utils import folder_lock
-    from . import previous_run  # it imports transformers
+    from . import previous_run  # they import transformers
 
     if why := not_writable(recipe.training.output_dir):  # for a check alone, the folder may be on another machine
         return [Row("output", FAILED if recipe.launching else UNSEEN, why)]
     try:
         if recipe.name:
             folder_lock.check(recipe.training.output_dir)
-        checkpoint = previous_run.checkpoint_to_resume(recipe.training)
+        checkpoint = to_resume(recipe.training.resume_from_checkpoint, recipe.training.output_dir)
         previous_run.check_start(recipe.training, recipe.model, resumes=checkpoint is not None)
     except ConfigError as error:
         return [Row("output", FAILED, str(error))]

@@ -12,7 +12,7 @@ from typing import Any
 
 from transformers.trainer_utils import get_last_checkpoint
 
-from ..trainer.checkpoint_integrity import AUTO, check, last_complete, last_complete_if_any
+from ..trainer.checkpoint_integrity import complete_checkpoint
 from ..utils.files import unused
 from ..utils.terminal import say
 from ..utils.validation import ConfigError
@@ -41,37 +41,26 @@ def settle_folder(training_args: Any) -> None:
     overwrite them. All files of the earlier run are therefore moved to `<output_dir>/earlier-N`. The same happens
     when the run resumes from a checkpoint in another folder.
 
+    The first process chooses the checkpoint for all. Collective.
+
     Raises:
-        ConfigError: there is no such checkpoint.
+        ConfigError: there is no such checkpoint, it is not complete, or another machine does not have it.
     """
-    folder, checkpoint = training_args.output_dir, checkpoint_to_resume(training_args)
+    folder = training_args.output_dir
+    checkpoint = complete_checkpoint(training_args.resume_from_checkpoint, folder)
     training_args.resume_from_checkpoint = checkpoint
-    moves = training_args.local_process_index == 0  # one process on each node: nodes may not share a disk
+    with training_args.main_process_first(local=False):
+        if training_args.local_process_index == 0:  # one process on each node: nodes may not share a disk
+            _make_room(Path(folder), checkpoint)
+    if checkpoint is not None:
+        training_args.eval_on_start = False
+
+
+def _make_room(folder: Path, checkpoint: str | None) -> None:
     if checkpoint is None:
-        if moves:
-            move_aside(Path(folder), "Starting a new run.")
-        return
-    here = any(os.path.samefile(at, folder) for at in (checkpoint, Path(checkpoint).parent) if os.path.isdir(folder))
-    if moves and not here:
-        move_aside(Path(folder), f"Resuming from {checkpoint}.")
-    training_args.eval_on_start = False
-
-
-def checkpoint_to_resume(training_args: Any) -> str | None:
-    """Return the checkpoint that `resume_from_checkpoint` names, or `None` if the run starts anew.
-
-    Raises:
-        ConfigError: there is no such checkpoint, or it is not complete.
-    """
-    folder, checkpoint = training_args.output_dir, training_args.resume_from_checkpoint
-    if str(checkpoint).lower() in ("none", "false"):
-        return None
-    if str(checkpoint).lower() == AUTO and (checkpoint := last_complete_if_any(folder)) is None:
-        return None
-    if str(checkpoint).lower() == "true":
-        checkpoint = last_complete(folder)
-    check(checkpoint)
-    return checkpoint
+        move_aside(folder, "Starting a new run.")
+    elif not (folder.is_dir() and any(os.path.samefile(at, folder) for at in (checkpoint, Path(checkpoint).parent))):
+        move_aside(folder, f"Resuming from {checkpoint}.")
 
 
 def of_a_run(folder: Path) -> list[Path]:

@@ -72,8 +72,7 @@ def _run(recipe: Recipe, trainer_class: Callable[..., Any] | None, loader: Calla
     training_args = recipe.training
     if training_args.preset and training_args.process_index == 0:
         say(f"preset {presets.describe(training_args)}")
-    with training_args.main_process_first(local=False):
-        settle_folder(training_args)
+    settle_folder(training_args)
     with training_args.main_process_first(local=False):
         recipe.splits = loader(recipe.script, training_args, recipe.model, recipe.data)
     recipe.tokenizer = partial(_tokenizer, recipe.model, training_args)

@@ -111,8 +111,8 @@ class Credit:
 
     @property
     def reads_lengths(self) -> bool:
-        """Whether the advantages may depend on the completions' lengths, which are not gathered otherwise."""
-        return self.reads_mask or self._config.advantage_baseline in READ_LENGTHS
+        """Whether a named baseline depends on the completions' lengths. With the mask the lengths are known."""
+        return self._config.advantage_baseline in READ_LENGTHS
 
     def _normalized(
         self, rewards: Tensor, weights: Tensor, batch: GroupBatch, kl_to_go: Tensor | None, beta: float

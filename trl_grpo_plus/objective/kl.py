@@ -19,9 +19,10 @@ As values, k1 and k3 are unbiased for KL(pi || pi_ref), and k2 nearly so. But th
 
 "Reverse KL" is grad KL(pi || pi_ref), "forward" grad KL(pi_ref || pi). The estimator decides what is detached. Three
 other products are never built: w k2 with w attached has a wrong gradient, sg(w) k3 the forward KL's, sg(w) k1 none.
+With `importance_sampling_level="sequence"` TRL's w of k3 is the whole sequence's ratio, and its row does not hold.
 
 Each of these terms is about one token. Their sum over a sequence leaves out that an early token changes the KL of
-later tokens. Only k1 subtracted from the reward ([`sequence_kl`], [`kl_to_go`]) has, in expectation, the gradient of
+later tokens. Only k1 subtracted from the reward ([`kl_to_go`]) has, in expectation, the gradient of
 the whole sequence's KL. This holds
 
 - on-policy;
@@ -144,20 +145,12 @@ def penalty(
     return chosen.weighted(weight, value, log_ratio)
 
 
-def sequence_kl(logp: Tensor, ref_logp: Tensor, mask: Tensor) -> Tensor:
-    """Sum k1 over each completion, `(B, T) -> (B,)`, detached: the reward loses beta times this sum."""
-    return _masked_k1(logp, ref_logp, mask).sum(dim=-1)
-
-
 def kl_to_go(logp: Tensor, ref_logp: Tensor, mask: Tensor) -> Tensor:
-    """Sum k1 from each token to the end, `(B, T) -> (B, T)`, detached. Column 0 is [`sequence_kl`]."""
-    return _masked_k1(logp, ref_logp, mask).flip(-1).cumsum_(dim=-1).flip(-1)
-
-
-def _masked_k1(logp: Tensor, ref_logp: Tensor, mask: Tensor) -> Tensor:
+    """Sum k1 from each token to the end, `(B, T) -> (B, T)`, detached. Column 0 is the whole completion's KL."""
     log_ratio = (logp - ref_logp).detach()
     # bfloat16 is too coarse for a sum over thousands of tokens.
-    return log_ratio.to(torch.promote_types(log_ratio.dtype, torch.float32)).masked_fill_(mask == 0, 0.0)
+    k1 = log_ratio.to(torch.promote_types(log_ratio.dtype, torch.float32)).masked_fill_(mask == 0, 0.0)
+    return k1.flip(-1).cumsum_(dim=-1).flip(-1)
 
 
 def mean_of_tokens(per_token: Tensor, mask: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ advantages (apart from their sign) and in beta.
 | the others | the tokens of the batch, `num_items_in_batch` | 1 |
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from torch.nn.functional import pad
 
 ROW_NORMALISED = ("grpo", "sapo", "dr_grpo", "luspo")
 MICRO_BATCH_NORMALISED = ("bnpo",)
+ROW_MEANS = (*(f"clip_ratio/{of}_mean" for of in ("low", "high", "region")), "cispo_clip_ratio")
 
 
 def loss_mask(batch: dict[str, Any]) -> Tensor:
@@ -58,6 +59,21 @@ def weigh(batches: Sequence[dict[str, Any]], loss_type: str, accelerator: Any) -
     everywhere = zip(rows.sum(dim=0).tolist(), tokens.sum(dim=0).tolist(), shares, strict=True)
     for batch, (live_rows, live_tokens, share) in zip(batches, everywhere, strict=True):
         batch.update(filler_weight=weight, live_rows=live_rows, live_tokens=live_tokens, entropy_weight=share)
+
+
+def of_live_rows(metrics: Mapping[str, list[float]], before: Mapping[str, int], share: float) -> None:
+    """Turn the means that TRL has just logged over all rows into means over the live rows.
+
+    With `importance_sampling_level="sequence"` TRL's clip ratios are means over rows. Filler is never clipped.
+
+    Args:
+        metrics (`Mapping[str, list[float]]`): TRL's metrics. Their last values change.
+        before (`Mapping[str, int]`): the number of values of each metric before TRL logged.
+        share (`float`): all rows / live rows, of all ranks.
+    """
+    for name in ROW_MEANS:
+        if name in metrics and len(metrics[name]) > before.get(name, 0):
+            metrics[name][-1] *= share
 
 
 def loss_weight(loss_type: str, live_rows: Tensor, rows: int) -> float:

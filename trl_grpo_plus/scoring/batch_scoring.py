@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..utils.signatures import call, is_async
+from ..utils.signatures import call, has_parameter, is_async
 from .columns import is_model
 from .definition import FAILURES, Policy
 from .failures import RewardError, hint, in_one_line, own_frames, warn_of_first, where
@@ -30,6 +30,9 @@ class Scoring:
         names (`Sequence[str]`): K names.
         warned (`set`, *optional*):
             Names and statuses of failures that did not stop the run and that a warning has named. `None`: no warnings.
+        tool_masks (`list[list[int]]`, *optional*):
+            N lists of 0 and 1, one number per token, for rewards that name `tool_mask`. TRL passes it to none, so
+            other functions do not get it.
 
     Attributes:
         functions (`list`): K functions to call.
@@ -41,11 +44,17 @@ class Scoring:
         cause (`BaseException`, *optional*): the first exception of a user's function, with that function's frames.
     """
 
-    def __init__(self, rewards: Sequence[Any], names: Sequence[str], warned: set[tuple[str, str]] | None = None):
+    def __init__(
+        self,
+        rewards: Sequence[Any],
+        names: Sequence[str],
+        warned: set[tuple[str, str]] | None = None,
+        tool_masks: Sequence[Sequence[int]] | None = None,
+    ):
         self.outcomes: list[list[Outcome] | None] = [None] * len(rewards)
         self.steps: list[list[tuple[Step, ...] | None] | None] = [None] * len(rewards)
         self.failures: list[str] = []
-        self._names, self._warned = names, warned
+        self._names, self._warned, self._tool_masks = names, warned, tool_masks
         self.cause: BaseException | None = None
         self.functions = [self._watched(i, reward, names[i]) for i, reward in enumerate(rewards)]
 
@@ -94,7 +103,7 @@ class Scoring:
     def _score(self, index: int, reward: Reward, columns: dict[str, Any]) -> list[float | None]:
         completions = columns["completions"]
         try:
-            outcomes = reward.score(**columns)
+            outcomes = reward.score(**self._with_tool_mask(reward, columns))
         except FAILURES as error:
             return self._raised(f"reward {reward.__name__!r} cannot score", error, completions)
         failure = reward.failure(outcomes, completions)
@@ -104,7 +113,7 @@ class Scoring:
     def _call(self, index: int, reward: Callable[..., Any], name: str, columns: dict[str, Any]) -> list[float | None]:
         completions = columns["completions"]
         try:
-            outcomes = outcomes_of(call(reward, columns), completions)
+            outcomes = outcomes_of(call(reward, self._with_tool_mask(reward, columns)), completions)
         except FAILURES as error:
             return self._raised(f"reward {name!r} failed", error, completions)
         failure = first_failure(f"reward {name!r}", outcomes, completions)
@@ -116,12 +125,17 @@ class Scoring:
         async def score(**columns: Any) -> list[float | None]:
             completions = columns["completions"]
             try:
-                outcomes = outcomes_of(await call(reward, columns), completions)
+                outcomes = outcomes_of(await call(reward, self._with_tool_mask(reward, columns)), completions)
             except (*FAILURES, asyncio.CancelledError) as error:  # a task of the reward function was cancelled
                 return self._raised(f"reward {name!r} failed", error, completions)
             return self._passed(index, outcomes, first_failure(f"reward {name!r}", outcomes, completions))
 
         return score
+
+    def _with_tool_mask(self, reward: Any, columns: dict[str, Any]) -> dict[str, Any]:
+        if self._tool_masks is None or not (reports_outcomes(reward) or has_parameter(reward, "tool_mask")):
+            return columns
+        return {**columns, "tool_mask": self._tool_masks}
 
     def _count(self, index: int, outcomes: list[Outcome], failure: str | None, policies: Mapping[str, Policy]) -> None:
         """Keep a reward's outcomes for the metrics, and warn of its first failure that does not stop the run."""

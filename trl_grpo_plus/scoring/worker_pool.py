@@ -231,13 +231,16 @@ class _Run:
         if not self._waiting and not self._busy and self._alone:
             self._waiting.append(self._alone.popleft())
         while self._waiting and len(self._busy) < self._pool.size and time.monotonic() >= self._fork_at:
+            sample = self._waiting[0]
+            job = pickle.dumps((self._target, self._args, dict(self._samples[sample])))
             try:
                 worker = self._pool._take()
             except NoProcess as error:
                 self._wait_for_processes(str(error))
                 return
             self._pause, self._scarce_since = FIRST_PAUSE_S, math.inf
-            self._give(worker, self._waiting.popleft())
+            self._waiting.popleft()
+            self._give(worker, sample, job)
 
     def _wait_for_processes(self, why: str) -> None:
         """Delay the next fork; give up after `SCARCE_S` without a single worker.
@@ -251,8 +254,7 @@ class _Run:
         if now - self._scarce_since >= SCARCE_S:
             self._give_up(f"The machine could start no worker for {SCARCE_S:g} s: {why}.")
 
-    def _give(self, worker: _Handle, sample: int) -> None:
-        job = pickle.dumps((self._target, self._args, dict(self._samples[sample])))
+    def _give(self, worker: _Handle, sample: int, job: bytes) -> None:
         worker.sample = sample
         worker.start_clock(self._timeout if self._target in worker.loaded else LOAD_LIMIT_S)
         self._busy[worker.connection] = worker
@@ -354,7 +356,8 @@ def _how_it_died(status: int | None, memory_mb: int) -> str:
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         why = f" (it may use {memory_mb} MiB)" if number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT) else ""
-        return f"Its worker process died of {signal.Signals(number).name}{why}."
+        name = next((known.name for known in signal.Signals if known == number), f"signal {number}")
+        return f"Its worker process died of {name}{why}."
     return f"Its worker process ended itself with exit status {os.waitstatus_to_exitcode(status)}."
 
 

@@ -63,6 +63,7 @@ GroupKey = tuple[int, int, int]  # (batch, round, group) within a step
 
 FOLDER = "rollouts"
 FIRST_PROMPT = "first_prompt"
+RACE_SETTINGS = "race_settings.json"  # written by trl-grpo-plus race
 JOURNALS = ("metrics", "alarms", FIRST_PROMPT)
 _EVALUATED = re.compile(r"(eval(?:_.+)?)_runtime")
 # Keys that every attempt has.
@@ -77,7 +78,7 @@ _ENTRIES: dict[str, _Kind] = {
     f"{FIRST_PROMPT}.jsonl": ("no prompt", [("step", "text", "tokens", "flags")], schema.FIRST_PROMPT),
 }
 _ATTEMPTS: _Kind = ("no attempt", [_PLACE, _WRITTEN], schema.ATTEMPT)
-_OBJECTS = {"run.json": schema.ABOUT, "trainer_state.json": schema.STATE, "race_settings.json": schema.RACE}
+_OBJECTS = {"run.json": schema.ABOUT, "trainer_state.json": schema.STATE, RACE_SETTINGS: schema.RACE}
 # Other programs may have written NaN or Infinity: both are read as None.
 # orjson reads four times as fast, but rounds integers of more than 64 bits.
 _DIGITS, _LONG_NUMBER = bytes(48 if 48 <= byte < 58 else 32 for byte in range(256)), b"0" * 19
@@ -215,6 +216,23 @@ def split_name(metric_key_prefix: str) -> str:
     """Return the name of an evaluation's split in traces and their files, from the prefix of its metrics."""
     name = re.sub(r"[^\w.-]", "_", metric_key_prefix)
     return name if name.startswith("eval") else f"eval_{name}"
+
+
+def check_split_names(eval_dataset: Any) -> None:
+    """Refuse evaluation sets whose attempts would be written to the same files.
+
+    Raises:
+        ConfigError: two keys of `eval_dataset` differ only in characters that the files' names cannot have.
+    """
+    names: dict[str, str] = {}
+    for key in eval_dataset if isinstance(eval_dataset, dict) else ():
+        name = split_name(f"eval_{key}")
+        if name in names:
+            raise ConfigError(
+                f"eval_dataset: the traces of {names[name]!r} and of {key!r} would have the same files, {name}-*. "
+                "Rename one of them: names of files hold letters, digits, '_', '.' and '-'."
+            )
+        names[name] = key
 
 
 def parse_name(path: Path) -> tuple[int, str] | None:

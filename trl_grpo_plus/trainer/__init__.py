@@ -1,4 +1,4 @@
-"""The trainer, and all code that must know TRL's private names.
+"""The trainer, and all code that overrides or replaces TRL's methods.
 
 grpo_plus_trainer     [`GRPOPlusTrainer`]: TRL's methods that are overridden, in the order in which TRL calls them
 attach                keeps the same records for one of TRL's own trainers

@@ -21,6 +21,7 @@ from ..rollouts.generation import Generated
 from ..rollouts.groups import Round, judge_batch
 from ..rollouts.verdicts import DEAD
 from ..scoring import Scoring
+from ..traces import check_split_names
 from ..utils import folder_lock
 from ..utils.patching import temporarily
 from ..utils.validation import did_you_mean
@@ -92,8 +93,9 @@ class _Options:
         self.__dict__.update(options)
 
     def __getattr__(self, name: str) -> Any:
-        field = GRPOPlusConfig.__dataclass_fields__[name]
-        return getattr(self._args, name, field.default)
+        if name not in GRPOPlusConfig.__dataclass_fields__:
+            raise AttributeError(name)
+        return getattr(self._args, name, GRPOPlusConfig.__dataclass_fields__[name].default)
 
 
 class _Observer:
@@ -106,6 +108,8 @@ class _Observer:
                 NUMBERS[name].check(name, getattr(options, name))
         check_watching(options)
         check_filter_metric(options.filter_metric, names)
+        if options.trace_every:
+            check_split_names(trainer.eval_dataset)
         self._trainer, self._options = trainer, options
         rank, about = trainer.accelerator.process_index, partial(describe, trainer)
         self._recorder = Recorder(options, names, weights, rank, about, trainer._metrics["train"])

@@ -206,13 +206,6 @@ class Batch:
         """The share of samples on which each reward gave no verdict."""
         return (self.outcomes[:, -len(NO_VERDICT) :].sum(dim=1) / self.outcomes.sum(dim=1).clamp(min=1)).tolist()
 
-    def with_tool_mask(self, inputs: Rows) -> Rows:
-        """Add the tool mask to the rows, if there is one. TRL does not pass it to rewards."""
-        masks = self.generated and self.generated.tool_mask
-        if masks is None:
-            return inputs
-        return [{**row, "tool_mask": mask} for row, mask in zip(inputs, masks, strict=True)]
-
     def count(
         self,
         scoring: Scoring,

@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import shutil
+import socket
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -219,26 +220,44 @@ def _run_of(checkpoint: Path) -> Any:
     return state.get(RUN) if isinstance(state, dict) else None
 
 
-def complete_checkpoint(resume_from_checkpoint: Any, output_dir: str) -> Any:
-    """Return the checkpoint that `resume_from_checkpoint` names, as the first rank finds it. Collective.
+def to_resume(resume_from_checkpoint: Any, output_dir: str) -> str | None:
+    """Return the checkpoint that `resume_from_checkpoint` names, as this machine has it; `None` for a new run.
 
     Raises:
         ConfigError: the checkpoint is incomplete, or with `True` there is no complete checkpoint.
     """
-    checkpoint = resume_from_checkpoint
-    if checkpoint:
-        with raise_on_all_ranks():
-            if not PartialState().is_main_process:
-                pass  # another machine may not have the file
-            elif checkpoint is True:
-                checkpoint = last_complete(output_dir)
-            elif str(checkpoint).lower() == AUTO:
-                checkpoint = last_complete_if_any(output_dir)
-            else:
-                check(checkpoint)
-        checkpoint = broadcast_object_list([checkpoint])[0]
-    if not checkpoint:
-        warn_of_earlier(output_dir)
+    word = str(resume_from_checkpoint or None).lower()
+    if word in ("none", "false"):
+        return None
+    if word == "true":
+        return last_complete(output_dir)
+    if word == AUTO:
+        return last_complete_if_any(output_dir)
+    check(resume_from_checkpoint)
+    return str(resume_from_checkpoint)
+
+
+def complete_checkpoint(resume_from_checkpoint: Any, output_dir: str) -> str | None:
+    """Return the checkpoint that `resume_from_checkpoint` names, as the first rank finds it. Collective.
+
+    Raises:
+        ConfigError: the checkpoint is incomplete, with `True` there is no complete checkpoint, or the machine of
+            another rank does not have it.
+    """
+    if not resume_from_checkpoint:
+        return None
+    checkpoint = None
+    with raise_on_all_ranks():
+        if PartialState().is_main_process:  # each rank by itself might find another one, and the ranks would part
+            checkpoint = to_resume(resume_from_checkpoint, output_dir)
+    checkpoint = broadcast_object_list([checkpoint])[0]
+    with raise_on_all_ranks():
+        if checkpoint and not os.path.isdir(checkpoint):
+            raise ConfigError(
+                f"resume_from_checkpoint: {socket.gethostname()}, the machine of rank {PartialState().process_index}, "
+                f"has no folder {checkpoint}. The machine of rank 0 has it. Copy it to each machine, or use a shared "
+                "disk."
+            )
     return checkpoint
 
 

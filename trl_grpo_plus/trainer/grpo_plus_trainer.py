@@ -1,6 +1,6 @@
 """`GRPOPlusTrainer`: TRL's `GRPOTrainer` with zero-variance group filtering and a choice of advantage and KL.
 
-This file and attach.py use TRL-private names, and tests/trainer/test_trl_contract.py pins each of them. The overridden
+tests/trainer/test_trl_contract.py pins each private name of TRL that the package uses. The overridden
 methods, in TRL's order of calls:
 
 - `get_train_dataloader`: adds each row's index in the training set, if prompts are drawn or remembered.
@@ -62,7 +62,7 @@ from ..scoring import (
     configure,
     held_back,
 )
-from ..traces import logged_step
+from ..traces import check_split_names, logged_step
 from ..utils import folder_lock
 from ..utils.patching import temporarily
 from . import checkpoint_integrity, hub, training_state
@@ -319,8 +319,13 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def _own(self, name: str, *args: Any) -> Any:
         """Call a method that has a stand-in, without the stand-ins: a judge may call `_generate` itself."""
-        with temporarily(self, **self._batch.own):
-            return self._batch.own[name](*args)
+        training = self.model.training
+        try:
+            with temporarily(self, **self._batch.own):
+                return self._batch.own[name](*args)
+        finally:
+            if self.model.training != training:  # TRL's continuous batching ends in training mode, in evaluation too
+                self.model.train(training)
 
     def _generated_batch(self, prompts: list[Any]) -> tuple[Any, ...]:
         """Stand in for `_generate` where TRL makes a batch."""
@@ -403,17 +408,17 @@ class GRPOPlusTrainer(GRPOTrainer):
     def _score(self, inputs: list[dict[str, Any]], prompts: list[Any], *completions: Any) -> groups.Round:
         """Score the last generation. A failure of a reward stops all ranks with the same message."""
         batch = self._batch
-        scoring = Scoring(self.reward_funcs, self.reward_func_names, self._failures_warned)
+        masks = batch.generated and batch.generated.tool_mask
+        scoring = Scoring(self.reward_funcs, self.reward_func_names, self._failures_warned, masks)
         with temporarily(self, reward_funcs=scoring.functions), held_back(_TRLS_LOGGER, TRL_UNSCORED) as held:
-            rewards = self._own("_calculate_rewards", batch.with_tool_mask(inputs), prompts, *completions)
+            rewards = self._own("_calculate_rewards", inputs, prompts, *completions)
         attempts = batch.attempts(scoring, inputs, prompts, self._pending_extra_logs, ends_of(self))
+        rewards = rewards.cpu()  # decisions need a few numbers in float64, which not every device has
         if not failures_explain(attempts, batch.own_rows(rewards)):
             for record in held:
                 _TRLS_LOGGER.handle(record)
         masked, decodes = self.mask_truncated_completions, self.args.step_reward_credit and self.processing_class
         trainable, marks = batch.count(scoring, attempts, masked, rewards, decodes)
-        # Decisions need a few numbers in float64, which not every device has.
-        rewards = rewards.cpu()
         verdicts = tuple(self._judge(rewards, marks, trainable))
         return groups.Round(attempts, rewards, verdicts, self.args.dead, batch.row_indices, marks)
 
@@ -551,8 +556,12 @@ class GRPOPlusTrainer(GRPOTrainer):
             loss = super()._compute_loss(model, inputs, *rest, **more)
         if tokens and metrics.get("entropy"):
             self._entropy = metrics["entropy"][-1]
-        if beta:
+        if beta and tokens:
             self._controller.see(metrics["kl"][-1], rows)
+        if self.importance_sampling_level == "sequence" and rows:
+            padding.of_live_rows(
+                metrics, before, len(inputs["completion_ids"]) * self.accelerator.num_processes / rows
+            )
         if not tokens:  # no rank has live tokens, so TRL has logged means over no tokens
             for name in metrics.keys() - {"entropy_coef"}:
                 del metrics[name][before.get(name, 0) :]
@@ -613,6 +622,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         folder = self.args.output_dir
         with folder_lock.hold(folder), self._recorder.blaming_trackers():
             checkpoint = checkpoint_integrity.complete_checkpoint(resume_from_checkpoint, folder)
+            if not checkpoint:
+                checkpoint_integrity.warn_of_earlier(folder)
             if self.train_dataset is not self._prompts.train_set:  # a script has set another one
                 before, self._prompts = self._prompts, self._prompt_source()
                 if not checkpoint:
@@ -630,6 +641,8 @@ class GRPOPlusTrainer(GRPOTrainer):
     ) -> None:
         """Refuse datasets that would stop TRL in one of its steps, as far as this is known without a model."""
         selection.check_dataset(train_dataset, "train_dataset", args)
+        if args.trace_every:
+            check_split_names(eval_dataset)
         if not environments:  # an environment may supply the prompts
             check_prompts(train_dataset, eval_dataset, read=rollouts is None)
         if not (rollouts or environments):  # these add columns
@@ -666,6 +679,11 @@ class GRPOPlusTrainer(GRPOTrainer):
         values = super().set_initial_training_values(*args, **kwargs)
         self._steps_per_epoch = values[1]
         return values
+
+    def _load_rng_state(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_rng_state(*args, **kwargs)
+        if self._step_start is not None:
+            self._step_start.random_state_loaded()
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         """Return the next batches as transformers' `Trainer` does; none after the last step.

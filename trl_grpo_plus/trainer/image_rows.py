@@ -17,7 +17,7 @@ IMAGE_COLUMNS = ("image", "images")
 
 
 def with_images_in_prompts(rows: Rows) -> Rows:
-    """Return rows as TRL gets them if rows may leave or join the batch: with their images in their prompts."""
+    """Move the images of each row into its prompt. TRL needs this form if rows may leave or join the batch."""
     return [_shown(row) for row in rows]
 
 

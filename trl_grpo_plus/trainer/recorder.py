@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from itertools import count
 from typing import Any
 
 import torch
@@ -51,6 +50,7 @@ from ..traces import (
 from ..traces.alarms import Alarm, Thresholds, Watch
 from ..utils.distributed import gather_on_first_rank
 from ..utils.terminal import visible
+from ..utils.text import distinct
 from ..utils.validation import RunError
 from ..view import Trackers, failed_in
 from .batch import Batch
@@ -89,7 +89,7 @@ class Recorder(TrainerCallback):
     ):
         self.says_where = True
         self._metrics = defaultdict(list) if metrics is None else metrics
-        self.weights = dict(zip(_distinct(names), weights, strict=True))
+        self.weights = dict(zip(distinct(names), weights, strict=True))
         self._args, self._rank, self._main = args, rank, rank == 0
         self._watch = self._new_watch()
         self._resumed = False
@@ -320,17 +320,22 @@ class Recorder(TrainerCallback):
             job = contextvars.copy_context().run
             self._pending = self._beside.submit(job, self._keep, sampled, places, list(parts))
 
-    def _part(self, sampled: SampledBatch, places: list[tuple[int, int]]) -> Part | Exception:
+    def _part(self, sampled: SampledBatch, places: list[tuple[int, int]]) -> tuple[Part, str | None]:
+        """Return this rank's data of a batch; if its texts cannot be written, the rest of it and the reason."""
         try:
-            return part_of(self._rank, sampled, places, self._thumbnails)
+            return part_of(self._rank, sampled, places, self._thumbnails), None
         except Exception as error:  # an error in this rank's data must not leave the other ranks waiting
-            return RuntimeError(f"{type(error).__name__}: {error}")
+            return part_of(self._rank, sampled, ()), f"{type(error).__name__}: {error}"
 
-    def _keep(self, sampled: SampledBatch, places: list[tuple[int, int]], parts: list[Any]) -> dict[str, float]:
+    def _keep(
+        self, sampled: SampledBatch, places: list[tuple[int, int]], of_ranks: list[tuple[Part, str | None]]
+    ) -> dict[str, float]:
         with self._never_fatal("Traces"):
-            for part in parts:
-                if isinstance(part, Exception):
-                    raise part
+            parts = [part for part, _ in of_ranks]
+            if why := next((why for _, why in of_ranks if why), None):
+                places = []  # the alarms and the trackers go on without the texts
+                with self._never_fatal("Traces"):
+                    raise RuntimeError(why)
             split, step = sampled.split, sampled.step
             number = self._writer.number(split, step) if self._writer is not None else 0
             sampled = complete(sampled, places, parts, number)
@@ -410,12 +415,3 @@ def _mean_lengths(sampled: SampledBatch) -> dict[str, float]:
     for group, verdict in enumerate(sampled.verdicts):
         tokens.setdefault(verdict, []).extend(sampled.tokens[group * sampled.size : (group + 1) * sampled.size])
     return {f"completions/mean_length/{verdict}": statistics.fmean(counts) for verdict, counts in tokens.items()}
-
-
-def _distinct(names: Sequence[str]) -> tuple[str, ...]:
-    """Make names distinct: TRL allows two reward functions with one name, and the second becomes name-2."""
-    distinct: list[str] = []
-    for name in names:
-        numbered = (name if n == 1 else f"{name}-{n}" for n in count(1))
-        distinct.append(next(free for free in numbered if free not in distinct))
-    return tuple(distinct)

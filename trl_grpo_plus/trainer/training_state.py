@@ -43,7 +43,7 @@ class StepStart(TrainerCallback):
     step's beginning, but the step's batch was sampled already: it would be sampled and remembered twice.
     """
 
-    OF_TRAINER = ("entropy_coef", "_last_world_entropy")  # older releases of TRL have none
+    OF_TRAINER = ("entropy_coef", "_last_world_entropy")
 
     def __init__(self) -> None:
         self._random: Any = None
@@ -58,12 +58,19 @@ class StepStart(TrainerCallback):
         buffered = {"buffered_inputs": own["buffered_inputs"]}  # not changed within a step, and large
         self._own = {**copy.deepcopy({**own, **dict.fromkeys(buffered)}), **buffered}
         self._step = trainer.state.global_step
-        self._of_trainer = {name: getattr(trainer, name) for name in self.OF_TRAINER if hasattr(trainer, name)}
+        self._of_trainer = {name: getattr(trainer, name) for name in self.OF_TRAINER}
         self._tokens = trainer.state.num_input_tokens_seen
 
     def rows_are_there(self) -> None:
         """Keep the random state at which a run resumes within an epoch: after it has read the step's rows."""
         self._now, self._random = self._random or _random_state(), None
+
+    def random_state_loaded(self) -> None:
+        """Keep the random state that a resumed run loads: as an epoch begins, or after it has read the step's rows."""
+        if self._random is None:
+            self._now = _random_state()
+        else:
+            self._random = _random_state()
 
     @contextmanager
     def restored(self, trainer: Any) -> Iterator[dict[str, Any] | None]:
@@ -97,10 +104,11 @@ def _set_random_state(state: tuple[Any, ...]) -> None:
         torch.cuda.set_rng_state_all(on_devices)
 
 
-def layout(args: "GRPOConfig", world_size: int) -> list[int]:
-    """Return the sizes that must not change for a checkpoint's batch in flight to be used."""
+def layout(args: "GRPOConfig", world_size: int) -> list[Any]:
+    """Return what must not change for a checkpoint's batch in flight to be used: its sizes, and what it holds."""
     sizes = [args.per_device_train_batch_size, args.gradient_accumulation_steps, args.steps_per_generation]
-    return [world_size, *sizes, args.num_iterations, args.num_generations]
+    holds = [args.beta > 0, args.use_vllm and args.vllm_importance_sampling_correction]
+    return [world_size, *sizes, args.num_iterations, args.num_generations, *holds, args.loss_type]
 
 
 def save(folder: str, rank: int, state: Callable[[], dict[str, Any]]) -> None:
@@ -114,7 +122,7 @@ def save(folder: str, rank: int, state: Callable[[], dict[str, Any]]) -> None:
         torch.save({"format": FORMAT, **state()}, _path(folder, rank))
 
 
-def load(folder: str, rank: int, layout: list[int]) -> dict[str, Any] | None:
+def load(folder: str, rank: int, layout: list[Any]) -> dict[str, Any] | None:
     """Return a rank's state, or `None` with a warning if the checkpoint has none. Collective.
 
     If the batch in flight cannot be used, all ranks get the first rank's state, without "step" and with `None` for
@@ -140,14 +148,14 @@ def load(folder: str, rank: int, layout: list[int]) -> dict[str, Any] | None:
         )
     else:
         logger.warning(
-            "The batch layout differs from the checkpoint's, or not every process finds its own state in it: the "
-            "first batch is generated anew."
+            "The batch layout, loss_type, or the use of beta or of vLLM's correction differs from the checkpoint's, "
+            "or not every process finds its own state in it: the first batch is generated anew."
         )
     return state
 
 
 @contextmanager
-def loaded(folder: str, rank: int, layout: list[int]) -> Iterator[dict[str, Any] | None]:
+def loaded(folder: str, rank: int, layout: list[Any]) -> Iterator[dict[str, Any] | None]:
     """[`load`] as a context manager that refuses a state with wrong content, by the file's name. Collective.
 
     All ranks must leave the context. A failure on one rank raises on all.

@@ -46,6 +46,11 @@ def needed(function: Callable[..., Any]) -> list[str]:
     return [n for n, p in _parameters(function).items() if p.kind in named and p.default is Parameter.empty]
 
 
+def has_parameter(function: Callable[..., Any], name: str) -> bool:
+    """Return whether a function has a parameter of that name; `**kwargs` is none."""
+    return name in _parameters(function) and _parameters(function)[name].kind is not Parameter.VAR_KEYWORD
+
+
 def call(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
     """Call a function with those of `values` that it takes.
 

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 
@@ -14,6 +15,20 @@ _ANSWERS = (
 _MOST_OF_A_BLOCK = 80  # characters
 _FIRST = 60  # characters that tell one prompt from another
 _WORD = re.compile(r"\w+|[^\w\s]")
+
+
+def distinct(names: Sequence[str], taken: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return distinct names, none of them in `taken`: a name that is there already gets a number.
+
+    Example:
+        >>> distinct(["a", "a", "a-2", "total"], taken=["total"])
+        ('a', 'a-2', 'a-2-2', 'total-2')
+    """
+    found = list(taken)
+    for name in names:
+        numbered = (name if n == 1 else f"{name}-{n}" for n in count(1))
+        found.append(next(free for free in numbered if free not in found))
+    return tuple(found[len(taken) :])
 
 
 def as_text(messages: Any) -> str:
