@@ -28,7 +28,18 @@ _WORD = regex.compile(
     rf"{_CJK}\p{{M}}*+|(?!\p{{M}}){_LETTER}++(?:(?:['’\-]|(?<=\p{{N}})[.,](?=\p{{N}})){_LETTER}++)*+", regex.VERSION1
 )
 _END = regex.compile(r"(?<![.!?…])[.!?…]++[\"'”’»)\]]*+(?=\s|$)|[。！？｡]++[」』”’）]*+")
-_NO_END = regex.compile(r"\b(?:\p{Lu}|Mr|Mrs|Ms|Dr|Prof|St|vs|No|Fig|e\.g|i\.e)\.(?=\s)|^[ \t]*\d+\.(?=\s)", regex.M)
+# Words that begin a sentence and are hardly a surname. `A.` is an initial.
+_BEGINS = (
+    r"(?:I|You|He|She|It|We|They|My|Your|His|Her|Its|Our|Their|This|That|These|Those|There|Here|The|An?|And|But|Or|So"
+    r"|Then|However|Also|Yet|If|When|While|As|In|On|At|For|From|With|What|Who|Why|How|Is|Are|Was|Do|Does|No|Yes|Not)"
+    r"\b(?!\.)"
+)
+_NO_END = regex.compile(
+    r"\b(?:Mr|Mrs|Ms|Dr|Prof|vs|e\.g|i\.e)\.(?=\s)|\bNo\.(?=\s\d)|\bFig\.(?=\s(?:\d|\p{Lu}(?:\d|\b)))"
+    rf"|\b(?:St|(?!I\.)\p{{Lu}}|(?<=\b\p{{Lu}}\.[^\S\n]?)I)\.(?=[^\S\n]++(?!{_BEGINS})\p{{L}})"
+    r"|^[ \t]*(?:\d+|\p{Lu})\.(?=\s)",
+    regex.M,
+)
 _NUMBER = regex.compile(r"[ \t]*+(\d{1,6})[.)][ \t]++\S")
 _LONG_MARKS = regex.compile(r"(\p{M}{30})\p{M}++")
 _FORMAT = regex.compile(r"\p{Cf}++")
@@ -87,7 +98,12 @@ def _marked(pattern: str, text: str) -> int:
 
 
 def _sentences(text: str) -> int:
-    cleaned = (_NO_END.sub(" x ", block) for block in _paragraphs(text))
+    """Count the sentences of a text; a title, an initial and the mark of a list end none.
+
+    "J. Doe" and "Take vitamin C. Sleep well" look alike. So after an initial or "St." a sentence begins only with a
+    word that often begins one ("vitamin C. It helps"). "No. 5" is a number. "B." at the beginning of a line is a mark.
+    """
+    cleaned = (_NO_END.sub("x", block) for block in _paragraphs(text))
     return sum(has_word(piece) for block in cleaned for piece in _END.split(block))
 
 

@@ -30,8 +30,16 @@ _TRIPLE = {'"""': re.compile(r'\\.|"""', re.DOTALL), "'''": re.compile(r"\\.|'''
 MOST_FENCES = 40  # most fences in a string of a program
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _ANSWER_MARK = re.compile(r"<answer>|\\boxed|####")
-# Marks with which chat templates end a turn: Qwen, Llama 3, Phi, Gemma, GPT, DeepSeek. Not `</s>`, which may be HTML.
-_END_OF_TURN = re.compile(r"<\|(?:im_end|eot_id|end|endoftext|end_of_text)\|>|<end_of_turn>|<｜end▁of▁sentence｜>")
+# Marks with which chat templates end a turn. Not `</s>`, which may be HTML.
+_END_OF_TURN = re.compile(
+    r"<\|(?:im_end"  # Qwen, SmolLM, Kimi, InternLM
+    r"|endoftext|return|call"  # GPT, OLMo; gpt-oss: an answer, a call of a tool
+    r"|eot_id|eom_id|end_of_text|eot"  # Llama 3 and 4, Granite
+    r"|end|user|observation"  # Phi; GLM ends its turn with the mark of the next speaker
+    r"|END_OF_TURN_TOKEN|role_end)\|>"  # Command R, Ling
+    r"|<end_of_turn>|<turn\|>|<eos>"  # Gemma
+    r"|<｜end▁of▁sentence｜>|\[\|endofturn\|\]|<seed:eos>"  # DeepSeek, EXAONE, Seed
+)
 MOST_JOINED = 10  # most tagged answers that are checked for one hedge
 _UNSEEN = {"Cf", "Cc", "Cs", "Mn", "Me"}  # zero-width and control characters, lone surrogates, combining marks
 _BLANK = set("\u115f\u1160\u2800\u3164\uffa0")  # letters and symbols that show nothing

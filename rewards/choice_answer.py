@@ -46,9 +46,12 @@ def choice_answer(
     - the last `<answer>...</answer>`;
     - the last `\boxed{...}` (`\boxed{}` and `\boxed{...}` after it only mention the form);
     - the last line, if its last sentence says "Answer: ...", "The answer is ...", "I think the answer is ...", "So,
-      ...", "It is B", "... is the correct answer" or the like. Such sentences are also known in Chinese, Japanese,
-      Korean and the larger European languages ("答案：B", "故选：B"). A clause such as "In conclusion," or "Since it
-      lies there," may come first, if it has no doubt and no letter of another choice;
+      ...", "Correct: ...", "It is B", "Only B is correct", "... is the correct answer" or the like. Such sentences are
+      also known in Chinese, Japanese, Korean and the larger European languages ("答案：B", "故选：B"). A clause such
+      as "In conclusion," or "Since it lies there," may come first, if it has no doubt and no letter of another choice.
+      A line that states two answers names none ("The answer is A. Wait, the answer is B."), but of two lines the last
+      one counts;
+    - the last line, if it begins with GSM8K's mark (`#### B`);
     - the last line, if the line before it is a heading such as "Final answer:", or if the last line is a paragraph of
       its own in `**...**` or `$...$`. It does not count if the text before says that another choice is the answer, or
       if the sentence before has a "not" or the like;
@@ -62,10 +65,11 @@ def choice_answer(
       `B (Paris)`, `Paris (B)`, `**B.** Paris` or `\textbf{(B)}\ \text{Paris}`;
     - with `choices`, the text of one choice alone.
 
-    A reason may follow, as in "B because ...". It may also follow "The answer is B.", or stand on the lines after the
-    first one, if it begins with "Explanation:", "Because" or the choice's text. The reward is 0 if the reason has a
-    word of doubt or denial ("wrong", "excluded", "not"), the letter of another choice, capital or small, or another
-    choice's text. The words of denial are a list, so a denial in other words is not noticed.
+    A reason may follow, as in "B because ...". With `choices` it may be a sentence that begins with the choice's text:
+    "(B) Paris is the capital." A reason may also follow "The answer is B.", or stand on the lines after the first one,
+    if it begins with "Explanation:", "Because" or the choice's text. The reward is 0 if the reason has a word of doubt
+    or denial ("wrong", "excluded", "not"), the letter of another choice, capital or small, or another choice's text.
+    The words of denial are a list, so a denial in other words is not noticed.
 
     The answer may hold nothing else. So a hedge ("B or C", "A, B", "probably B", "B (not C)"), a negation ("not B")
     and a letter beside another choice's text score 0. Two boxes, or two `<answer>`, that differ score 0 if only "or",

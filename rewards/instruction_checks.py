@@ -72,7 +72,9 @@ def instruction_checks(
     character is a word by itself, as word processors count. Text in Thai or Lao is one word up to the next space.
 
     A sentence ends in `.`, `!`, `?` or `…` before white space, in `。` anywhere, or with its paragraph. Common
-    abbreviations and initials end no sentence. Look-alike letters of other alphabets count as different letters.
+    abbreviations and initials ("J. Doe") end no sentence, unless a word such as "It" or "The" follows the initial. So
+    "Take vitamin C. Sleep well" counts as one sentence, and "Take vitamin C. It helps" as two. Look-alike letters of
+    other alphabets count as different letters.
 
     Only the text after the thinking is judged. Without a letter or digit there the reward is 0.0, since an empty
     answer breaks no rule against anything. Source: IFEval (https://huggingface.co/papers/2311.07911).

@@ -17,7 +17,7 @@ from ._text import after_thinking, answer_of, code_blocks, text_of
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 MOST_SHOWN = 200  # characters of a schema in a message
 UNLIKE: tuple[Any, ...] = (None, True, 0, "", [], {})
-_END = re.compile(r"(\\.|\[(?:\\.|[^\]\\])*\])|\$", re.DOTALL)
+_END = re.compile(r"(\\.|\[\^?\]?(?:\\.|[^\]\\])*\])|\$", re.DOTALL)
 
 PERSON = {
     "schema": {
@@ -65,8 +65,9 @@ def json_schema(
     The document is read by the letter of RFC 8259, more strictly than Python does. `NaN`, `Infinity`, numbers beyond a
     double (which become infinite), keys that come twice, and anything before or after the document score 0. `true` is
     no integer; `1.0` is an integer, as in JSON Schema. `format` is not checked, as is JSON Schema's default. Use
-    `pattern` instead, where `$` is the end of the text and `\d` one of 0-9, as in ECMA 262. Nesting too deep for
-    Python's recursion (some 100 levels of a recursive schema) scores 0, and so does a text that takes longer than 5 s.
+    `pattern` instead. There and in `patternProperties` `$` is the end of the text and `\d` one of 0-9, as in ECMA 262.
+    Nesting too deep for Python's recursion (some 100 levels of a recursive schema) scores 0, and so does a text that
+    takes longer than 5 s.
 
     The reward asks only for a valid document: if `{}` or `[]` is valid for a schema, that constant answer earns 1.0.
     So let the schema require what the answer must have, and reward the content with another reward.
@@ -87,7 +88,7 @@ def json_schema(
 
     Raises:
         ImportError: `jsonschema` is not installed.
-        ValueError: a schema is no schema, refers to other documents, or accepts anything.
+        ValueError: a schema is no schema, has a bad pattern, refers to other documents, or accepts anything.
 
     Example:
         >>> schema = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
@@ -148,19 +149,26 @@ def _validator(text: str) -> Any:
     """Return a validator of a schema; raise a `ValueError` for a schema by which no answer can be judged."""
     import jsonschema
     from referencing import Registry
+    from referencing.jsonschema import specification_with
 
-    schema = _read_schema(text)
-    kind = jsonschema.validators.validator_for({"$schema": DRAFT, **schema}, default=None)  # type: ignore[arg-type]
+    schema = {"$schema": DRAFT, **_read_schema(text)}
+    kind = jsonschema.validators.validator_for(schema, default=None)  # type: ignore[arg-type]
     if kind is None:
         raise ValueError(f"$schema={schema['$schema']!r} is no draft of JSON Schema that is known here")
     try:
         kind.check_schema(schema)  # regular expressions too
-        _check_references(schema)
-        # An empty registry has no means to fetch.
-        validator = jsonschema.validators.extend(kind, {"pattern": _pattern})(schema, registry=Registry())
+        # A `$ref` may name a place where no keyword expects a schema.
+        referred = list({id(part): part for part in _referred(schema)}.values())
+        for part in referred:
+            kind.check_schema(part)
+        for part in (schema, *referred):
+            _compile_patterns(specification_with(schema["$schema"]).create_resource(part))
+        additional = functools.partial(_additional_properties, kind.VALIDATORS["additionalProperties"])
+        extended = jsonschema.validators.extend(kind, {"additionalProperties": additional})
+        validator = extended(schema, registry=Registry())  # an empty registry has no means to fetch
         anything = all(validator.is_valid(document) for document in UNLIKE)
-    except jsonschema.SchemaError as error:
-        raise ValueError(f"schema={shortened(text, MOST_SHOWN)} is not valid: {error.message}") from None
+    except (jsonschema.SchemaError, OverflowError) as error:
+        raise ValueError(f"schema={shortened(text, MOST_SHOWN)} is not valid: {error.args[0]}") from None
     except RecursionError:
         raise ValueError(f"schema={shortened(text, MOST_SHOWN)} refers to itself without end") from None
     if anything:
@@ -180,26 +188,52 @@ def _read_schema(text: str) -> dict[str, Any]:
     return schema
 
 
-def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[Any]:
-    r"""Check the keyword `pattern` by ECMA 262, not by Python: `$` is only the end of the text, `\d` one of 0-9."""
-    whole = _END.sub(lambda token: token[1] or r"\Z", pattern)
-    if isinstance(instance, str) and not re.search(whole, instance, re.ASCII):
-        from jsonschema import ValidationError
+def _compile_patterns(schema: Any) -> None:
+    """Replace the patterns of a schema, in place, by compiled ones, which jsonschema takes too."""
+    node = schema.contents
+    if isinstance(node, dict):
+        if "pattern" in node:
+            node["pattern"] = _compiled(node["pattern"])
+        if "patternProperties" in node:
+            node["patternProperties"] = {_compiled(key): child for key, child in node["patternProperties"].items()}
+    for child in schema.subresources():
+        _compile_patterns(child)
 
-        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+def _compiled(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
+    r"""Compile a pattern by ECMA 262, not by Python: `$` is only the end of the text, `\d` one of 0-9."""
+    if isinstance(pattern, re.Pattern):
+        return pattern
+    try:
+        return re.compile(_END.sub(lambda token: token[1] or r"\Z", pattern), re.ASCII)
+    except (re.error, ValueError) as error:
+        shown = shortened(repr(pattern), MOST_SHOWN)
+        raise ValueError(
+            f"pattern {shown} is not valid ({error}): write it as ECMA 262 and Python both read it"
+        ) from None
 
 
-def _check_references(schema: dict[str, Any]) -> None:
+def _additional_properties(check: Any, validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    """Check the keyword for the keys that no pattern matches; jsonschema's own function joins patterns as texts."""
+    patterns = schema.get("patternProperties", ())
+    if patterns and isinstance(instance, dict):
+        instance = {key: item for key, item in instance.items() if not any(one.search(key) for one in patterns)}
+        schema = {key: item for key, item in schema.items() if key != "patternProperties"}
+    yield from check(validator, value, instance, schema)
+
+
+def _referred(schema: dict[str, Any]) -> Iterator[Any]:
+    """Yield what each `$ref` names; raise a `ValueError` for one that names another document or nothing."""
     from referencing import Registry, Resource
     from referencing.exceptions import Unresolvable
 
-    resource: Any = Resource.from_contents({"$schema": DRAFT, **schema})
+    resource: Any = Resource.from_contents(schema)
     resolver = Registry().with_resource("", resource).resolver()
     for reference in _references(schema):
         if not reference.startswith("#"):
             raise ValueError(f"$ref {reference!r} is never fetched: copy what it names to $defs, write #/$defs/NAME")
         try:
-            resolver.lookup(reference)
+            yield resolver.lookup(reference).contents
         except Unresolvable:
             raise ValueError(f"$ref {reference!r} names nothing in the schema") from None
 

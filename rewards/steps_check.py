@@ -15,9 +15,16 @@ from ._text import SIGNS
 MAX_LINE = 300  # longest line that is read, in characters; this bounds the numbers too
 
 _NUMBER = r"[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?"
-_TERM = rf"\$?(-?{_NUMBER})"
+_A, _B, _C = (rf"\$?(?P<{name}>-?{_NUMBER})" for name in "abc")
+_LATEX = {r"\times": "*", r"\cdot": "*", r"\div": "/"} | dict.fromkeys((r"\(", r"\)", r"\[", r"\]", r"\$"), "$")
+_BOLD = re.compile(r"(?<!\S)\*\*(?=\S)|(?<=\S)\*\*(?![^\s.;:!])")  # `12 ** 2` and `12**2` are powers
+# The mark of a list: "- ", "1. ", "(1) ", "a) ". `-4` without a blank is a number.
+_MARK = re.compile(r"\A(?:[-*•]|\(?(?:(?:[Ss]tep )?[0-9]{1,3}|[A-Za-z])[.)]) +")
 # The equation must end the line. No number, sign or bracket may be before it: it would be part of a longer equation.
-_EQUATION = re.compile(rf"(?:\A|(?<=[^0-9+\-*/=.,()\s$])) *{_TERM} *([-+*/]) *{_TERM} *= *{_TERM} *[.!;]?\Z")
+_EQUATION = re.compile(
+    r"(?:\A|(?<=[^0-9+\-*/=.,()\s$])|(?<=[^\W0-9_][.,])) *(?P<dollars>\$\$?)? *"
+    rf"{_A} *(?P<sign>[-+*/]) *{_B} *= *{_C} *[.!;]?(?(dollars) *(?P=dollars)[.!;]?)\Z"
+)
 _SMALL = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 _WORDS = {word: n for n, word in enumerate(_SMALL)}
 _WORDS |= {"half": 2, "twice": 2, "double": 2, "thrice": 3, "triple": 3, "dozen": 12, "percent": 100, "%": 100}
@@ -57,15 +64,18 @@ def steps_check(
     A line is unsupported if it is right but uses numbers that nobody gave.
 
     A step is a line, with all lines before it since the last step. The text before the equation of a step ("gives: 9 -
-    3 = 6") is not read. Numbers are whole or decimals, `1,234.5`, may have a dollar sign, and are compared exactly:
-    `10 / 3 = 3.33` is wrong. `a` and `b` must be numbers of the prompt, in digits or small ones in words (twice is 2),
-    or results of earlier lines, right or wrong: a slip is not charged again to later lines that use its result.
+    3 = 6") is not read. The mark of a list (`- `, `1. `, `(1) `), bold type, `$...$` around the equation and LaTeX's
+    `\times`, `\cdot` and `\div` do not matter. Numbers are whole or decimals, `1,234.5`, may have a dollar sign, and
+    are compared exactly: `10 / 3 = 3.33` is wrong. `a` and `b` must be numbers of the prompt, in digits or small ones
+    in words (twice is 2), or results of earlier lines, right or wrong: a slip is not charged again to later lines that
+    use its result.
 
     A line that repeats the calculation of an earlier line is unsupported, so that saying it twice earns nothing. But a
     chain may go on for ever, so reward the answer too. A line with more than two numbers on a side (`2 + 3 + 4 = 9`)
     is no step.
 
     A completion without such a line scores 0.0 as a whole, which is no better than a wrong line: silence does not pay.
+    With `wrong` below 0 it does pay: a line that is no step ("4 + 5 = 8 eggs") escapes the penalty.
 
     The rewards are [`~trl_grpo_plus.registry.Step`]s. With `step_reward_credit` each token earns the rewards of the
     steps that it is part of. Without that option, and in stock TRL (`get_reward("steps_check")`), the sum counts.
@@ -107,15 +117,24 @@ def _verdicts(text: str, problem: str) -> Iterator[tuple[int, bool | None]]:
     end = 0
     for line in text.splitlines(keepends=True):
         end += len(line)
-        found = _EQUATION.search(line.strip().translate(SIGNS)) if len(line) <= MAX_LINE else None
+        found = _EQUATION.search(_bare(line)) if len(line) <= MAX_LINE else None
         if found is None:
             continue
-        a, b, c = (_value(found[group]) for group in (1, 3, 4))
-        terms = tuple(sorted((a, b))) if found[2] in "+*" else (a, b)
-        supported = a in given and b in given and (found[2], terms) not in done
-        done.add((found[2], terms))
+        sign = found["sign"]
+        a, b, c = (_value(found[name]) for name in "abc")
+        terms = tuple(sorted((a, b))) if sign in "+*" else (a, b)
+        supported = a in given and b in given and (sign, terms) not in done
+        done.add((sign, terms))
         given.add(c)
-        yield end, (supported or None) if _apply(a, found[2], b) == c else False
+        yield end, (supported or None) if _apply(a, sign, b) == c else False
+
+
+def _bare(line: str) -> str:
+    """Return a line without the mark of a list, bold type and LaTeX's signs."""
+    line = line.strip().translate(SIGNS)
+    for command, sign in _LATEX.items():
+        line = line.replace(command, sign)
+    return _MARK.sub("", _BOLD.sub("", line))
 
 
 def _apply(a: Fraction, sign: str, b: Fraction) -> Fraction | None:

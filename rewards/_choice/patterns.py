@@ -46,6 +46,9 @@ _QUOTED = re.compile(
     r"\[\[([^\[\]]+)\]\]|\[([^\[\]]+)\]|`([^`]+)`|\"([^\"]+)\"|'([^']+)'|\u201c([^\u201c\u201d]+)\u201d|__((?:[^_]|_(?!_))+)__"
 )
 _BECAUSE = re.compile(r"(.{1,200}?)(?:,? (?:because|since)|, as) (.+)", re.DOTALL)
+_LETTER_AND_SENTENCE = re.compile(
+    r"(\*{0,2}\(?[A-Za-z]\)\*{0,2}|\*{0,2}[A-Z][.:]\*{0,2})\s+(\S.*)", re.ASCII | re.DOTALL
+)
 # Full-width letters and punctuation, as Chinese and Japanese keyboards type them.
 _WIDTHS = {wide: wide - 0xFEE0 for wide in (*range(0xFF21, 0xFF3B), *map(ord, "（）：．，！？；"))}
 _WRAPPED = re.compile(
@@ -64,12 +67,16 @@ def chosen(text: str, choices: list[str] | None, think_opened: bool = False) -> 
     small = _SMALL.fullmatch(whole)
     if small and not any(len(plain(choice)) == 1 for choice in choices or ()):
         return letter(small[3].upper(), len(choices or LETTERS))
+    is_text = _is_text(whole, choices)
     if is_tagged:
-        return _place(whole if "\n" in whole else answer_in(whole) or whole, choices)
+        return _place(whole if "\n" in whole or is_text else answer_in(whole) or whole, choices)
     if is_boxed:
         return _place(whole, choices)
     head, _, last = final.rpartition("\n")
-    stated = answer_in(last, head)
+    stated = None if is_text else answer_in(last, head)
+    marked = _after_hashes(last)
+    if stated is None and marked and _place(marked, choices) is not None:
+        stated = marked
     if stated is None and head.endswith("\n") and unwrapped(last) != last.strip() and not is_denied(head):
         stated = last.strip()  # a formatted letter is the whole last paragraph
     place = _place(final if stated is None else stated, choices)
@@ -80,6 +87,18 @@ def chosen(text: str, choices: list[str] | None, think_opened: bool = False) -> 
     explained = [_explained(final, choices), _explained_in_line(final, "", choices)] if stated is None else []
     explained.append(_explained_in_line(last, head, choices))
     return next((place for place in explained if place is not None), None)
+
+
+def _is_text(text: str, choices: list[str] | None) -> bool:
+    """Return whether a text is a choice's text, which may be a sentence like "Only A is correct"."""
+    longest = max(map(len, choices or [""]))
+    return len(text) <= DRESS + longest and plain(text) in map(plain, choices or ())
+
+
+def _after_hashes(line: str) -> str:
+    """Return what follows the mark of GSM8K's answers; "" for a line without it."""
+    bare = line.strip(" *")
+    return bare.removeprefix("####").strip(" *") if bare.startswith("####") else ""
 
 
 def _is_contradicted(head: str, place: int, choices: list[str] | None) -> bool:
@@ -118,10 +137,12 @@ def _with_reason(stated: str, reason: str, choices: list[str] | None) -> int | N
 
 
 def _begins_with(text: str, place: int, choices: list[str] | None) -> bool:
+    """Return whether a sentence begins with the text of a choice, and no "or" joins something to that text."""
     if choices is None:
         return False
     begin = plain(choices[place])
-    return _normal(text.lstrip()[: 2 * len(begin) + 100]).startswith(f"{begin} ")
+    words = _normal(text.lstrip()[: 2 * len(begin) + 100])
+    return words.startswith(f"{begin} ") and not words.startswith((f"{begin} or ", f"{begin} and "))
 
 
 def _explains(text: str, place: int, choices: list[str] | None) -> bool:
@@ -141,8 +162,11 @@ def _boxed(text: str) -> str:
 def _place(stated: str, choices: list[str] | None) -> int | None:
     """Return the index of the choice, if the text states only that choice and perhaps a reason for it."""
     place = _named(stated, choices)
-    because = _BECAUSE.fullmatch(stated) if place is None else None
-    if because:
+    if place is None and (sentence := _LETTER_AND_SENTENCE.fullmatch(stated)):
+        named = _named(sentence[1].replace(":", ""), choices)
+        if named is not None and _begins_with(sentence[2], named, choices) and _explains(sentence[2], named, choices):
+            return named
+    if place is None and (because := _BECAUSE.fullmatch(stated)):
         place = _named(because[1], choices)
         return place if place is not None and _explains(because[2], place, choices) else None
     return place

@@ -5,8 +5,8 @@ import re
 
 _SO = r"(?:so|thus|therefore|hence)"
 _HEAD = (
-    r"\[?(?:(?:final|correct|right|best) ){0,2}(?:answer choice|answer|option|choice|letter)\]?"
-    r"(?: to (?:this|(?:the|this|your) question))?"
+    r"(?:\[?(?:(?:final|correct|right|best) ){0,2}(?:answer choice|answer|option|choice|letter)\]?"
+    r"(?: to (?:this|(?:the|this|your) question))?|correct(?=\*{0,3} ?:))"
 )
 _IS = r"(?: (?:is|would be|must be|should be)(?: therefore| thus| hence)? ?:?| ?[:=]| -(?= ))"
 _ANSWER_LINE = re.compile(
@@ -32,7 +32,10 @@ _TAKEN = re.compile(rf"(?:(?i:{_SO}),? )?(?:I|[Ww]e) (?:choose|pick|select) (.+)
 _SO_LINE = re.compile(rf"{_SO}(?:[,:] (.+)| (.+\.))", re.IGNORECASE)
 _THE_ANSWER = r"the (?:(?:final|correct|right|best) )?(?:answer|option|choice)"
 _AMONG = r"(?:among|of) (?:all )?(?:the|these) (?:(?:given|above|four|five) )?(?:options|choices|answers)"
-_SUBJECT = re.compile(rf"((?:{_SO},?|{_AMONG},) )?(.+) is (?:({_THE_ANSWER})|correct|right)\.?", re.IGNORECASE)
+_SUBJECT = re.compile(
+    rf"((?:{_SO},? |{_AMONG}, )?only |(?:{_SO},?|{_AMONG},) )?(.+) is (?:({_THE_ANSWER})|correct|right)\.?",
+    re.IGNORECASE,
+)
 # "It" refers to a choice in the text before.
 _IT = re.compile(
     rf"(?:{_SO},? )?(?:it(?:['’]s| is)|(?:this|that) (?:corresponds to|matches))"

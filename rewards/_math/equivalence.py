@@ -23,6 +23,7 @@ _BY_TEXT = re.compile(
 _INDEX = re.compile(r"_(?:\{[0-9]+\}|[0-9])$")
 _EQUALS = re.compile(r"=|\\approx(?![A-Za-z])")
 _LETTER, _EITHER_CASE = re.compile(r"[A-J]"), re.compile(r"[A-Ja-j]")
+_CAPITALS = re.compile(r"[A-Z]\s*[A-Z]")
 _SUM = re.compile(r"([a-df-hj-z](?:\s*\+\s*[a-df-hj-z])+)\s*=\s*(.+)", re.DOTALL)  # m+n = 72, where m+n is asked for
 _MOST_LINKS = 4
 
@@ -49,12 +50,17 @@ def _same(gold: str, answer: str, evaluated: bool) -> bool:
         return True
     if (decided := _same_number(gold, answer, evaluated)) is not None:
         return decided
-    if (gold_words := words(gold)) is not None or words(answer) is not None:
-        return gold_words is not None and gold_words == words(answer)
+    if words(gold) is not None or words(answer) is not None:
+        return _as_words(gold) is not None and _as_words(gold) == _as_words(answer)
     left, right = shape(gold), shape(answer)
     if left is None or right is None:
         return False
     return _same_shape(left, right, evaluated)
+
+
+def _as_words(text: str) -> str | None:
+    """Return a text of words, or two capitals, in one spelling; `None` if the text is neither."""
+    return "".join(text.split()).casefold() if _CAPITALS.fullmatch(text) else words(text)
 
 
 def readable(text: str) -> bool:
@@ -180,6 +186,8 @@ def _same_shape(gold: Shape, answer: Shape, evaluated: bool) -> bool:
     if gold.kind in ("list", "union", "or"):
         return _matched(gold.parts, answer.parts, evaluated)
     if gold.kind == "one":
+        if not gold.name and all(_CAPITALS.fullmatch(shaped.parts[0]) for shaped in (gold, answer)):
+            return _as_words(gold.parts[0]) == _as_words(answer.parts[0])  # IV is not VI
         return _same_one(gold.parts[0], answer.parts[0], evaluated)
     return all(_same(a, b, evaluated) for a, b in zip(gold.parts, answer.parts, strict=True))
 

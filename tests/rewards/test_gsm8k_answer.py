@@ -62,6 +62,19 @@ def test_tolerance(tolerance: float, text: str, reward: float) -> None:
     assert score(f"\\boxed{{{text}}}", tolerance=float(tolerance)) == reward
 
 
+@pytest.mark.parametrize(
+    "mark",
+    [
+        "<|im_end|>", "<|endoftext|>", "<|return|>", "<|call|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>",
+        "<|eot|>", "<|end|>", "<|user|>", "<|observation|>", "<|END_OF_TURN_TOKEN|>", "<|role_end|>", "<end_of_turn>",
+        "<turn|>", "<eos>", "<｜end▁of▁sentence｜>", "[|endofturn|]", "<seed:eos>",
+    ],
+)  # fmt: skip
+def test_a_turn_ends_with_its_mark(mark: str) -> None:
+    assert score(f"#### 18{mark}") == 1.0
+    assert score(f"#### 17{mark}\n#### 18") == 0.0
+
+
 def test_large_numbers_are_compared_exactly() -> None:
     assert score(r"\boxed{12345678901234567891}", "12345678901234567890") == 0.5
     assert score(r"\boxed{12345678901234567890}", "12345678901234567890") == 1.5

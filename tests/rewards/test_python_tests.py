@@ -23,6 +23,7 @@ from trl_grpo_plus.registry import get_reward
 from trl_grpo_plus.sandbox import Killed, Sandbox, Starved, sandbox
 from trl_grpo_plus.sandbox.protocol import Program
 from trl_grpo_plus.scoring import Reward, RewardError, worker_pool
+from trl_grpo_plus.utils.validation import ConfigError
 
 
 pytestmark = pytest.mark.timed
@@ -684,7 +685,7 @@ def test_a_broken_row_stops_the_run():
 def test_it_is_refused_where_nothing_is_safe(monkeypatch):
     monkeypatch.setattr(sandbox, "tiers", list)
     monkeypatch.setattr(MODULE, "_a_tier_holds", MODULE._a_tier_holds.__wrapped__)  # an earlier result is cached
-    with pytest.raises(RuntimeError, match="allow_unsafe_code_execution=True"):
+    with pytest.raises(ConfigError, match=r"'python_tests' cannot run here: .*allow_unsafe_code_execution=True"):
         get_reward("python_tests")
     get_reward("python_tests", allow_unsafe_code_execution=True)
 
