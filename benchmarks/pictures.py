@@ -69,7 +69,7 @@ REAL = Kinds(
     bars=True,
 )
 VERDICTS = {"alive": "#0072b2", "all_good": "#2a9d76", "all_bad": "#c4570a"}  # the colours of the page
-TOLD = {"alive": "alive: teach", "all_good": "all good: cannot teach", "all_bad": "all bad: cannot teach"}
+TOLD = {"alive": "alive", "all_good": "all good: equal rewards", "all_bad": "all bad: equal rewards"}
 Groups = list[list[dict[str, Any]]]
 
 

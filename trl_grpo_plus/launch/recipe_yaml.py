@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from ..config.gone_options import GONE_OPTIONS
-from ..utils.validation import did_you_mean, fits
+from ..utils.validation import ConfigError, did_you_mean, fits
 
 
 # The code that uses these keys checks them, because it takes more forms than their annotations say.
@@ -24,7 +24,7 @@ LOOSE = (
     *("advantage_estimator", "datasets", "debug", "fsdp", "prompt_selection"),
     *("resume_from_checkpoint", "reward_funcs", "scale_rewards"),
 )
-TO_NODES = "trl-grpo-plus run NAME|FILE with the options of several nodes (docs/processes.md)."
+TO_NODES = "trl-grpo-plus run NAME|FILE with the options of several nodes (docs/two_nodes.md)."
 # Keys that do not exist, or no longer exist, but that users' files have -> advice.
 GONE = {
     **GONE_OPTIONS,
@@ -177,6 +177,23 @@ Loader.add_implicit_resolver(
     re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)[eE][-+]?[0-9]+"),
     list("-+.0123456789"),
 )
+
+
+def text_of(file: Any) -> str:
+    """Return the text of a recipe or of another file with settings.
+
+    Args:
+        file: a `Path`, or a file of this package as [`~trl_grpo_plus.launch.recipes`] returns it.
+
+    Raises:
+        ConfigError: the file is not UTF-8.
+        OSError: the file cannot be read.
+    """
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        why = f"byte {error.start + 1} is of another encoding. Save the file as UTF-8."
+        raise ConfigError(f"{file} is not UTF-8: {why}") from None
 
 
 def read_yaml(text: str) -> Any:
