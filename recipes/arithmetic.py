@@ -8,6 +8,7 @@ solves a product ("hard"). Only edge problems can teach. On them GRPO learns fro
 import math
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from trl_grpo_plus.utils.validation import ConfigError
 
+from .dataset_helpers import check_mix
 from .warm_start import NOT_LEARNED, WarmUp, llama, teach, warm_folder, write_whole
 
 
@@ -71,20 +73,28 @@ def prepare(
         columns `prompt` ("12+34="), `answer` ("46") and `difficulty`.
 
     Raises:
-        ConfigError: `digits` is not 2 or 3, or `train_mix` does not name exactly the three difficulties.
+        ConfigError: `digits` is not 2 or 3, `train_mix` does not name exactly the three difficulties or asks for more
+            problems than there are, or a number of the warm-up is out of its bounds.
     """
-    mix = dict(train_mix or TRAIN_MIX)
+    mix = dict(TRAIN_MIX if train_mix is None else train_mix)
     if digits not in (2, 3) or set(mix) != set(TRAIN_MIX):
         raise ConfigError(f"digits={digits} must be 2 or 3, and train_mix={mix} must name {', '.join(TRAIN_MIX)}.")
     if training_args.device.type == "cpu":
         # A model this small gains little from a second thread, and gets slower on a busy machine.
         torch.set_num_threads(1)
     held_out, rest = split_problems(training_args.seed, digits)
+    # Lessons are made of easy and edge problems, and at least one of each must be left.
+    most = {name: len(problems) - (name != "hard") for name, problems in rest.items()}
+    check_mix(mix, most, f"the {HELD_OUT} held out and the warm-up's")
+    warm_up = WarmUp(
+        steps=WARM_STEPS if warm_steps is None else warm_steps,
+        batch=WARM_BATCH if warm_batch is None else warm_batch,
+        rate=WARM_RATE if warm_rate is None else warm_rate,
+    )
+    if smoke:
+        warm_up = replace(warm_up, steps=0)
     folder, resumes = warm_folder(training_args)
     if training_args.process_index == 0 and not resumes:
-        warm_up = WarmUp(
-            steps=0 if smoke else warm_steps or WARM_STEPS, batch=warm_batch or WARM_BATCH, rate=warm_rate or WARM_RATE
-        )
         # The lessons exclude the training problems: on memorised problems the model would not make its mistakes.
         lessons = _lessons(rest["easy"][mix["easy"] :], rest["edge"][mix["edge"] :], training_args.seed, warm_up)
         _write_whole(folder, lessons, warm_up, training_args, (layers, hidden_size, heads))

@@ -26,7 +26,7 @@ from trl_grpo_plus.utils.optional_packages import install, is_installed
 from trl_grpo_plus.utils.validation import ConfigError
 
 from .dataset_helpers import Row, messages
-from .warm_start import NOT_LEARNED, teach, warm_folder, write_whole
+from .warm_start import NOT_LEARNED, WarmUp, teach, warm_folder, write_whole
 
 
 SYSTEM_PROMPT = "You are a calculator. Work out one step a line."
@@ -67,7 +67,7 @@ def prepare(
         ConfigError: more problems are requested than exist, for example with one or two terms.
     """
     mix = {int(terms): rows for terms, rows in (TRAIN_MIX if train_mix is None else train_mix).items()}
-    steps = WARM_STEPS if warm_steps is None else warm_steps
+    warm_up = WarmUp(WARM_STEPS if warm_steps is None else warm_steps, WARM_BATCH, WARM_RATE)
     made = {terms: _problems(terms, HELD_OUT + rows, training_args.seed) for terms, rows in mix.items()}
     train = [row for rows in made.values() for row in rows[HELD_OUT:]]
     random.Random(training_args.seed).shuffle(train)
@@ -75,7 +75,7 @@ def prepare(
         folder, resumes = warm_folder(training_args)
         if training_args.process_index == 0 and not resumes:
             seen = {row["prompt"][-1]["content"] for rows in made.values() for row in rows}
-            _warm(model_args.model_name_or_path, folder, steps, list(mix), seen, training_args)
+            _warm(model_args.model_name_or_path, folder, warm_up.steps, list(mix), seen, training_args)
         model_args.model_name_or_path = str(folder)
     splits = {f"terms_{terms}": Dataset.from_list(rows[:HELD_OUT]) for terms, rows in made.items()}
     return DatasetDict(train=Dataset.from_list(train), **splits)

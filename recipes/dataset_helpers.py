@@ -10,15 +10,16 @@ from datasets import Dataset, DatasetDict
 
 from trl_grpo_plus.launch.datasets_by_name import load
 from trl_grpo_plus.registry import get_reward
-from trl_grpo_plus.scoring import columns_of
+from trl_grpo_plus.scoring import Outcome, columns_of
 from trl_grpo_plus.utils.terminal import say
-from trl_grpo_plus.utils.validation import ConfigError
+from trl_grpo_plus.utils.validation import ConfigError, Number, RunError
 
 
 Raw = Mapping[str, Any]
 Row = dict[str, Any]
 MakeRow = Callable[[Raw], Row]
 
+NOT_OF_THE_ROW = ("starved", "timeout")  # outcomes that may be others on another process; an error is of the row
 HELD_OUT_SEED = 0  # not the run's seed: runs with different seeds are compared on the same rows
 
 
@@ -96,7 +97,7 @@ def convert(data: Iterable[Raw], row: MakeRow, name: str, taken: set[str] | None
             continue
         taken.add(prompt)
         made.append(one)
-    _say(name, left_out, len(made))
+    _require_rows(name, left_out, len(made))
     return Dataset.from_list(made)
 
 
@@ -105,6 +106,7 @@ def keep_gold(data: Dataset, reward: str, name: str) -> Dataset:
 
     Raises:
         ConfigError: no row is left.
+        RunError: a gold answer got no verdict on this machine. Other processes of the run may keep its row.
     """
     judge = get_reward(reward)
     tell, full_marks = judge.definition.gold, judge.definition.full_marks
@@ -114,9 +116,21 @@ def keep_gold(data: Dataset, reward: str, name: str) -> Dataset:
     rows = (dict(zip(cells, values, strict=True)) for values in zip(*cells.values(), strict=True))
     golds = [tell(**row, **judge.all_args()) or "" for row in rows]
     outcomes = judge.score(completions=golds, **cells)
+    _require_verdicts(f"{name}: {reward}", golds, outcomes)
     kept = [place for place, outcome in enumerate(outcomes) if outcome.score == full_marks]
-    _say(name, Counter({f"with an answer that {reward} cannot read": len(data) - len(kept)}), len(kept))
+    _require_rows(name, Counter({f"with an answer that {reward} cannot read": len(data) - len(kept)}), len(kept))
     return data.select(kept)
+
+
+def _require_verdicts(what: str, golds: Sequence[str], outcomes: Sequence[Outcome]) -> None:
+    undecided = [place for place, outcome in enumerate(outcomes) if outcome.status in NOT_OF_THE_ROW]
+    if undecided:
+        first = undecided[0]
+        raise RunError(
+            f"{what} gave no verdict on {len(undecided)} of {len(golds)} gold answers, such as {golds[first]!r:.100}: "
+            f"{outcomes[first].message} Start the run again, when this machine is less busy. If the same answers are "
+            "named again, leave their rows out of the data."
+        )
 
 
 def hold_out(data: Dataset, rows: int | None) -> DatasetDict:
@@ -125,6 +139,23 @@ def hold_out(data: Dataset, rows: int | None) -> DatasetDict:
     count = max(1, quarter if rows is None else min(rows, quarter))
     mixed = data.shuffle(seed=HELD_OUT_SEED)
     return DatasetDict(train=mixed.select(range(count, len(mixed))), test=mixed.select(range(count)))
+
+
+def check_mix(mix: Mapping[str, int], most: Mapping[str, int], besides: str) -> None:
+    """Refuse a `train_mix` that asks for more problems than there are.
+
+    Args:
+        mix (`Mapping[str, int]`): kind -> requested number of problems.
+        most (`Mapping[str, int]`): kind -> number of problems to choose from, for each kind of `mix`.
+        besides (`str`): the other problems of each kind, for the message.
+
+    Raises:
+        ConfigError: a number is negative, not an integer or too large.
+    """
+    for kind, rows in mix.items():
+        Number(at_least=0, integer=True).check(f"train_mix: {kind}", rows)
+        if rows > most[kind]:
+            raise ConfigError(f"train_mix asks for {rows} {kind}, but only {most[kind]} are left besides {besides}.")
 
 
 def some(data: Dataset, rows: int | None) -> Dataset:
@@ -138,8 +169,8 @@ def messages(system: str | None, user: str) -> list[dict[str, str]]:
     return [*opening, {"role": "user", "content": user}]
 
 
-def _say(name: str, left_out: Counter[str], kept: int) -> None:
-    """Print on stderr how many rows are left out, and why.
+def _require_rows(name: str, left_out: Counter[str], kept: int) -> None:
+    """Refuse data of which no row is kept, or else print on stderr how many rows are left out, and why.
 
     Raises:
         ConfigError: no row is left.

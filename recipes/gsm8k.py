@@ -47,17 +47,24 @@ def prepare(
 
 
 def make_row(raw: Raw, system_prompt: str | None) -> Row:
-    """Convert a raw row into a run's row."""
-    return {"prompt": messages(system_prompt, raw["question"].strip()), "answer": final_number(raw["answer"])}
+    """Convert a raw row into a run's row.
+
+    Raises:
+        ValueError: the row has no question, or its answer does not end in a number.
+    """
+    question = (raw["question"] or "").strip()
+    if not question:
+        raise ValueError("without a question")
+    return {"prompt": messages(system_prompt, question), "answer": final_number(raw["answer"])}
 
 
-def final_number(solution: str | None) -> str:
+def final_number(solution: Any) -> str:
     """Return the number after the last `####`, without the commas between thousands.
 
     Raises:
         ValueError: there is no such number.
     """
-    _, marks, rest = (solution or "").rpartition("####")
+    _, marks, rest = str(solution or "").rpartition("####")
     number = rest.strip().removeprefix("$").removesuffix(".")
     if not marks or not _NUMBER.fullmatch(number):
         raise ValueError("without a number after '####'")

@@ -4,7 +4,7 @@ MATH (nlile/hendrycks-MATH-benchmark: 12,000 `train`, and MATH-500 as `test`; Di
 lacks `answer`; HuggingFaceH4/MATH-500 and HuggingFaceH4/aime_2024):
 
     problem  str    "What is the sum of the roots of $x^2 - 7x + 10$?"
-    answer   str    "7"; if it is missing, the last \boxed{} of the column `solution` is used
+    answer   str    "7", or a number; if it is missing, the last \boxed{} of the column `solution` is used
     level    int64  1 to 5, or a text such as "Level 5"; not in all datasets
 
 open-r1/DAPO-Math-17k-Processed (configurations `all`, `en`, `cn`; 14,116 rows in `en`; only a split `train`):
@@ -67,6 +67,7 @@ def prepare(
 
     Raises:
         ValueError: a column is missing, or no row can be used.
+        RunError: `math_answer` gave no verdict on a gold answer, because the machine is too busy.
     """
     make = partial(make_row, system_prompt=system_prompt)
     splits = make_splits(script_args, make, [], test_rows)
@@ -97,18 +98,25 @@ def make_row(raw: Raw, system_prompt: str | None) -> Row:
 
 
 def _problem(raw: Raw) -> str:
-    text = raw.get("problem") or raw.get("prompt")
-    if isinstance(text, list):
-        text = _AFTER.sub("", _BEFORE.sub("", text[-1]["content"]))
-    if text is None:
+    if "problem" not in raw and "prompt" not in raw:
         raise ValueError(f"without a column problem or prompt, only with {', '.join(raw)}")
+    text = raw.get("problem") or raw.get("prompt") or ""
+    if isinstance(text, list):
+        text = _AFTER.sub("", _BEFORE.sub("", text[-1]["content"] or ""))
     return text.strip()
 
 
 def _answer(raw: Raw) -> str:
     r"""Return the gold answer. It may be a text with a `\boxed{}`, because the reward reads the answer there."""
-    answer = raw.get("answer") or raw.get("solution") or (raw.get("reward_model") or {}).get("ground_truth")
-    return (answer or "").strip()
+    answers = (raw.get("answer"), raw.get("solution"), (raw.get("reward_model") or {}).get("ground_truth"))
+    return next((text for answer in answers if (text := _as_text(answer))), "")
+
+
+def _as_text(answer: Any) -> str:
+    """Return an answer as text. A column of numbers with gaps is read as floats: 34.0 is the answer 34."""
+    if answer is None or answer != answer:  # NaN stands for a gap, too
+        return ""
+    return str(int(answer) if isinstance(answer, float) and answer.is_integer() else answer).strip()
 
 
 def _level(raw: Raw) -> Row:

@@ -15,7 +15,7 @@ from datasets import Dataset, DatasetDict
 
 from trl_grpo_plus.utils.validation import ConfigError
 
-from .dataset_helpers import messages
+from .dataset_helpers import check_mix, messages
 
 
 SYSTEM_PROMPT = "You are a calculator."
@@ -61,14 +61,11 @@ def prepare(
     mix = dict(TRAIN_MIX if train_mix is None else train_mix)
     if unknown := sorted(set(mix) - set(KINDS)):
         raise ConfigError(f"train_mix: unknown kinds {', '.join(unknown)}. Kinds: {', '.join(KINDS)}.")
+    most = {kind: len(first) * len(second) - HELD_OUT for kind, (_, first, second) in KINDS.items()}
+    check_mix(mix, most, f"the {HELD_OUT} held out")
     chance = random.Random(training_args.seed)
     held_out, train = {}, []
     for kind, (sign, first, second) in KINDS.items():
-        most = len(first) * len(second) - HELD_OUT
-        if mix.get(kind, 0) > most:
-            raise ConfigError(
-                f"train_mix asks for {mix[kind]} {kind}, but only {most} are left besides the {HELD_OUT} held out."
-            )
         places = chance.sample(range(len(first) * len(second)), HELD_OUT + mix.get(kind, 0))
         rows = [
             _row(kind, first[place // len(second)], sign, second[place % len(second)], system_prompt)

@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from tqdm.auto import tqdm
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
+from trl_grpo_plus.utils.validation import Number
+
 
 NOT_LEARNED = -100  # label of a token that the loss ignores
 UNFINISHED = ".warm_start-"  # beginning of the name of a folder in which a model is being written
@@ -20,11 +22,20 @@ UNFINISHED = ".warm_start-"  # beginning of the name of a folder in which a mode
 
 @dataclass(frozen=True)
 class WarmUp:
-    """The settings of a warm-up: supervised steps, lessons in each step, and the highest learning rate."""
+    """The settings of a warm-up: supervised steps, lessons in each step, and the highest learning rate.
+
+    Raises:
+        ConfigError: a number is out of its bounds.
+    """
 
     steps: int
     batch: int
     rate: float
+
+    def __post_init__(self) -> None:
+        Number(at_least=0, integer=True).check("warm_steps", self.steps)
+        Number(at_least=1, integer=True).check("warm_batch", self.batch)
+        Number(above=0).check("warm_rate", self.rate)
 
 
 def warm_folder(training_args: Any) -> tuple[Path, bool]:
@@ -107,7 +118,9 @@ def teach(
     device = training_args.device
     model.to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=weight_decay)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=len(batches), pct_start=0.1)
+    steps = max(2, len(batches))
+    rise = max(0.1, 1.01 / steps)  # PyTorch divides by zero if the rise ends with the first step
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps, pct_start=rise)
     for ids, labels in tqdm(batches, desc="Warm-up", disable=training_args.disable_tqdm, unit="step"):
         learned = (labels != NOT_LEARNED).any(0)
         first, last = int(learned.int().argmax()), int(learned.nonzero().max()) + 1

@@ -15,7 +15,7 @@ rewarded.
 import random
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -114,17 +114,22 @@ def prepare(
         columns `prompt`, `answer` ("6"), `steps` (an integer) and `solution` (the worked lines).
 
     Raises:
-        ConfigError: `train_mix` has a number of steps that is not 1 to 6.
+        ConfigError: `train_mix` has a number of steps that is not 1 to 6, or a number of the warm-up is out of its
+            bounds.
     """
-    mix = {int(steps): count for steps, count in (train_mix or TRAIN_MIX).items()}
-    if not set(mix) <= set(TRAIN_MIX):
+    mix = {int(steps): count for steps, count in (TRAIN_MIX if train_mix is None else train_mix).items()}
+    if not mix or not set(mix) <= set(TRAIN_MIX):
         raise ConfigError(f"train_mix={mix} must have numbers of steps from 1 to {MOST_STEPS} as keys.")
     held_out, train, rest = split_problems(training_args.seed, mix)
+    warm_up = WarmUp(
+        steps=WARM_STEPS if warm_steps is None else warm_steps,
+        batch=WARM_BATCH if warm_batch is None else warm_batch,
+        rate=WARM_RATE if warm_rate is None else warm_rate,
+    )
+    if smoke:
+        warm_up = replace(warm_up, steps=0)
     folder, resumes = warm_folder(training_args)
     if training_args.process_index == 0 and not resumes:
-        warm_up = WarmUp(
-            steps=0 if smoke else warm_steps or WARM_STEPS, batch=warm_batch or WARM_BATCH, rate=warm_rate or WARM_RATE
-        )
         tokenizer = make_tokenizer()
 
         def learn(model: Any) -> None:

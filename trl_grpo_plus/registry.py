@@ -74,7 +74,8 @@ def register_reward(
             Score of a sample that ran out of time: `"zero"` 0.0, `"abstain"` None; `"raise"` stops the run.
         on_error (`str`, *optional*, defaults to `"raise"`): the same for an exception or a crash of the function.
         check_args (`Callable`, *optional*):
-            Called with the arguments as keywords before a run; raises `ValueError`.
+            Called with the arguments as keywords before a run; raises `ValueError`, or `RuntimeError` if the reward
+            cannot run on this machine.
         check_columns (`Callable`, *optional*):
             Called with whole columns (rows without a needed value left out) and the arguments before a run; raises
             `ValueError`.
@@ -266,7 +267,8 @@ def resolve(reward_funcs: Any, reward_weights: Sequence[float] | None = None) ->
         `tuple`: the functions and models, and their weights (`None`: all 1).
 
     Raises:
-        ConfigError: an entry is not understood, a weight is no number, or it is given twice and differs.
+        ConfigError: an entry is not understood, a weight is no number, it is given twice and differs, or
+            `reward_weights` has another number of values than `reward_funcs`.
     """
     if reward_funcs is None:
         return None, None if reward_weights is None else list(reward_weights)
@@ -285,12 +287,15 @@ def _weights(specs: Sequence[RewardSpec], reward_weights: Sequence[float] | None
         Number().check("reward_weights", given.item() if hasattr(given, "item") else given)
     if specs and all(spec.monitor for spec in specs):
         raise ConfigError("reward_funcs holds monitors only: there is no reward to train on.")
+    if reward_weights is not None and len(reward_weights) != len(specs):
+        raise ConfigError(
+            f"reward_weights has {len(reward_weights)} values for {len(specs)} reward_funcs. Give one weight per "
+            "reward."
+        )
     if all(weight is None for weight in own):
         return None if reward_weights is None else list(reward_weights)
     if reward_weights is None:
         return [1.0 if weight is None else float(weight) for weight in own]
-    if len(reward_weights) != len(specs):
-        raise ConfigError(f"reward_weights has {len(reward_weights)} values for {len(specs)} reward_funcs.")
     for spec, weight, other in zip(specs, own, reward_weights, strict=True):
         if weight is not None and weight != other:
             raise ConfigError(

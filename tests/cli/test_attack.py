@@ -114,6 +114,12 @@ def test_a_reward_that_raises_fails_and_the_error_is_named():
     assert "MemoryError: too long" in long.text
 
 
+@pytest.mark.parametrize("unit", ["beads", None], ids=["each row is scored", "a row abstains"])
+def test_a_row_whose_gold_answer_raises_does_not_hide_the_others(unit):
+    rows = [{**row, "unit": "beads"} for row in ROWS] + [{**ROWS[0], "unit": unit}]
+    assert rows_of(":fails_on_fractions", rows)["form"].status == OK
+
+
 @pytest.mark.parametrize("name", ["think_format", "repetition"])
 def test_a_reward_without_gold_answers_is_not_attacked(name):
     assert {row.status for row in rows_of(name, None).values()} == {UNSEEN}

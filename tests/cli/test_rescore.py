@@ -235,16 +235,20 @@ def test_the_last_steps_and_another_split(run, capsys):
 # -- failures
 
 
-def test_only_the_bad_attempts_of_a_failing_batch_get_an_error(run, capsys, monkeypatch):
+@pytest.mark.parametrize("without_answer", [set(), {2, 18}])
+def test_only_the_bad_attempts_of_a_failing_batch_get_an_error(run, without_answer):
     """One bad attempt makes the call on a whole batch fail. Only the bad attempts get an error."""
     bad = {3, 17, 40}
     texts = ["four" if number in bad else "12345" for number in range(len(ATTEMPTS))]
     groups = [[{**row, "completion": texts[row["reference"]["number"]]} for row in group] for group in GROUPS]
-    (one,) = requested_rewards.build([("mine.py:fussy", {})], None, [])
+    for row in (row for group in groups for row in group if row["reference"]["number"] in without_answer):
+        row["reference"] = {**row["reference"], "answer": None}
+    (one,) = requested_rewards.build([("mine.py:fussy", {"column": "answer"})], None, [])
     found = list(scoring_loop.scored(groups, [one]))
     outcomes = [outcome for group in found for outcome in group.outcomes["fussy"]]
     assert {number for number, outcome in enumerate(outcomes) if outcome.status == "error"} == bad
-    assert {outcome.score for number, outcome in enumerate(outcomes) if number not in bad} == {1.0}
+    assert {number for number, outcome in enumerate(outcomes) if outcome.status == "abstain"} == without_answer
+    assert {outcome.score for number, outcome in enumerate(outcomes) if number not in bad | without_answer} == {1.0}
     assert outcomes[3].message.strip().endswith("ZeroDivisionError: float division by zero")
 
 

@@ -31,3 +31,7 @@ def fails_on_long(completions, answer, **kwargs):
     if max(map(len, completions)) > 10_000:
         raise MemoryError("too long")
     return [float(text.endswith(gold)) for text, gold in zip(completions, answer, strict=True)]
+
+
+def fails_on_fractions(completions, answer, unit):
+    return [float(text.endswith(str(int(gold)))) for text, gold in zip(completions, answer, strict=True)]

@@ -5,6 +5,7 @@ each check.
 """
 
 import dataclasses
+import importlib
 import math
 import os
 import re
@@ -151,6 +152,22 @@ def test_run_refuses_a_folder_that_it_may_not_write(here, place, capsys, monkeyp
     assert f"error: output_dir: new/run cannot be used: the user {os.geteuid()} may not write into {place}, or" in (
         capsys.readouterr().err
     )
+
+
+def test_a_missing_sandbox_is_one_of_the_mistakes(here, place, capsys, monkeypatch):
+    module = importlib.import_module("trl_grpo_plus.rewards.python_tests")
+    monkeypatch.setattr(module, "_a_tier_holds", module._a_tier_holds.__wrapped__)  # an earlier result is cached
+    monkeypatch.setattr("trl_grpo_plus.sandbox.sandbox.tiers", list)
+    Mistake("none", (), {"reward_funcs": ["python_tests"], "model_name_or_path": "./mdel"}).write(place)
+    mistakes = (
+        "reward 'python_tests' cannot run here: There is no safe way to run model-written programs",
+        "model_name_or_path: there is no folder ./mdel.",
+    )
+    assert main(["check", "my_run.yaml"]) == 1
+    checked = words(capsys.readouterr().out)
+    assert main(["run", "my_run.yaml"]) == 2
+    refused = words(capsys.readouterr().err)
+    assert [text for text in mistakes if text not in checked or text not in refused] == []
 
 
 @pytest.mark.parametrize("part", ["PAPER", "DATA"])

@@ -38,7 +38,12 @@ def test_the_last_number_counts():
 
 
 @pytest.mark.parametrize(
-    ("mix", "what"), [({"sums_4": 1}, "unknown kinds sums_4"), ({"sums_1": 66}, "66 sums_1, but only 65 are left")]
+    ("mix", "what"),
+    [
+        ({"sums_4": 1}, "unknown kinds sums_4"),
+        ({"sums_1": 66}, "66 sums_1, but only 65 are left besides the 16 held out"),
+        ({"sums_1": -1}, "train_mix: sums_1=-1 must be an integer and >= 0"),
+    ],
 )
 def test_an_impossible_mix_is_refused(mix, what):
     with pytest.raises(ConfigError, match=what):
@@ -47,6 +52,11 @@ def test_an_impossible_mix_is_refused(mix, what):
 
 def test_the_system_prompt_can_be_left_to_the_model():
     assert [message["role"] for message in _arithmetic(system_prompt=None)["train"][0]["prompt"]] == ["user"]
+
+
+def test_a_negative_number_of_steps_is_refused():
+    with pytest.raises(ConfigError, match=r"warm_steps=-1 must be an integer and >= 0\."):
+        chain_sums.prepare(None, types.SimpleNamespace(seed=1), None, warm_steps=-1, smoke=True)
 
 
 def test_worked_lines():

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import logging
+import math
 import random
 import re
 from collections import Counter
@@ -39,8 +40,9 @@ from trl_grpo_plus.recipes import (
 from trl_grpo_plus.recipes import reasoning_gym_mixture as mixture
 from trl_grpo_plus.registry import check_columns, get_reward
 from trl_grpo_plus.rewards.countdown import solve
+from trl_grpo_plus.scoring import Outcome, Reward
 from trl_grpo_plus.utils.tables import FAILED
-from trl_grpo_plus.utils.validation import ConfigError
+from trl_grpo_plus.utils.validation import ConfigError, RunError
 
 
 PAGE = (Path(__file__).parents[2] / "recipes" / "README.md").read_text()
@@ -379,7 +381,7 @@ def test_the_number_after_the_last_hashes(solution, number):
 
 @pytest.mark.parametrize(
     "solution",
-    [None, "", "42", "####", "#### ", "#### -", "#### .", "#### 1,23", "#### 1 2", "#### 3 apples", "#### 1\n2"],
+    [None, 42, "", "42", "####", "#### ", "#### -", "#### .", "#### 1,23", "#### 1 2", "#### 3 apples", "#### 1\n2"],
 )
 def test_a_solution_without_a_final_number_is_refused(solution):
     with pytest.raises(ValueError, match="without a number after '####'"):
@@ -390,6 +392,12 @@ def test_the_system_prompt_can_be_another_or_none():
     raw, user = {"question": " How many? ", "answer": "#### 3"}, {"role": "user", "content": "How many?"}
     assert gsm8k.make_row(raw, "Count.")["prompt"] == [{"role": "system", "content": "Count."}, user]
     assert gsm8k.make_row(raw, None)["prompt"] == [user]
+
+
+@pytest.mark.parametrize("question", [None, " "])
+def test_a_row_without_a_question_is_refused(question):
+    with pytest.raises(ValueError, match="without a question"):
+        gsm8k.make_row({"question": question, "answer": "#### 3"}, None)
 
 
 # --- Mathematics ----------------------------------------------------------------------------------------------------
@@ -412,8 +420,16 @@ ASKED = (
             "What is\n\n$1 + 1$?",
             "2",
         ),
+        ({"problem": "$1+1$?", "answer": 2}, "$1+1$?", "2"),
+        ({"problem": "$1-1$?", "answer": 0, "solution": "3"}, "$1-1$?", "0"),
+        ({"problem": "$1+1$?", "answer": 2.0}, "$1+1$?", "2"),
+        ({"problem": "$1/2$?", "answer": 0.5}, "$1/2$?", "0.5"),
+        ({"problem": None, "prompt": "$1+1$?", "answer": math.nan, "solution": "2"}, "$1+1$?", "2"),
     ],
-    ids=["MATH", "MATH, solution", "DAPO, processed", "DAPO"],
+    ids=[
+        *("MATH", "MATH, solution", "DAPO, processed", "DAPO"),
+        *("integer", "zero", "integer among floats", "float", "gaps"),
+    ],
 )
 def test_each_format_of_a_math_problem(raw, problem, answer):
     row = math_problems.make_row(raw, None)
@@ -423,9 +439,10 @@ def test_each_format_of_a_math_problem(raw, problem, answer):
 def test_math_without_a_problem_or_an_answer_is_left_out(tmp_path, capsys):
     raw = [{"problem": f"${i}$?", "answer": str(i), "level": "Level 2"} for i in range(8)]
     raw += [{"problem": "?", "answer": "", "level": None}, {"problem": " ", "answer": "1", "level": None}]
+    raw += [{"problem": "??", "answer": None, "level": None}, {"problem": None, "answer": "1", "level": None}]
     data = math_problems.prepare(script(tmp_path, raw), None, None)
     assert (len(data["train"]), len(data["test"])) == (6, 2)
-    assert "2 of 10 rows are left out: 1 without an answer; 1 without a problem." in capsys.readouterr().err
+    assert "4 of 12 rows are left out: 2 without an answer; 2 without a problem." in capsys.readouterr().err
     with pytest.raises(ValueError, match="without a column problem or prompt, only with question, answer"):
         math_problems.prepare(script(tmp_path, [{"question": "?", "answer": "1"}]), None, None)
 
@@ -439,6 +456,20 @@ def test_answers_that_the_reward_cannot_read_are_left_out(tmp_path, capsys):
     assert unreadable not in list(data["train"]["answer"]) + list(data["test"]["answer"])
     assert "1 with an answer that math_answer cannot read" in capsys.readouterr().err
     check_columns(get_reward("math_answer"), data["train"], "the data")
+
+
+@pytest.mark.parametrize("status", ["starved", "timeout"])
+def test_a_gold_answer_without_a_verdict_stops_the_run(monkeypatch, status):
+    """Another process of the run may have time for the same answer, and must not have other rows."""
+    outcomes = [Outcome(1.0, "ok"), Outcome(0.0, "error", "no answer"), Outcome(0.0, status, "It had no time.")]
+    monkeypatch.setattr(Reward, "score", lambda reward, completions, **columns: outcomes[: len(completions)])
+    rows = Dataset.from_dict({"answer": ["1", "?", "3"]})
+    assert list(dataset_helpers.keep_gold(rows.select([0, 1]), "math_answer", "train")["answer"]) == ["1"]
+    says = (
+        r"train: math_answer gave no verdict on 1 of 3 gold answers, such as '.*3.*': It had no time\. Start the run"
+    )
+    with pytest.raises(RunError, match=says):
+        dataset_helpers.keep_gold(rows, "math_answer", "train")
 
 
 def test_problems_that_leave_no_room_for_an_answer_are_not_trained_on(tmp_path):
@@ -618,10 +649,42 @@ def test_smoke_makes_the_whole_model_untrained(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "warm_start" / "config.json").read_text())["hidden_size"] == 64
 
 
-@pytest.mark.parametrize("options", [{"digits": 4}, {"train_mix": {"easy": 1, "eggs": 2}}])
-def test_impossible_sums_are_refused(tmp_path, options):
-    with pytest.raises(ValueError, match="must be 2 or 3, and train_mix"):
-        sums(tmp_path, **options)
+def mix(**changed):
+    return {"train_mix": {"easy": 5, "edge": 5, "hard": 5} | changed}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"digits": 4}, "must be 2 or 3, and train_mix"),
+        ({"train_mix": {"easy": 1, "eggs": 2}}, "must be 2 or 3, and train_mix"),
+        ({"train_mix": {}}, "must be 2 or 3, and train_mix"),
+        (mix(easy=1884), r"asks for 1884 easy, but only 1883 are left besides the 96 held out and the warm-up's\."),
+        (mix(edge=1164), "asks for 1164 edge, but only 1163 are left"),
+        (mix(hard=6305), "asks for 6305 hard, but only 6304 are left"),
+        (mix(easy=-1), r"train_mix: easy=-1 must be an integer and >= 0\."),
+        ({"warm_steps": -1}, r"warm_steps=-1 must be an integer and >= 0\."),
+        ({"warm_batch": 0}, r"warm_batch=0 must be an integer and >= 1\."),
+        ({"warm_rate": 0}, r"warm_rate=0 must be a finite number and > 0\."),
+    ],
+)
+@pytest.mark.parametrize("smoke", [False, True])
+def test_impossible_sums_are_refused_before_the_warm_up(tmp_path, options, message, smoke):
+    with pytest.raises(ConfigError, match=message):
+        sums(tmp_path, smoke=smoke, **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_all_problems_that_are_left_may_be_trained_on(tmp_path):
+    data = sums(tmp_path, **mix(easy=1883, edge=1163, hard=6304), warm_steps=1, hidden_size=16)
+    assert len(data["train"]) == 1883 + 1163 + 6304
+
+
+@pytest.mark.parametrize("recipe", [arithmetic, word_problems])
+def test_a_warm_up_of_no_steps_is_none(tmp_path, monkeypatch, recipe):
+    monkeypatch.setattr(recipe, "teach", lambda *args: pytest.fail("it trains"))
+    recipe.prepare(None, training_args(tmp_path), SimpleNamespace(), warm_steps=0, hidden_size=24, heads=2)
+    assert (tmp_path / "warm_start" / "config.json").exists()
 
 
 # --- Word problems --------------------------------------------------------------------------------------------------
@@ -735,9 +798,19 @@ def test_lessons_slip_more_often_in_later_lines(worded):
         assert label[begin:end] == row[begin:end]
 
 
-def test_impossible_word_problems_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match="from 1 to 6"):
-        word_problems.prepare(None, training_args(tmp_path), SimpleNamespace(), train_mix={7: 1})
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"train_mix": {7: 1}}, "from 1 to 6"),
+        ({"train_mix": {}}, "from 1 to 6"),
+        ({"warm_steps": -1}, r"warm_steps=-1 must be an integer and >= 0\."),
+        ({"warm_batch": 0}, r"warm_batch=0 must be an integer and >= 1\."),
+        ({"warm_rate": 0}, r"warm_rate=0 must be a finite number and > 0\."),
+    ],
+)
+def test_impossible_word_problems_are_refused(tmp_path, options, message):
+    with pytest.raises(ConfigError, match=message):
+        word_problems.prepare(None, training_args(tmp_path), SimpleNamespace(), **options)
 
 
 def test_a_warm_up_teaches_only_labelled_tokens(tmp_path):
@@ -750,6 +823,16 @@ def test_a_warm_up_teaches_only_labelled_tokens(tmp_path):
     predicted = model(input_ids=ids).logits.argmax(-1)
     assert predicted[:, -2].tolist() == ids[:, -1].tolist()
     assert predicted[:, 0].tolist() != ids[:, 1].tolist(), "it was not taught"
+
+
+@pytest.mark.parametrize("steps", [1, 2, 9, 10, 11])
+def test_a_short_warm_up_changes_the_model(tmp_path, steps):
+    model = word_problems.make_model(word_problems.make_tokenizer(), 1, 24, 2)
+    before = model.lm_head.weight.clone()
+    ids, labels = torch.tensor([[5, 6, 7]]), torch.tensor([[warm_start.NOT_LEARNED, 6, 7]])
+    warm_start.teach(model, [(ids, labels)] * steps, 1e-2, training_args(tmp_path))
+    moved = (model.lm_head.weight - before).abs().max().item()
+    assert 0 < moved < 1
 
 
 @pytest.mark.parametrize(

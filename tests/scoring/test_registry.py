@@ -204,6 +204,8 @@ def test_column_renames_the_one_column_and_columns_any(scratch):
 
 def test_a_missing_argument_and_one_that_the_reward_refuses(scratch):
     def even(*, size, **others):
+        if not size:
+            raise RuntimeError("there is no room")
         if size % 2:
             raise ValueError(f"size={size} is odd, use an even one")
 
@@ -217,6 +219,8 @@ def test_a_missing_argument_and_one_that_the_reward_refuses(scratch):
         get_reward("user_strict")
     with refused("size=3 is odd, use an even one"):
         get_reward("user_strict", size=3)
+    with refused("reward 'user_strict' cannot run here: there is no room"):
+        get_reward("user_strict", size=0)
     with refused("way='left' must be one of 'up', 'down'"):
         get_reward("user_strict", size=4, way="left")
 

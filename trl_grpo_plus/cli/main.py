@@ -15,6 +15,7 @@ from ..launch import LAUNCHERS, Start, headline, launch_command, recipes
 from ..launch.accelerate import RUN_AS, content_of, on_cpu
 from ..launch.launchers import in_this_python
 from ..launch.nodes import OPTIONS, Nodes, machines, nodes
+from ..launch.recipe_yaml import text_of
 from ..utils.files import TracesError, beside
 from ..utils.tables import aligned, failures, table
 from ..utils.terminal import say, tell_errors_visibly
@@ -265,8 +266,8 @@ def _cp(options: argparse.Namespace) -> int:
     if os.path.isdir(target):
         target = os.path.join(target, f"{options.name}.yaml")
     try:
-        with open(target, "x") as file:
-            file.write(files[options.name].read_text())
+        with open(target, "x", encoding="utf-8") as file:
+            file.write(text_of(files[options.name]))
     except FileExistsError:
         raise ConfigError(f"{target} already exists. Choose another name, or remove it.") from None
     except FileNotFoundError:

@@ -15,7 +15,7 @@ import yaml
 from ..config.presets import PRESETS
 from ..utils.validation import ConfigError, did_you_mean
 from .nodes import ONE, Nodes, machines
-from .recipe_yaml import read_yaml
+from .recipe_yaml import read_yaml, text_of
 
 
 RECIPES = "trl_grpo_plus.recipes"
@@ -31,7 +31,7 @@ def recipes() -> dict[str, Any]:
 
 def headline(recipe: Any) -> str:
     """Return a recipe's first line, which describes the recipe."""
-    return recipe.read_text().partition("\n")[0].lstrip("# ")
+    return text_of(recipe).partition("\n")[0].lstrip("# ")
 
 
 def find_recipe(name: str) -> str:
@@ -167,7 +167,7 @@ def sharded(spread: Distribution, deepspeed: Any = None, fsdp: Any = None) -> Di
         fsdp (*optional*): the recipe's `fsdp`. Any true value turns FSDP on.
 
     Raises:
-        ConfigError: there is no such file, or it is not JSON.
+        ConfigError: there is no such file, or it is not JSON or not UTF-8.
     """
     if not deepspeed:
         return replace(spread, sharding="fsdp") if fsdp else spread
@@ -183,9 +183,11 @@ def _offloads(weights_to: str, optimizer_to: str) -> str:
 
 def _json_of(deepspeed: str) -> dict[str, Any]:
     try:
-        content = json.loads(deepspeed if deepspeed.lstrip().startswith("{") else Path(deepspeed).read_text())
+        text = deepspeed if deepspeed.lstrip().startswith("{") else text_of(Path(deepspeed))
     except OSError:
         raise ConfigError(f"deepspeed: there is no file {deepspeed}.") from None
+    try:
+        content = json.loads(text)
     except ValueError as error:
         raise ConfigError(f"deepspeed: {deepspeed:.80} is not JSON: {error}") from None
     if not isinstance(content, dict):
@@ -211,9 +213,13 @@ def config_file(name: str) -> str:
 
 
 def content_of(accelerate_config: str) -> dict[str, Any]:
-    """Read an accelerate configuration: a file, or one of TRL's configurations by name."""
+    """Read an accelerate configuration: a file, or one of TRL's configurations by name.
+
+    Raises:
+        ConfigError: there is no such configuration, or it is not YAML or not UTF-8.
+    """
     try:
-        content = read_yaml(Path(config_file(accelerate_config)).read_text()) or {}
+        content = read_yaml(text_of(Path(config_file(accelerate_config)))) or {}
     except yaml.YAMLError as error:
         raise ConfigError(f"--accelerate_config {accelerate_config}: {error}") from None
     if not isinstance(content, dict):
@@ -225,14 +231,18 @@ def content_of(accelerate_config: str) -> dict[str, Any]:
 
 
 def setting(name: str, recipe: str, options: Sequence[str]) -> Any:
-    """Return an option's value from the command line, else from the recipe, else from the preset; or `None`."""
+    """Return an option's value from the command line, else from the recipe, else from the preset; or `None`.
+
+    Raises:
+        ConfigError: the recipe is not UTF-8.
+    """
     for word, following in reversed(list(pairwise([*options, "--"]))):
         option, equals, value = word.partition("=")
         if option.replace("-", "_") == f"__{name}":  # argparse takes either spelling
             return read_yaml(value if equals else "true" if following.startswith("--") else following)
     file = Path(recipe) if Path(recipe).is_file() else recipes()[recipe]
     try:
-        content = read_yaml(file.read_text())
+        content = read_yaml(text_of(file))
     except yaml.YAMLError:  # reading the recipe will report this
         return None
     if isinstance(content, dict) and name in content:

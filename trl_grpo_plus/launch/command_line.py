@@ -17,7 +17,7 @@ from ..config import presets
 from ..utils import import_path
 from ..utils.validation import ConfigError, error_prefix
 from .accelerate import RECIPES, RUN_AS, find_recipe, recipes
-from .recipe_yaml import checked, hints_of, instead_of, read_yaml
+from .recipe_yaml import checked, hints_of, instead_of, read_yaml, text_of
 
 
 # switch -> prefixes of the options that TRL silently ignores while the switch is off
@@ -72,7 +72,7 @@ def read(parser: Any, argv: list[str]) -> Settings:
     """Read the YAML that the command line names, and find settings that are unknown, mistyped or without effect.
 
     Raises:
-        ConfigError: there is no such YAML, or the file is not YAML.
+        ConfigError: there is no such YAML, or the file is not YAML or not UTF-8.
     """
     rest, config = _take_config(argv)
     content = _content(config) if config else {}
@@ -200,7 +200,7 @@ def _take_config(argv: list[str]) -> tuple[list[str], str | None]:
 
 def _content(config: str) -> dict[str, Any]:
     try:
-        content = read_yaml(Path(config).read_text())
+        content = read_yaml(text_of(Path(config)))
     except yaml.YAMLError as error:
         raise ConfigError(f"{config} is not YAML: {error}") from None
     if not isinstance(content, dict):

@@ -27,12 +27,7 @@ def read_rewards(entries: Any, weights: list[float] | None) -> tuple[list[Any], 
     with error_prefix("reward_funcs"):
         # The command line gives an entry with options, or a list of entries, as a text.
         parsed = [one for entry in entries for one in (_parsed(entry) if isinstance(entry, str) else [entry])]
-        rewards, weights = resolve(parsed, weights)
-    if weights is not None and len(weights) != len(rewards):
-        raise ConfigError(
-            f"reward_weights has {len(weights)} values for {len(rewards)} reward_funcs. Give one weight per reward."
-        )
-    return rewards, weights
+        return resolve(parsed, weights)
 
 
 def _parsed(entry: str) -> list[Any]:

@@ -132,6 +132,9 @@ class Reward:
 
         No argument may be missing, workers must be able to load the function, the `preload` modules must be installed,
         and `check_args` must accept the arguments.
+
+        Raises:
+            ConfigError: the reward is not ready. A `RuntimeError` of `check_args` says that it cannot run here.
         """
         if self._prepared:
             return self
@@ -143,8 +146,11 @@ class Reward:
         for module, how in optional_packages.missing({module: module for module in self.definition.preload}).items():
             raise ConfigError(f"reward {self.__name__!r} needs {module}, which is not installed: {how}.")
         if self.definition.check_args:
-            with error_prefix("", ValueError):
-                self.definition.check_args(**self.all_args())
+            try:
+                with error_prefix("", ValueError):
+                    self.definition.check_args(**self.all_args())
+            except RuntimeError as error:  # the machine lacks something, such as a sandbox for programs
+                raise ConfigError(f"reward {self.__name__!r} cannot run here: {error}") from error
         self._prepared = True
         return self
 

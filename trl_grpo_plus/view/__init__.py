@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from .compare import write_comparison
 from .page import panel, write_page
 from .rescored import Rescored, Tried
+from .run_source import by_stock_trl
 from .server import serve_run
 
 

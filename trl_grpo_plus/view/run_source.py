@@ -31,6 +31,21 @@ class Source:
     step_shift: int = traces.LOGGED_AFTER
 
 
+def by_stock_trl(run: str | Path) -> bool:
+    """Return whether a run's attempts are only in the files that TRL itself wrote.
+
+    Raises:
+        ValueError: the run has no attempts of either kind.
+    """
+    try:
+        traces.find(run)
+    except ValueError:
+        if not traces.trl_completions.files(run):
+            raise
+        return True
+    return False
+
+
 def source_of(run: str | Path) -> Source:
     """Return a run's traces, or else the completions that TRL itself wrote.
 
@@ -38,14 +53,11 @@ def source_of(run: str | Path) -> Source:
         ValueError: the run has neither.
     """
     path = Path(run).resolve()
-    try:
-        folder = traces.find(run)
-    except ValueError:
-        if not traces.trl_completions.files(run):
-            raise
+    if by_stock_trl(run):
         title = path.parent.name if path.name == "completions" else path.name
         stock = traces.trl_completions
         return Source(title, stock.groups(run), [], [], {}, stock.NOTE, step_shift=stock.LOGGED_AFTER)
+    folder = traces.find(run)
     title = path.parent.name if path.name == traces.FOLDER else path.name
     read = (traces.journal(folder, "metrics"), traces.journal(folder, "alarms"), traces.about(folder))
     first_prompt = next(iter(traces.journal(folder, traces.FIRST_PROMPT)), None)

@@ -16,7 +16,7 @@ from .. import traces
 from ..traces import Row
 from ..utils.files import within
 from ..utils.validation import ConfigError, finite_or_none
-from .run_source import short_paths
+from .run_source import by_stock_trl, short_paths
 
 
 Points = list[list[float]]  # [x, y], sorted by x
@@ -29,7 +29,6 @@ OF_A_SEED = (
 AXES = ("rollouts", "tokens", "seconds")  # the x axes besides the steps
 _RUNS_OWN = ("step", "total_flos")  # keys of a log entry that are not metrics
 _PATHS = ("model", "dataset.name")  # options that may be a local path
-RACE_SETTINGS = "race_settings.json"  # written by trl-grpo-plus race
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,10 @@ class Run:
     @cached_property
     def of_stock_trl(self) -> bool:
         """True if the run's attempts are in TRL's own files only."""
-        return not self.traced and bool(traces.trl_completions.files(self.folder))
+        try:
+            return by_stock_trl(self.folder)
+        except ValueError:  # the run has no attempts
+            return False
 
     @property
     def step_shift(self) -> int:
@@ -120,7 +122,7 @@ class Run:
     @cached_property
     def race(self) -> Row:
         """Settings that a race recorded for the run; empty if there are none."""
-        return traces.shown_about(traces.read_object(self.folder / RACE_SETTINGS))
+        return traces.shown_about(traces.read_object(self.folder / traces.RACE_SETTINGS))
 
     @cached_property
     def options(self) -> dict[str, Any]:

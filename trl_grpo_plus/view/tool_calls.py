@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ..traces import shown
 from ..utils.text import as_text
 from .token_credit import places, utf16
 
@@ -87,8 +88,4 @@ def _name_and_arguments(called: dict[str, Any]) -> tuple[str, list[list[str]]]:
             given = json.loads(given)
     if not isinstance(given, dict):
         given = {} if given is None else {"": given}
-    return str(called.get("name")), [[str(key), _shown(value)] for key, value in given.items()]
-
-
-def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return str(called.get("name")), [[str(key), shown(value)] for key, value in given.items()]

@@ -18,7 +18,7 @@ from ...utils.tables import FAILED, OK, UNSEEN, Row
 from ...utils.text import as_text, content_of
 from ...utils.validation import ConfigError
 from .attacks import ATTACKS, Target, as_number
-from .rewards import as_completions, bare_answer, gold_text, spread
+from .rewards import all_failed, as_completions, bare_answer, gold_text, spread
 
 
 GOLD_COLUMNS = ("answer", "solution", "ground_truth", "gold", "target", "label")
@@ -222,7 +222,7 @@ def _outcomes(reward: Reward, posed: Sequence[tuple[Target, str]]) -> list[Outco
     prompts = [target.columns.get("prompt", "") for target, _ in posed]
     completions = as_completions([text for _, text in posed], prompts)
     outcomes = reward.score(completions=completions, prompts=prompts, **columns)
-    if len(posed) > 1 and all(outcome.status == "error" for outcome in outcomes):
+    if len(posed) > 1 and all_failed(outcomes):
         # One completion's error fails the whole batch. Score each alone to find the completions at fault.
         return [_outcomes(reward, [one])[0] for one in posed]
     return outcomes

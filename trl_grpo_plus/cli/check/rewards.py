@@ -231,6 +231,15 @@ def outcomes(reward: Reward, pairs: Sequence[tuple[Mapping[str, Any], Any]]) -> 
     return reward.score(completions=[completion for _, completion in pairs], **columns)
 
 
+def all_failed(outcomes: Iterable[Outcome]) -> bool:
+    """Return whether each sample that the reward was called with failed, as when one sample's error ends the call.
+
+    A sample without a needed value abstains before the call, so it does not count.
+    """
+    called = [outcome for outcome in outcomes if outcome.status != "abstain"]
+    return bool(called) and all(outcome.status == "error" for outcome in called)
+
+
 def _start(text: str) -> str:
     """Return the beginning of a completion, on one line."""
     line = " ".join(text.split())

@@ -141,7 +141,8 @@ def _launched(command: list[str], environment: dict[str, str], limit_s: float = 
     All processes of the command are ended in any case.
     """
     command = in_this_python(command)  # torch starts processes in sessions of their own, which end with this launcher
-    pipes: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    pipes: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    pipes |= {"encoding": "utf-8", "errors": "replace"}  # a library may print bytes that are no text
     with subprocess.Popen(command, env=environment, start_new_session=True, **pipes) as launcher:
         try:
             errors = launcher.communicate(timeout=limit_s)[1]
@@ -294,7 +295,7 @@ def _word(value: Any) -> str:
 def _reason(folder: Path, errors: str) -> str:
     error = folder / ERROR
     if error.exists():
-        return error.read_text()
+        return error.read_text(encoding="utf-8")
     # The run ended without an error file. The launcher's traceback, which comes last, does not help.
     lines = [line for line in errors.splitlines() if line.strip()]
     own = [line for line in lines if line.startswith("error: ")]

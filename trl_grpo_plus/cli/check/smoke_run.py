@@ -199,7 +199,7 @@ def _main(script_args: Any, training_args: Any, model_args: Any, dataset_args: A
     except (Exception, SystemExit) as error:
         os.makedirs(folder, exist_ok=True)
         text = str(error) if isinstance(error, ConfigError) else "".join(traceback.format_exception_only(error))
-        Path(folder, ERROR).write_text(text.strip())
+        Path(folder, ERROR).write_text(text.strip(), encoding="utf-8", errors="backslashreplace")
         raise
 
 

@@ -23,6 +23,7 @@ from ... import traces
 from ...traces import Row
 from ...utils.files import replace
 from ...utils.validation import ConfigError, Number, did_you_mean
+from ...view import by_stock_trl
 from .card import card
 from .columns import COLUMNS, clean, flat
 from .schema import MESSAGES, RunColumns, look
@@ -165,21 +166,11 @@ def _upload(folder: Path) -> str:
 
 
 def _groups(run: str | Path) -> Iterable[list[Row]]:
-    return traces.trl_completions.groups(run) if _by_stock_trl(run) else traces.groups(run)
+    return traces.trl_completions.groups(run) if by_stock_trl(run) else traces.groups(run)
 
 
 def _about(run: str | Path) -> dict[str, Any]:
-    return {} if _by_stock_trl(run) else traces.about(run)
-
-
-def _by_stock_trl(run: str | Path) -> bool:
-    try:
-        traces.find(run)
-    except ValueError:
-        if not traces.trl_completions.files(run):
-            raise
-        return True
-    return False
+    return {} if by_stock_trl(run) else traces.about(run)
 
 
 def _name(run: str | Path) -> str:
@@ -194,7 +185,7 @@ def _at(row: Row) -> float:
 
 
 def _check_free(target: Path, run: str | Path, to: str, overwrite: bool) -> None:
-    source = traces.trl_completions.files(run)[0].parent if _by_stock_trl(run) else traces.find(run)
+    source = traces.trl_completions.files(run)[0].parent if by_stock_trl(run) else traces.find(run)
     if source.resolve() in (target.resolve(), *target.resolve().parents):
         raise ConfigError(f"--output: {target} is among what the run wrote, in {source}. Give a place elsewhere.")
     if not os.path.lexists(target):

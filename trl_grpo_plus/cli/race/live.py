@@ -5,12 +5,12 @@ import shutil
 import sys
 from dataclasses import asdict
 
-from ...traces import FOLDER, read_lines
+from ...traces import FOLDER, RACE_SETTINGS, read_lines, read_object
 from ...utils.files import replace
 from ...utils.terminal import say, visible
 from . import evaluations
 from .evaluations import Standing
-from .plan import NAMES, PICTURE, RESULT, SETTINGS, Lane, Race
+from .plan import NAMES, PICTURE, RESULT, Lane, Race
 
 
 class Live:
@@ -61,8 +61,8 @@ class Live:
 
 def standing_of(lane: Lane) -> Standing:
     """Return a run's standing, from the files that the run has written."""
-    settings, journal = lane.folder / SETTINGS, lane.folder / FOLDER / "metrics.jsonl"
-    if not settings.exists():
+    settings, journal = read_object(lane.folder / RACE_SETTINGS), lane.folder / FOLDER / "metrics.jsonl"
+    if not settings:
         return Standing(NAMES[lane.name])
     entries = read_lines(journal) if journal.exists() else ()
-    return evaluations.standing(NAMES[lane.name], json.loads(settings.read_text()), entries)
+    return evaluations.standing(NAMES[lane.name], settings, entries)

@@ -17,7 +17,7 @@ STOCK, PLUS = "stock_trl", "trl_grpo_plus"  # folders of the two runs
 NAMES = {STOCK: "stock TRL", PLUS: "trl_grpo_plus"}
 RACER = "TRL_GRPO_PLUS_RACER"  # environment variable: the name of a process's run
 SCRIPT = "trl_grpo_plus.cli.race.script"
-SETTINGS, RESULT, PICTURE = "race_settings.json", "race.json", "race.png"
+RESULT, PICTURE = "race.json", "race.png"
 
 
 @dataclass(frozen=True)

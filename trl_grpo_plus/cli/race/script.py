@@ -20,9 +20,9 @@ from ... import GRPOPlusTrainer
 from ...launch import train
 from ...registry import resolve
 from ...scoring import configure
-from ...traces import Writer, json_value
+from ...traces import RACE_SETTINGS, Writer, json_value
 from ...utils.files import replace
-from .plan import RACER, SETTINGS, STOCK
+from .plan import RACER, STOCK
 
 
 def main() -> int:
@@ -94,7 +94,7 @@ class SettingsAndJournal(TrainerCallback):
             self._writer.begin(state.global_step, state.max_steps)
         if self._folder is not None:
             settings = {**self._settings, "max_steps": state.max_steps}
-            replace(self._folder / SETTINGS, [json.dumps(settings, indent=2).encode(), b"\n"])
+            replace(self._folder / RACE_SETTINGS, [json.dumps(settings, indent=2).encode(), b"\n"])
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Write the last log entry into the trace."""

@@ -8,6 +8,7 @@ from ...scoring import Outcome
 from ...traces import attempt_label
 from ...utils.text import as_text
 from ...utils.validation import ConfigError
+from ..check.rewards import all_failed
 from .requested_rewards import TOTAL, RequestedReward, Row
 
 
@@ -108,8 +109,7 @@ def _outcomes(reward: RequestedReward, groups: Sequence[Sequence[Row]]) -> list[
     columns = {name: [row["reference"].get(name) for row in rows] for name in names}
     columns["prompts"] = [row["prompt"] for row in rows]
     given = reward.score([row["completion"] for row in rows], columns)
-    has_failed = all(outcome.status == "error" and not outcome.decided for outcome in given)
-    if reward.at_once and len(rows) > 1 and has_failed:
+    if reward.at_once and len(rows) > 1 and all_failed(outcome for outcome in given if not outcome.decided):
         if len(groups) > 1:
             half = len(groups) // 2
             return _outcomes(reward, groups[:half]) + _outcomes(reward, groups[half:])
