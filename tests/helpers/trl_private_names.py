@@ -15,6 +15,7 @@ METHODS = {
     "_save_checkpoint": "overridden: our state",
     "_push_from_checkpoint": "overridden: traces stay at home",
     "_load_optimizer_and_scheduler": "overridden: our state",
+    "_load_rng_state": "overridden: the random state of a checkpoint within a step",
 }
 ATTRIBUTES = {
     "beta": "seen as 0, scaled or adapted",

@@ -30,6 +30,7 @@ SEAMS: dict[str, list[str] | None] = {  # method -> its parameters; `None`: all 
     "_save_checkpoint": ["model", "trial"],
     "_push_from_checkpoint": ["checkpoint_folder"],
     "_load_optimizer_and_scheduler": ["checkpoint"],
+    "_load_rng_state": ["checkpoint"],
 }
 
 
