@@ -116,7 +116,7 @@ def output(recipe: Recipe) -> list[Row]:
     try:
         if recipe.name:
             folder_lock.check(recipe.training.output_dir)
-        checkpoint = to_resume(recipe.training.resume_from_checkpoint, recipe.training.output_dir)
+        checkpoint = to_resume(previous_run.requested(recipe.training), recipe.training.output_dir)
         previous_run.check_start(recipe.training, recipe.model, resumes=checkpoint is not None)
     except ConfigError as error:
         return [Row("output", FAILED, str(error))]

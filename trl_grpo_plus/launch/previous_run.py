@@ -47,13 +47,19 @@ def settle_folder(training_args: Any) -> None:
         ConfigError: there is no such checkpoint, it is not complete, or another machine does not have it.
     """
     folder = training_args.output_dir
-    checkpoint = complete_checkpoint(training_args.resume_from_checkpoint, folder)
+    checkpoint = complete_checkpoint(requested(training_args), folder)
     training_args.resume_from_checkpoint = checkpoint
     with training_args.main_process_first(local=False):
         if training_args.local_process_index == 0:  # one process on each node: nodes may not share a disk
             _make_room(Path(folder), checkpoint)
     if checkpoint is not None:
         training_args.eval_on_start = False
+
+
+def requested(training_args: Any) -> Any:
+    """Return `resume_from_checkpoint` as the trainer takes it. Recipes and the command line give texts."""
+    value = training_args.resume_from_checkpoint
+    return {"none": None, "false": None, "true": True}.get(str(value).lower(), value)
 
 
 def _make_room(folder: Path, checkpoint: str | None) -> None:

@@ -221,17 +221,16 @@ def _run_of(checkpoint: Path) -> Any:
 
 
 def to_resume(resume_from_checkpoint: Any, output_dir: str) -> str | None:
-    """Return the checkpoint that `resume_from_checkpoint` names, as this machine has it; `None` for a new run.
+    """Return the checkpoint that `True`, `"auto"` or a path names, as this machine has it; `None` for a new run.
 
     Raises:
         ConfigError: the checkpoint is incomplete, or with `True` there is no complete checkpoint.
     """
-    word = str(resume_from_checkpoint or None).lower()
-    if word in ("none", "false"):
+    if not resume_from_checkpoint:
         return None
-    if word == "true":
+    if resume_from_checkpoint is True:
         return last_complete(output_dir)
-    if word == AUTO:
+    if str(resume_from_checkpoint).lower() == AUTO:
         return last_complete_if_any(output_dir)
     check(resume_from_checkpoint)
     return str(resume_from_checkpoint)
