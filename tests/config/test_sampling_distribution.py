@@ -9,7 +9,7 @@ import torch
 from transformers import GenerationConfig, GenerationMixin, Qwen2ForCausalLM
 from trl import GRPOConfig
 
-from trl_grpo_plus.config.sampling_distribution import NEUTRAL, chosen_settings, inherited_settings, warnings
+from trl_grpo_plus.config.sampling_distribution import NEUTRAL, chosen_settings, differences, inherited_settings
 
 
 CPU = {"bf16": False, "use_cpu": True, "report_to": "none"}
@@ -84,9 +84,9 @@ def test_generation_kwargs_replace_the_models_settings(tmp_path, model, name):
     made = {"min_p": ["MinPLogitsWarper"], "suppress_tokens": ["SuppressTokensLogitsProcessor"]}
     made["begin_suppress_tokens"] = ["SuppressTokensAtBeginLogitsProcessor"]
     assert found == made.get(name, [])
-    assert f"generation_kwargs: {{{name}: {neutral}}}" in warnings(args_of(tmp_path), own)[0]
+    assert f"generation_kwargs: {{{name}: {neutral}}}" in differences(args_of(tmp_path), own)[0]
     kept = args_of(tmp_path, generation_kwargs={name: BENT[name]})
-    assert warnings(kept, own) == []  # the user set it, and no ratio of log-probs is taken
+    assert differences(kept, own) == []  # the user set it, and no ratio of log-probs is taken
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,8 @@ def test_generation_kwargs_replace_the_models_settings(tmp_path, model, name):
 def test_settings_that_are_not_taken_from_the_model(tmp_path, options):
     if not hasattr(GRPOConfig, next(iter(options))):
         pytest.skip("an option of later releases")
-    assert warnings(args_of(tmp_path, **options), {"min_p": 0.2}) == []
-    assert len(warnings(args_of(tmp_path), {"min_p": 0.2})) == 1
+    assert differences(args_of(tmp_path, **options), {"min_p": 0.2}) == []
+    assert len(differences(args_of(tmp_path), {"min_p": 0.2})) == 1
 
 
 VLLM = {"use_vllm": True}
@@ -122,7 +122,7 @@ TWICE = {"num_iterations": 2}
 def test_settings_that_the_user_chose(tmp_path, options, settings):
     assert chosen_settings(args_of(tmp_path, **options)) == settings
     # A user's own setting gives a warning only if a ratio of log-probs is taken.
-    assert (len(warnings(args_of(tmp_path, **options, **TWICE), {})) == 1) == bool(settings)
+    assert (len(differences(args_of(tmp_path, **options, **TWICE), {})) == 1) == bool(settings)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_settings_that_the_user_chose(tmp_path, options, settings):
     ids=str,
 )
 def test_a_warning_comes_where_a_ratio_is_taken(tmp_path, options, says):
-    said = warnings(args_of(tmp_path, top_p=0.9, **options), {"top_p": 0.5})
+    said = differences(args_of(tmp_path, top_p=0.9, **options), {"top_p": 0.5})
     assert len(said) == (says is not None)
     if says:
         assert said[0].startswith("top_p=0.9: attempts are sampled with it")

@@ -197,6 +197,8 @@ MISTAKES = (
     Mistake("a backend for one process",
             ("ddp_backend='gloo' needs several processes, and this run has one (--num_processes)",),
             {"ddp_backend": "gloo"}, ("--num_processes", "1")),
+    Mistake("a configuration of DeepSpeed in another encoding", ("deepspeed: latin.yaml is not UTF-8",),
+            {"deepspeed": "latin.yaml"}, ("--num_processes", "2")),
     Mistake("a missing configuration of DeepSpeed", ("deepspeed: there is no file zero.json.",),
             {"deepspeed": "zero.json"}, ("--num_processes", "2")),
     Mistake("no processes", ("--num_processes: 0 must be 1 or more.",), options=("--num_processes", "0"), status=2),
@@ -331,6 +333,11 @@ MISTAKES = (
             options=("--accelerate_config", "zero4"), status=2),
     Mistake("an unknown recipe", ("'aritmetic_cpu' is neither a file nor a recipe", "Did you mean arithmetic_cpu"),
             recipe="aritmetic_cpu", status=2),
+    Mistake("a recipe in another encoding",
+            ("latin.yaml is not UTF-8: byte 5 is of another encoding. Save the file as UTF-8.",),
+            recipe="latin.yaml", status=2),
+    Mistake("a configuration in another encoding", ("--accelerate_config: latin.yaml is not UTF-8",),
+            options=("--accelerate_config", "latin.yaml"), status=2),
     Mistake("a script instead of a recipe", ("task.py is a Python script.",
             "a YAML file, or one of arithmetic_cpu", "accelerate launch task.py"), recipe="task.py", status=2),
     Mistake("a missing recipe file", ("'my_rn.yaml' is neither a file nor a recipe",), recipe="my_rn.yaml",
@@ -354,6 +361,7 @@ def make_place(folder: Path) -> None:
     write_rows(folder / "chat.jsonl", chat)
     write_broken(folder)
     (folder / "task.py").write_text(TASK)
+    (folder / "latin.yaml").write_bytes("# Größe\n".encode("latin-1"))
     (folder / "my_rewards.py").write_text(REWARDS)
     for checkpoint in ("checkpoint-5", "checkpoint-10", "."):
         (folder / "earlier" / checkpoint).mkdir(parents=True, exist_ok=True)

@@ -125,7 +125,7 @@ def test_each_check_of_the_list_has_a_mistake():
     assert {check.__name__ for check in (*preflight.PAPER, *preflight.DATA)} == REFUSED_BY.keys() | ELSEWHERE
 
 
-@named([*REFUSED_BY.values(), *MIXED, "an unknown recipe", "a folder below a file"])
+@named([*REFUSED_BY.values(), *MIXED, "an unknown recipe", "a recipe in another encoding", "a folder below a file"])
 def test_run_refuses_a_mistake_before_anything_is_launched(here, place, capsys, mistake):
     mistake.write(place)
     assert main(["run", mistake.recipe, *mistake.options]) == 2

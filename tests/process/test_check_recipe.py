@@ -698,6 +698,12 @@ def prepare(script_args, training_args, model_args):
 """
 
 
+def test_an_error_with_bytes_that_are_no_text_is_kept(monkeypatch):
+    monkeypatch.setattr(check_smoke, "in_this_python", lambda command: command)
+    fails = "import os, sys; os.write(2, b'error: no \\xff.\\n'); sys.exit(1)"
+    assert check_smoke._launched([sys.executable, "-c", fails], dict(os.environ)) == (1, "error: no \ufffd.\n")
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_of_a_run_that_takes_too_long_no_process_is_left(place, tmp_path, monkeypatch, launcher):

@@ -102,12 +102,13 @@ def test_a_row_is_shown_with_its_pictures_in_the_prompt_and_given_as_it_is():
 
 def test_images_are_refused_where_trl_mixes_their_pixels_up():
     args = GRPOPlusConfig("unused", use_cpu=True, bf16=False, report_to="none", zero_variance_groups="drop")
+    nothing = {"environments": None, "rollouts": None, "tools": None}
     with pytest.raises(
         ValueError, match=r"zero_variance_groups='drop' with images needs TRL 1\.11 or later: TRL 1\.10\.0"
     ):
-        check_model(args, None, True, trl_version="1.10.0")
-    check_model(args, None, True, trl_version="1.11.0")
-    check_model(args, None, False, trl_version="1.10.0")
+        check_model(args, **nothing, images=True, trl_version="1.10.0")
+    check_model(args, **nothing, images=True, trl_version="1.11.0")
+    check_model(args, **nothing, images=False, trl_version="1.10.0")
 
 
 def test_beliefs_and_an_advantage_function_that_reads_entropies(tmp_path):

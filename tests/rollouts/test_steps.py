@@ -521,9 +521,10 @@ def test_bad_steps_stop_the_run_and_are_named(tmp_path, steps, words):
 
 def test_steps_and_tools_are_refused_together(tmp_path):
     args = GRPOPlusConfig(str(tmp_path), bf16=False, use_cpu=True, step_reward_credit="own")
-    check_model(args, None, False)
+    nothing = {"environments": None, "images": False, "rollouts": None, "tools": None, "trl_version": "1.11.0"}
+    check_model(args, **nothing)
     for kinds in ({"tools": [print]}, {"environments": {"a": 1}}):
         with pytest.raises(
-            ValueError, match=r"step_reward_credit='own' does not go with tools nor environment_factory"
+            ValueError, match=r"step_reward_credit='own' does not work with tools or environment_factory\."
         ):
-            check_model(args, **{"environments": None, "images": False, **kinds})
+            check_model(args, **nothing | kinds)

@@ -122,27 +122,55 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    _add_ls(commands)
+    _add_cp(commands)
+    _add_run(commands)
+    _add_race(commands)
+    _add_check(commands)
+    summary = "check that rewards score examples and gold answers correctly"
+    check_rewards.add_options(_command(commands, CHECK_REWARDS, check_rewards.run, summary, check_rewards.HELP))
+    summary = "write a page of a run's curves and attempts, or compare runs"
+    view.add_options(_command(commands, "view", view.run, summary, view.HELP))
+    summary = "score a run's attempts with another reward"
+    rescore.add_options(_command(commands, "rescore", rescore.run, summary, rescore.HELP))
+    summary = "write a run's attempts as a dataset to share"
+    export.add_options(_command(commands, "export", export.run, summary, export.HELP))
+    _command(commands, "env", _env, "show versions, GPUs and missing packages")
+    return parser
 
-    def command(name: str, run: Any, summary: str, description: str | None = None) -> argparse.ArgumentParser:
-        """Add a command, and return its parser."""
-        shape: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
-        added = commands.add_parser(
-            name, help=summary, description=description or f"{summary[0].upper()}{summary[1:]}.", **shape
-        )
-        added.set_defaults(run=run)
-        return added
 
-    ls = command("ls", _ls, "list recipes, advantages, rewards and presets")
+def _command(
+    commands: Any, name: str, run: Callable[..., int], summary: str, description: str | None = None
+) -> argparse.ArgumentParser:
+    """Add a command, and return its parser."""
+    shape: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
+    description = description or f"{summary[0].upper()}{summary[1:]}."
+    added: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=description, **shape)
+    added.set_defaults(run=run)
+    return added
+
+
+def _add_ls(commands: Any) -> None:
+    ls = _command(commands, "ls", _ls, "list recipes, advantages, rewards and presets")
     ls.add_argument(
         "what", metavar="WHAT", nargs="?", choices=tuple(LISTS), help=f"one of {', '.join(LISTS)} (default: all)"
     )
-    cp = command("cp", _cp, "copy a recipe to a file that you can edit")
+
+
+def _add_cp(commands: Any) -> None:
+    cp = _command(commands, "cp", _cp, "copy a recipe to a file that you can edit")
     cp.add_argument("name", metavar="NAME", help="name of the recipe (trl-grpo-plus ls recipes)")
     cp.add_argument("file", metavar="FILE", nargs="?", help="file to write (default: NAME.yaml in the current folder)")
-    run = command("run", _run, "launch a recipe", RUN_HELP)
+
+
+def _add_run(commands: Any) -> None:
+    run = _command(commands, "run", _run, "launch a recipe", RUN_HELP)
     _add_launch_options(run)
     _add_node_options(run)
-    race = command("race", _race, "compare stock TRL's trainer with this package's on a recipe", RACE_HELP)
+
+
+def _add_race(commands: Any) -> None:
+    race = _command(commands, "race", _race, "compare stock TRL's trainer with this package's on a recipe", RACE_HELP)
     _add_launch_options(race)
     race.add_argument(
         "--baseline_generations",
@@ -155,7 +183,10 @@ def _parser() -> argparse.ArgumentParser:
         "--evaluations", type=int, default=10, metavar="N", help="evaluations during training (default: 10)"
     )
     race.add_argument("--resume", action="store_true", help="continue a race that was interrupted")
-    check = command("check", _check, "check a recipe before you run it", CHECK_HELP)
+
+
+def _add_check(commands: Any) -> None:
+    check = _command(commands, "check", _check, "check a recipe before you run it", CHECK_HELP)
     _add_launch_options(check)
     _add_node_options(check)
     check.add_argument(
@@ -170,21 +201,6 @@ def _parser() -> argparse.ArgumentParser:
         help="also train two real steps of a tiny random model on the CPU; if the recipe is for the CPU and its model "
         "is here, also time that model",
     )
-    check_rewards.add_options(
-        command(
-            CHECK_REWARDS,
-            check_rewards.run,
-            "check that rewards score examples and gold answers correctly",
-            check_rewards.HELP,
-        )
-    )
-    view.add_options(
-        command("view", view.run, "write a page of a run's curves and attempts, or compare runs", view.HELP)
-    )
-    rescore.add_options(command("rescore", rescore.run, "score a run's attempts with another reward", rescore.HELP))
-    export.add_options(command("export", export.run, "write a run's attempts as a dataset to share", export.HELP))
-    command("env", _env, "show versions, GPUs and missing packages")
-    return parser
 
 
 def _add_launch_options(command: argparse.ArgumentParser) -> None:

@@ -107,14 +107,16 @@ def check_weights(weights: Sequence[float] | None, args: "GRPOPlusConfig") -> No
 
 
 def check_model(
-    args: "GRPOPlusConfig",
-    environments: Any,
-    images: bool,
-    rollouts: Any = None,
-    tools: Any = None,
-    trl_version: str = "2",
+    args: "GRPOPlusConfig", *, environments: Any, images: bool, rollouts: Any, tools: Any, trl_version: str
 ) -> None:
-    """Refuse options that do not work with environments, images, a `rollout_func` or tools."""
+    """Refuse options that do not work with environments, images, a `rollout_func` or tools.
+
+    Args:
+        args ([`GRPOPlusConfig`]): the configuration.
+        environments, rollouts, tools: environments, `rollout_func` and tools of the trainer, false if there are none.
+        images (`bool`): whether the model reads images.
+        trl_version (`str`): version of TRL.
+    """
     if args.filters_groups and images and Version(trl_version) < Version("1.11"):
         raise ConfigError(
             f"zero_variance_groups={args.zero_variance_groups!r} with images needs TRL 1.11 or later: TRL "
@@ -122,10 +124,9 @@ def check_model(
         )
     if args.step_reward_credit is not None and (tools or environments):
         raise ConfigError(
-            f"step_reward_credit={args.step_reward_credit!r} does not go with tools nor "
-            "environment_factory: the steps of a reward end at "
-            "offsets in one text, and a conversation with tools has several. Leave it out (the sums are trained on), "
-            "or use a rollout_func with an env_mask, which is one text."
+            f"step_reward_credit={args.step_reward_credit!r} does not work with tools or environment_factory. A step "
+            "ends at an offset in one text, but a conversation with tools has several texts. Leave it out (the sums "
+            "are trained on), or use a rollout_func with an env_mask, which is one text."
         )
     if args.belief_head and (environments or images or rollouts):
         raise ConfigError(

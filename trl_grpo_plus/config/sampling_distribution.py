@@ -107,10 +107,10 @@ def inherited_settings(
     return {name: value for name, value in altering_settings(generation_config).items() if passed.get(name) is None}
 
 
-def warnings(
+def differences(
     args: "GRPOConfig", generation_config: Mapping[str, Any], passed: Mapping[str, Any] | None = None
 ) -> list[str]:
-    """Return a warning for each kind of setting that changes the distribution.
+    """Return a text for each kind of setting that makes the sampled distribution differ from the trained one.
 
     Arguments are those of [`inherited_settings`].
     """
@@ -126,10 +126,10 @@ def warnings(
 
 
 def warn_of_another_distribution(args: "GRPOConfig", model: Any, passed: Mapping[str, Any] | None) -> None:
-    """Log the texts of [`warnings`] for a model on the main process."""
+    """Log the texts of [`differences`] for a model on the main process."""
     own = getattr(model, "generation_config", None)
     own = own if isinstance(own, Mapping) else getattr(own, "to_dict", dict)()
-    for text in warnings(args, own, passed):
+    for text in differences(args, own, passed):
         logger.warning(text)
 
 

@@ -83,7 +83,10 @@ def check(config: "GRPOPlusConfig", annotations: Mapping[str, Any], trl_version:
     _check_values(config, annotations)
     _check_advantage(config)
     _check_process(config)
-    _check_beliefs(config)
+    _check_belief_baseline(config)
+    _check_filtered_verdicts(config)
+    _check_belief_options(config)
+    _check_selection(config)
     _check_ratio(config)
     _check_kl(config)
     _check_estimator(config)
@@ -175,7 +178,7 @@ def _check_process(config: "GRPOPlusConfig") -> None:
         raise ConfigError(f"{what} does not go with {reason}")
 
 
-def _check_beliefs(config: "GRPOPlusConfig") -> None:
+def _check_belief_baseline(config: "GRPOPlusConfig") -> None:
     scale, believes = config.scale_rewards, config.advantage_baseline == "belief"
     by_itself = config.multi_objective_aggregation == "normalize_then_sum"
     if believes and (SCALES[scale].over == "group" or (by_itself and scale != "prior")):
@@ -190,18 +193,25 @@ def _check_beliefs(config: "GRPOPlusConfig") -> None:
             "scale_rewards='prior' divides by what was believed of a prompt: set advantage_baseline='belief' (now "
             f"{config.advantage_baseline!r})."
         )
+
+
+def _check_filtered_verdicts(config: "GRPOPlusConfig") -> None:
     if not isinstance(config.filtered_verdicts, list | tuple | None):
         raise ConfigError(
             f"filtered_verdicts={config.filtered_verdicts!r} must be a list, such as ['all_bad', 'unscored']."
         )
     for verdict in config.filtered_verdicts or ():
         one_of("filtered_verdicts", verdict, VERDICTS[1:])
-    if config.filtered_verdicts is not None and not believes and not config.filters_groups:
+    filters = config.filters_groups or config.advantage_baseline == "belief"
+    if config.filtered_verdicts is not None and not filters:
         raise ConfigError(
             f"filtered_verdicts={config.filtered_verdicts!r} has no effect: with "
             "zero_variance_groups='keep' no group leaves. "
             "Set zero_variance_groups='drop' or 'resample', or advantage_baseline='belief', or leave it out."
         )
+
+
+def _check_belief_options(config: "GRPOPlusConfig") -> None:
     one_of("belief_head", config.belief_head, (None, "prompt"))
     for name in ("belief_key", "belief_id"):
         value = getattr(config, name)
@@ -218,6 +228,9 @@ def _check_beliefs(config: "GRPOPlusConfig") -> None:
             f"belief_head_share={config.belief_head_share!r} has no effect without a head: set belief_head='prompt', "
             "or leave it out."
         )
+
+
+def _check_selection(config: "GRPOPlusConfig") -> None:
     check_selection(config.prompt_selection)
     if config.changed("selection_pool") and name_of(config.prompt_selection) != "belief":
         raise ConfigError(

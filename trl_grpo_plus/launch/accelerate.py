@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from ..config.presets import PRESETS
-from ..utils.validation import ConfigError, did_you_mean
+from ..utils.validation import ConfigError, did_you_mean, error_prefix
 from .nodes import ONE, Nodes, machines
 from .recipe_yaml import read_yaml, text_of
 
@@ -183,7 +183,8 @@ def _offloads(weights_to: str, optimizer_to: str) -> str:
 
 def _json_of(deepspeed: str) -> dict[str, Any]:
     try:
-        text = deepspeed if deepspeed.lstrip().startswith("{") else text_of(Path(deepspeed))
+        with error_prefix("deepspeed"):
+            text = deepspeed if deepspeed.lstrip().startswith("{") else text_of(Path(deepspeed))
     except OSError:
         raise ConfigError(f"deepspeed: there is no file {deepspeed}.") from None
     try:
@@ -218,8 +219,10 @@ def content_of(accelerate_config: str) -> dict[str, Any]:
     Raises:
         ConfigError: there is no such configuration, or it is not YAML or not UTF-8.
     """
+    with error_prefix("--accelerate_config"):
+        text = text_of(Path(config_file(accelerate_config)))
     try:
-        content = read_yaml(text_of(Path(config_file(accelerate_config)))) or {}
+        content = read_yaml(text) or {}
     except yaml.YAMLError as error:
         raise ConfigError(f"--accelerate_config {accelerate_config}: {error}") from None
     if not isinstance(content, dict):

@@ -192,8 +192,9 @@ def text_of(file: Any) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        why = f"byte {error.start + 1} is of another encoding. Save the file as UTF-8."
-        raise ConfigError(f"{file} is not UTF-8: {why}") from None
+        raise ConfigError(
+            f"{file} is not UTF-8: byte {error.start + 1} is of another encoding. Save the file as UTF-8."
+        ) from None
 
 
 def read_yaml(text: str) -> Any:

@@ -217,7 +217,12 @@ class GRPOPlusTrainer(GRPOTrainer):
         compatibility.check_filter_metric(args.filter_metric, names)
         compatibility.check_weights(weights, args)
         compatibility.check_model(
-            args, self.environment_factories, self._is_vlm, self.rollout_func, self.tools, trl.__version__
+            args,
+            environments=self.environment_factories,
+            images=self._is_vlm,
+            rollouts=self.rollout_func,
+            tools=self.tools,
+            trl_version=trl.__version__,
         )
         if args.filters_groups:
             resampling.warn_if_nothing_is_saved(args, self.accelerator.num_processes)

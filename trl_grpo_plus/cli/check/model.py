@@ -51,7 +51,7 @@ def model(recipe: Recipe) -> tuple[list[Row], Loaded | None]:
 def sampled(recipe: Recipe) -> list[Row]:
     """Warn of settings that sample attempts from another distribution than the policy's. The trainer warns too."""
     own = hub.generation_config(recipe.model.model_name_or_path, recipe.model.model_revision)
-    return [Row("sampling", WARNED, text) for text in sampling_distribution.warnings(recipe.training, own)]
+    return [Row("sampling", WARNED, text) for text in sampling_distribution.differences(recipe.training, own)]
 
 
 def tokenizer(recipe: Recipe) -> tuple[list[Row], Loaded | None]:

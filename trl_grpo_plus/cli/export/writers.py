@@ -8,8 +8,8 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import ExitStack
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -97,20 +97,17 @@ def export(
     dropped = columns.named(drop)
     chosen = _Chosen(_groups(run), _steps(run, columns, split, last), share)
     rows = ((row["split"], flat(row, columns.written, columns.rewards, dropped)) for group in chosen for row in group)
-
-    def fill(folder: Path) -> None:
-        """Write the files of the dataset, and its card for the Hub."""
-        names = split_names(columns.steps)
-        _write_parquet(folder / "data", rows, _schema(columns, dropped), names)
-        if to == "hf":
-            counts = {names[split]: count for split, count in chosen.counts.items()}
-            text = card(_name(run), _about(run), columns, dropped, counts, chosen.attempts, _part(share, last))
-            (folder / "README.md").write_text(text, encoding="utf-8")
-
     if to == "jsonl":
         size = replace(target, (orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for _, row in rows))
     else:
-        size = _replace_folder(target, fill)
+        names = split_names(columns.steps)
+        with _replacing_folder(target) as folder:
+            _write_parquet(folder / "data", rows, _schema(columns, dropped), names)
+            if to == "hf":
+                counts = {names[split]: count for split, count in chosen.counts.items()}
+                text = card(_name(run), _about(run), columns, dropped, counts, chosen.attempts, _part(share, last))
+                (folder / "README.md").write_text(text, encoding="utf-8")
+        size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
     upload = _upload(target) if to == "hf" else None
     return Exported(target, size, columns, dropped, chosen.counts, chosen.attempts, upload)
 
@@ -249,8 +246,9 @@ def _write_parquet(folder: Path, rows: Iterable[tuple[str, Row]], schema: pa.Sch
             write(split)
 
 
-def _replace_folder(target: Path, fill: Callable[[Path], None]) -> int:
-    """Fill a temporary folder beside `target`, rename it to `target`, and return the size of its files in bytes.
+@contextmanager
+def _replacing_folder(target: Path) -> Iterator[Path]:
+    """Yield a temporary folder beside `target` to fill, and rename it to `target` at the end of the block.
 
     Nobody ever sees an incomplete folder.
     """
@@ -259,7 +257,7 @@ def _replace_folder(target: Path, fill: Callable[[Path], None]) -> int:
     unfinished, before = (target.with_name(f".{target.name}.{os.getpid()}{end}") for end in ("", ".before"))
     try:
         unfinished.mkdir()
-        fill(unfinished)
+        yield unfinished
         try:
             if target.exists():
                 target.rename(before)
@@ -270,4 +268,3 @@ def _replace_folder(target: Path, fill: Callable[[Path], None]) -> int:
     finally:
         for leftover in (unfinished, before):
             shutil.rmtree(leftover, ignore_errors=True)
-    return sum(path.stat().st_size for path in target.rglob("*") if path.is_file())

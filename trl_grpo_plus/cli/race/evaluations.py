@@ -164,7 +164,8 @@ def plot(standings: Sequence[Standing], split: str, target: Path) -> str:
         for run, colour in zip(standings, COLOURS, strict=False):
             points = [(getattr(look, by), look.rewards[split]) for look in run.looks]
             label = f"{run.name}, {run.settings['num_generations']} attempts per prompt" if run.settings else run.name
-            panel.plot(*zip(*points, strict=True), "o-", ms=3, color=colour, label=label) if points else None
+            if points:
+                panel.plot(*zip(*points, strict=True), "o-", ms=3, color=colour, label=label)
         panel.set(xlabel="seconds of training" if by == "seconds" else by, xlim=(0, None))
         panel.spines[["top", "right"]].set_visible(False)
         panel.locator_params("x", nbins=5)
