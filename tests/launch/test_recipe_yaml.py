@@ -2,7 +2,10 @@
 
 import dataclasses
 import inspect
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 import yaml
@@ -143,3 +146,12 @@ def test_yaml_reads_exponents_as_numbers_and_merges_mappings(text, value):
 def test_a_key_that_appears_twice_is_refused(text):
     with pytest.raises(yaml.YAMLError, match=r"the key [ab] appears twice"):
         read_yaml(text)
+
+
+def test_a_recipe_is_read_as_utf_8_whatever_the_locale(tmp_path):
+    (tmp_path / "recipe.yaml").write_text("run_name: Größe\n", encoding="utf-8")
+    code = "from trl_grpo_plus.launch.accelerate import setting; print(ascii(setting('run_name', 'recipe.yaml', [])))"
+    of_ascii = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-X", "utf8=0", "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, env=of_ascii, capture_output=True, text=True)
+    assert done.stdout == ascii("Größe") + "\n", done.stderr
