@@ -41,7 +41,7 @@ import tempfile
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -499,14 +499,14 @@ def spec_of(line: Line) -> Spec:
     return Spec(**{name: line[name] for name in Spec.__dataclass_fields__ if name in line})
 
 
-def picked(lines: Iterable[Line]) -> dict[tuple[Any, ...], float]:
-    """Map (family, condition, arm, budget, share) to the rate with the best mean accuracy over the picking seeds.
+def picked(lines: Iterable[Line], seeds: Sequence[int] | None = PICKING) -> dict[tuple[Any, ...], float]:
+    """Map (family, condition, arm, budget, share) to the rate with the best mean accuracy over `seeds`; `None`: all.
 
     A rate that fewer picking seeds have tried than another is not picked: its mean may be that of an easy seed.
     """
     tried: dict[tuple[Any, ...], dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     for line in lines:
-        if line["seed"] in PICKING:
+        if seeds is None or line["seed"] in seeds:
             tried[group_of(line)][line["rate"]].append(line["accuracy"])
     return {
         group: max(rates, key=lambda rate: (len(rates[rate]), fmean(rates[rate]))) for group, rates in tried.items()
@@ -596,7 +596,7 @@ def spread(values: list[float], digits: int = 3) -> str:
 
 def report(lines: list[Line], picture: Path | None) -> str:
     """Return tables in Markdown for each family and condition, and draw the picture."""
-    rates = picked(lines)
+    rates = picked(lines, None) | picked(lines)  # a file may have later seeds alone
     kept = [line for line in lines if rates.get(group_of(line)) == line["rate"]]
     places = sorted({(line["family"], line["condition"]) for line in kept})
     texts = []

@@ -8,7 +8,6 @@ solves a product ("hard"). Only edge problems can teach. On them GRPO learns fro
 import math
 import random
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from trl_grpo_plus.utils.validation import ConfigError
 
 from .dataset_helpers import check_mix
-from .warm_start import NOT_LEARNED, WarmUp, llama, teach, warm_folder, write_whole
+from .warm_start import NOT_LEARNED, WarmUp, llama, teach, warm_folder, warm_up_of, write_whole
 
 
 CHARACTERS = "0123456789+-*="
@@ -86,13 +85,8 @@ def prepare(
     # Lessons are made of easy and edge problems, and at least one of each must be left.
     most = {name: len(problems) - (name != "hard") for name, problems in rest.items()}
     check_mix(mix, most, f"the {HELD_OUT} held out and the warm-up's")
-    warm_up = WarmUp(
-        steps=WARM_STEPS if warm_steps is None else warm_steps,
-        batch=WARM_BATCH if warm_batch is None else warm_batch,
-        rate=WARM_RATE if warm_rate is None else warm_rate,
-    )
-    if smoke:
-        warm_up = replace(warm_up, steps=0)
+    default = WarmUp(WARM_STEPS, WARM_BATCH, WARM_RATE)
+    warm_up = warm_up_of(default, warm_steps, warm_batch, warm_rate, smoke)
     folder, resumes = warm_folder(training_args)
     if training_args.process_index == 0 and not resumes:
         # The lessons exclude the training problems: on memorised problems the model would not make its mistakes.

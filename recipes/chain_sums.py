@@ -26,7 +26,7 @@ from trl_grpo_plus.utils.optional_packages import install, is_installed
 from trl_grpo_plus.utils.validation import ConfigError
 
 from .dataset_helpers import Row, messages
-from .warm_start import NOT_LEARNED, WarmUp, teach, warm_folder, write_whole
+from .warm_start import NOT_LEARNED, WarmUp, teach, warm_folder, warm_up_of, write_whole
 
 
 SYSTEM_PROMPT = "You are a calculator. Work out one step a line."
@@ -67,7 +67,7 @@ def prepare(
         ConfigError: more problems are requested than exist, for example with one or two terms.
     """
     mix = {int(terms): rows for terms, rows in (TRAIN_MIX if train_mix is None else train_mix).items()}
-    warm_up = WarmUp(WARM_STEPS if warm_steps is None else warm_steps, WARM_BATCH, WARM_RATE)
+    warm_up = warm_up_of(WarmUp(WARM_STEPS, WARM_BATCH, WARM_RATE), warm_steps)
     made = {terms: _problems(terms, HELD_OUT + rows, training_args.seed) for terms, rows in mix.items()}
     train = [row for rows in made.values() for row in rows[HELD_OUT:]]
     random.Random(training_args.seed).shuffle(train)

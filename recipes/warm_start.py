@@ -4,7 +4,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,19 @@ class WarmUp:
         Number(at_least=0, integer=True).check("warm_steps", self.steps)
         Number(at_least=1, integer=True).check("warm_batch", self.batch)
         Number(above=0).check("warm_rate", self.rate)
+
+
+def warm_up_of(
+    default: WarmUp,
+    steps: int | None = None,
+    batch: int | None = None,
+    rate: float | None = None,
+    smoke: bool = False,
+) -> WarmUp:
+    """Return `default` with the numbers that are given; with `smoke` without steps."""
+    given: dict[str, Any] = {"steps": steps, "batch": batch, "rate": rate}
+    made = replace(default, **{name: value for name, value in given.items() if value is not None})
+    return replace(made, steps=0) if smoke else made
 
 
 def warm_folder(training_args: Any) -> tuple[Path, bool]:

@@ -15,7 +15,7 @@ rewarded.
 import random
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,7 +29,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from trl_grpo_plus.utils.validation import ConfigError
 
-from .warm_start import NOT_LEARNED, WarmUp, llama, teach, warm_folder, write_whole
+from .warm_start import NOT_LEARNED, WarmUp, llama, teach, warm_folder, warm_up_of, write_whole
 
 
 PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
@@ -121,13 +121,8 @@ def prepare(
     if not mix or not set(mix) <= set(TRAIN_MIX):
         raise ConfigError(f"train_mix={mix} must have numbers of steps from 1 to {MOST_STEPS} as keys.")
     held_out, train, rest = split_problems(training_args.seed, mix)
-    warm_up = WarmUp(
-        steps=WARM_STEPS if warm_steps is None else warm_steps,
-        batch=WARM_BATCH if warm_batch is None else warm_batch,
-        rate=WARM_RATE if warm_rate is None else warm_rate,
-    )
-    if smoke:
-        warm_up = replace(warm_up, steps=0)
+    default = WarmUp(WARM_STEPS, WARM_BATCH, WARM_RATE)
+    warm_up = warm_up_of(default, warm_steps, warm_batch, warm_rate, smoke)
     folder, resumes = warm_folder(training_args)
     if training_args.process_index == 0 and not resumes:
         tokenizer = make_tokenizer()
