@@ -214,28 +214,10 @@ class GRPOPlusTrainer(GRPOTrainer):
         # TRL would refuse a scale that it does not know. With such a scale, TRL's advantages are replaced.
         self.scale_rewards = args.scale_rewards if args.scale_rewards in TRL_SCALES else "group"
         names, weights = self.reward_func_names, self.reward_weights.tolist()
-        compatibility.check_filter_metric(args.filter_metric, names)
-        compatibility.check_weights(weights, args)
-        compatibility.check_model(
-            args,
-            environments=self.environment_factories,
-            images=self._is_vlm,
-            rollouts=self.rollout_func,
-            tools=self.tools,
-            trl_version=trl.__version__,
-        )
-        if args.filters_groups:
-            resampling.warn_if_nothing_is_saved(args, self.accelerator.num_processes)
-        if self.rollout_func is None:  # a rollout_func samples in its own way
-            warn_of_another_distribution(args, self.model, getattr(self, "generation_kwargs", None))
+        self._check_model(names, weights)
         self._prompts = self._prompt_source()
-        if args.use_vllm and args.vllm_mode == "colocate":
-            # An engine in this process has seeded the random numbers by its rank alone, and it draws from them.
-            set_seed(args.seed + self.accelerator.process_index // args.vllm_tensor_parallel_size)
-        if args.use_vllm and is_peft_model(self.vllm_generation.model) and not self.is_fsdp_enabled:
-            from .adapter_merge import merge_in_copies  # it needs peft
-
-            merge_in_copies(self.vllm_generation)
+        if args.use_vllm:
+            self._set_up_vllm()
         self._vllm_check = VLLMCheck(args, self.accelerator, self._policy_logps, not self._is_vlm)
         self._layout = training_state.layout(args, self.accelerator.num_processes)
         rank, about = self.accelerator.process_index, partial(describe, self)
@@ -247,6 +229,16 @@ class GRPOPlusTrainer(GRPOTrainer):
         SlimProgress.install(self)
         # Before trackio's own callback, which closes its run when training ends.
         self.callback_handler.callbacks.insert(0, self._recorder)
+
+    def _set_up_vllm(self) -> None:
+        args = self.args
+        if args.vllm_mode == "colocate":
+            # An engine in this process has seeded the random numbers by its rank alone, and it draws from them.
+            set_seed(args.seed + self.accelerator.process_index // args.vllm_tensor_parallel_size)
+        if is_peft_model(self.vllm_generation.model) and not self.is_fsdp_enabled:
+            from .adapter_merge import merge_in_copies  # it needs peft
+
+            merge_in_copies(self.vllm_generation)
 
     def get_train_dataloader(self) -> Any:
         """Return TRL's dataloader.
@@ -536,43 +528,61 @@ class GRPOPlusTrainer(GRPOTrainer):
         if not self.model.training:
             return super()._compute_loss(model, inputs, *rest, **more)
         self._guard.begin_micro_batch()
-        given = inputs
         # Every loss type is linear in the advantages, up to their sign, and in beta.
         weight = inputs.get("filler_weight", 1.0)
         beta = self.beta * weight if self.args.kl_placement == "loss" else 0.0
-        if weight != 1.0:
-            inputs = {**inputs, "advantages": inputs["advantages"] * weight}
-        weighted = self.args.use_bias_correction_kl
-        # TRL would weigh its k3 by the replaced ratio, which is not the tokens' density ratio.
-        if beta and (self.args.kl_estimator != kl.TRL_ESTIMATOR or self.args.importance_ratio):
-            logps = {"ref_logp": inputs["ref_per_token_logps"], "old_logp": inputs.get("old_per_token_logps")}
-            term = partial(kl.penalty, self.args.kl_estimator, **logps, importance_weighted=weighted)
-            inputs = {**inputs, "ref_per_token_logps": kl.ReferenceLogps(term)}
-            weighted = False
-        if self.args.importance_ratio:
-            ratio, old = ratios.RATIOS[self.args.importance_ratio], inputs.get("old_per_token_logps")
-            inputs = {**inputs, "old_per_token_logps": ratios.OldLogps(ratio, old, padding.loss_mask(inputs))}
+        replaced, bias_correction = self._loss_inputs(inputs, weight, beta)
         metrics = self._metrics["train"]
-        rows = inputs.get("live_rows", len(inputs["completion_ids"]) * self.accelerator.num_processes)
-        tokens = inputs.get("live_tokens", 1)  # 1 without filler: the loss is then TRL's own
-        entropy = self._without_filler_in_the_entropy(inputs.get("entropy_weight", 1.0), tokens)
         before = {name: len(values) for name, values in metrics.items()}
-        with temporarily(self, beta=beta), temporarily(self.args, use_bias_correction_kl=weighted), entropy:
-            loss = super()._compute_loss(model, inputs, *rest, **more)
+        with (
+            temporarily(self, beta=beta),
+            temporarily(self.args, use_bias_correction_kl=bias_correction),
+            self._without_filler_in_the_entropy(inputs),
+        ):
+            loss = super()._compute_loss(model, replaced, *rest, **more)
+        self._correct_loss_metrics(inputs, beta, before)
+        return self._guard.record_micro_batch(loss, inputs)
+
+    def _loss_inputs(self, inputs: dict[str, Any], weight: float, beta: float) -> tuple[dict[str, Any], bool]:
+        """Return the inputs for TRL's loss, and whether TRL corrects the KL for its bias.
+
+        The inputs hold the advantages times `weight`, and objects in place of the reference's and the old log-probs.
+        These objects answer TRL's subtractions with this package's KL estimator and policy ratio.
+        """
+        args, replaced, bias_correction = self.args, {}, self.args.use_bias_correction_kl
+        old = inputs.get("old_per_token_logps")
+        if weight != 1.0:
+            replaced["advantages"] = inputs["advantages"] * weight
+        # TRL would weigh its k3 by the replaced ratio, which is not the tokens' density ratio.
+        if beta and (args.kl_estimator != kl.TRL_ESTIMATOR or args.importance_ratio):
+            logps = {"ref_logp": inputs["ref_per_token_logps"], "old_logp": old}
+            term = partial(kl.penalty, args.kl_estimator, **logps, importance_weighted=bias_correction)
+            replaced["ref_per_token_logps"] = kl.ReferenceLogps(term)
+            bias_correction = False
+        if args.importance_ratio:
+            ratio = ratios.RATIOS[args.importance_ratio]
+            replaced["old_per_token_logps"] = ratios.OldLogps(ratio, old, padding.loss_mask(inputs))
+        return ({**inputs, **replaced} if replaced else inputs), bias_correction
+
+    def _correct_loss_metrics(self, inputs: dict[str, Any], beta: float, before: Mapping[str, int]) -> None:
+        """Take filler out of the metrics that TRL's loss has logged, and adapt beta by the KL among them.
+
+        `before` has the number of each metric's values before TRL's loss.
+        """
+        metrics = self._metrics["train"]
+        sampled = len(inputs["completion_ids"]) * self.accelerator.num_processes
+        rows, tokens = inputs.get("live_rows", sampled), inputs.get("live_tokens", 1)
         if tokens and metrics.get("entropy"):
             self._entropy = metrics["entropy"][-1]
         if beta and tokens:
             self._controller.see(metrics["kl"][-1], rows)
         if self.importance_sampling_level == "sequence" and rows:
-            padding.of_live_rows(
-                metrics, before, len(inputs["completion_ids"]) * self.accelerator.num_processes / rows
-            )
+            padding.of_live_rows(metrics, before, sampled / rows)
         if not tokens:  # no rank has live tokens, so TRL has logged means over no tokens
             for name in metrics.keys() - {"entropy_coef"}:
                 del metrics[name][before.get(name, 0) :]
         if beta and self.accelerator.sync_gradients:
             self._adapt_beta(passes=self.num_iterations)
-        return self._guard.record_micro_batch(loss, given)
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
         computed = super()._get_per_token_logps_and_entropies(*args, **kwargs)
@@ -584,8 +594,9 @@ class GRPOPlusTrainer(GRPOTrainer):
         return self._guard.checked(norm, self.state.global_step, self._recorder.settle)
 
     @contextmanager
-    def _without_filler_in_the_entropy(self, weight: float, tokens: int) -> Iterator[None]:
+    def _without_filler_in_the_entropy(self, inputs: dict[str, Any]) -> Iterator[None]:
         """Scale TRL's entropy bonus for a micro-batch with filler, and keep its controller from an empty window."""
+        weight, tokens = inputs.get("entropy_weight", 1.0), inputs.get("live_tokens", 1)
         before = self.entropy_coef, self._last_world_entropy
         if weight != 1.0:
             self.entropy_coef = padding.ScaledCoefficient(self.entropy_coef, weight)
@@ -653,6 +664,24 @@ class GRPOPlusTrainer(GRPOTrainer):
         if not (rollouts or environments):  # these add columns
             check_splits(rewards, train_dataset, eval_dataset)
         compatibility.check_columns_read(self._credit.columns, train_dataset, args)
+
+    def _check_model(self, names: Sequence[str], weights: Sequence[float]) -> None:
+        """Check the options against the model and the rewards, and warn of settings that gain nothing."""
+        args = self.args
+        compatibility.check_filter_metric(args.filter_metric, names)
+        compatibility.check_weights(weights, args)
+        compatibility.check_model(
+            args,
+            environments=self.environment_factories,
+            images=self._is_vlm,
+            rollouts=self.rollout_func,
+            tools=self.tools,
+            trl_version=trl.__version__,
+        )
+        if args.filters_groups:
+            resampling.warn_if_nothing_is_saved(args, self.accelerator.num_processes)
+        if self.rollout_func is None:  # a rollout_func samples in its own way
+            warn_of_another_distribution(args, self.model, getattr(self, "generation_kwargs", None))
 
     def _check_tokens(self) -> None:
         if not (self.rollout_func or self.environment_factories or self.chat_template):
