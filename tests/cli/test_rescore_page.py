@@ -12,7 +12,7 @@ import test_rescore
 from browser_pages import soon, titles, until
 
 from trl_grpo_plus.cli.main import main
-from trl_grpo_plus.trainer.hub import AT_HOME
+from trl_grpo_plus.trainer.hub import NOT_UPLOADED
 from trl_grpo_plus.view import page as view
 
 
@@ -200,7 +200,7 @@ def unpacked(page, name):
 
 def test_where_the_page_is_written(folder, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(folder)
-    assert "rescore.html" in AT_HOME
+    assert "rescore.html" in NOT_UPLOADED
     own = ["rescore", "run", "--reward", "exact_answer"]
     for names, told in (
         (["run.html", "a.jsonl", "b.json"], "a.jsonl and b.json are both files of lines"),

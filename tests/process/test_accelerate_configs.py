@@ -262,7 +262,7 @@ def test_processes_that_do_not_see_each_other_are_refused(monkeypatch):
 def test_a_mistake_is_said_once_a_node(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["grpo", "--config", "nowhere"])
     monkeypatch.setattr(train, "launched_as", lambda: ())  # the real one caches its result
-    monkeypatch.setattr(progress, "hush", lambda: None)  # the real one cannot be undone
+    monkeypatch.setattr(progress, "silence_libraries", lambda: None)  # the real one cannot be undone
     monkeypatch.setenv("RANK", "8")
     for local_rank, times in (("0", 1), ("1", 0)):
         monkeypatch.setenv("LOCAL_RANK", local_rank)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis_strategies import tried
 
 from trl_grpo_plus.rollouts import exchange as hand_over
-from trl_grpo_plus.rollouts.exchange import at_home, exchange
+from trl_grpo_plus.rollouts.exchange import exchange, with_fewest_moves
 from trl_grpo_plus.rollouts.groups import Attempt, Partition, Plan, Round, plan_batch
 from trl_grpo_plus.rollouts.resampling import settle
 from trl_grpo_plus.rollouts.verdicts import VERDICTS
@@ -46,7 +46,7 @@ def plans(drawn, keep_dead):
     rounds = [Round((), torch.zeros(0), of_one) for of_one in verdicts]
     held = [len(of_one) * size // ranks for of_one in verdicts]
     plan = plan_batch(rounds, len(verdicts[0]), unit, keep_dead)
-    return plan, at_home(plan, held, size, ranks), held
+    return plan, with_fewest_moves(plan, held, size, ranks), held
 
 
 @settings(tried, max_examples=200)
@@ -88,23 +88,23 @@ def test_live_groups_keep_their_places_and_found_ones_go_where_they_were_sampled
     found = Round((), torch.zeros(0), ("tied", "alive", "alive", "alive"))
     plan = plan_batch([first, found], 4, 2, False)
     assert plan.order == ((0, 0), (1, 1), (1, 2), (0, 3))
-    assert at_home(plan, [4, 4], 2, 2) == plan
+    assert with_fewest_moves(plan, [4, 4], 2, 2) == plan
     found_first = Plan(((1, 2), (0, 1), (1, 1), (0, 3)), (True,) * 4)
-    assert at_home(found_first, [4, 4], 2, 2).order == ((1, 1), (0, 1), (1, 2), (0, 3))
+    assert with_fewest_moves(found_first, [4, 4], 2, 2).order == ((1, 1), (0, 1), (1, 2), (0, 3))
 
 
 def test_groups_that_lie_on_two_ranks_go_where_most_of_their_rows_are():
     """Four ranks hold one group of four each, and two groups are left. In the right place a group keeps half of its
     rows on their rank."""
     plan = Plan(((0, 2), (0, 0)), (True, True))
-    assert at_home(plan, [4], 4, 4) == Plan(((0, 0), (0, 2)), (True, True))
+    assert with_fewest_moves(plan, [4], 4, 4) == Plan(((0, 0), (0, 2)), (True, True))
     assert moved(plan.order, [4], 4, 4) == 8
     assert moved(((0, 0), (0, 2)), [4], 4, 4) == 4
 
 
 def test_a_place_goes_to_the_group_that_has_most_rows_there():
     """Of three groups of four on two ranks, the middle one has two rows on each rank and fits each place by half."""
-    assert at_home(Plan(((0, 1), (0, 2), (0, 0)), (True,) * 3), [6], 4, 2).order == ((0, 0), (0, 1), (0, 2))
+    assert with_fewest_moves(Plan(((0, 1), (0, 2), (0, 0)), (True,) * 3), [6], 4, 2).order == ((0, 0), (0, 1), (0, 2))
 
 
 @pytest.mark.parametrize(
@@ -119,14 +119,14 @@ def test_a_place_goes_to_the_group_that_has_most_rows_there():
 )
 def test_each_row_of_a_group_that_lies_on_two_ranks_counts(held, ranks, order, placed):
     plan = Plan(tuple((0, group) for group in order), (True,) * len(order))
-    found = at_home(plan, [held], 2, ranks)
+    found = with_fewest_moves(plan, [held], 2, ranks)
     assert found.order == tuple((0, group) for group in placed)
     assert moved(found.order, [held], 2, ranks) == 2 < moved(plan.order, [held], 2, ranks)
 
 
 def test_filler_stays_behind_live_groups_even_if_a_rank_holds_it_first():
     plan = Plan(((0, 3), (0, 0), (0, 1), (0, 2)), (True, False, False, False))
-    placed = at_home(plan, [1], 1, 4)
+    placed = with_fewest_moves(plan, [1], 1, 4)
     assert placed == Plan(((0, 3), (0, 1), (0, 2), (0, 0)), plan.live)
 
 
@@ -178,7 +178,7 @@ def test_each_rank_trains_on_its_rows_of_the_plan(monkeypatch, size, ranks):
     (plan,) = plans
     planned = plan_batch(of(0), first, least, False)
     held = [len(of_one) * size // ranks for of_one in verdicts]
-    assert plan == at_home(planned, held, size, ranks)
+    assert plan == with_fewest_moves(planned, held, size, ranks)
     assert plan != planned or (size, ranks) != (2, 8)
     own = [Partition(size, rank, ranks) for rank in range(ranks)]
     rows, sent = everyone(monkeypatch, lambda rank: exchange(of(rank), plan.order, own[rank]), ranks)

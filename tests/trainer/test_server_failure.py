@@ -143,7 +143,7 @@ def started(folder, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["grpo", "--config", "arithmetic_cpu", "--output_dir", str(folder)])
     monkeypatch.setattr(train, "launched_as", lambda: ("trl-grpo-plus", "run", "my_run.yaml"))
     monkeypatch.setattr("trl_grpo_plus.launch.command_line.launched_as", train.launched_as)
-    monkeypatch.setattr(progress, "hush", lambda: None)  # it would silence the process until its end
+    monkeypatch.setattr(progress, "silence_libraries", lambda: None)  # it would silence the process until its end
 
 
 @pytest.mark.parametrize(("local_rank", "saved"), [("0", True), ("0", False), ("1", True)])

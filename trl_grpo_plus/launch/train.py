@@ -79,7 +79,7 @@ def _run(recipe: Recipe, trainer_class: Callable[..., Any] | None, loader: Calla
     _raise_failures(on_data(recipe), training_args)
     trainer = _make_trainer(trainer_class, recipe)
     SlimProgress.install(trainer)
-    Recorder.hush(trainer)  # the report says the same
+    Recorder.say_no_folder(trainer)  # the report says the same
     stop = StopOnInterrupt(trainer.accelerator)
     trainer.add_callback(stop)
     trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)
@@ -205,9 +205,9 @@ def _way_on(output_dir: str) -> str:
 def run(main: Callable[..., int] = main, prog: str = "trl_grpo_plus.recipes.grpo") -> int:
     """Run `main` with this process's command line. A user's mistake prints an error and returns exit status 2."""
     launched = _end_with_launcher()
-    from ..trainer.progress import hush
+    from ..trainer.progress import silence_libraries
 
-    hush()
+    silence_libraries()
     tell_errors_visibly()
     launched_as()  # cached now, while the launcher is still running
     parsed: tuple[Any, ...] = ()

@@ -19,7 +19,7 @@ from itertools import chain, pairwise
 import torch
 from torch import Tensor
 
-from ..rollouts.steps import Steps, varies
+from ..rollouts.steps import Steps, steps_differ
 from ..utils.validation import ConfigError, one_of
 
 
@@ -67,7 +67,7 @@ def of_steps(
         if any(after < before for before, after in pairwise(lasts)) or (of_one and of_one[0][0] < 0):
             raise ConfigError(f"steps={list(of_one)!r:.200} must end in order, at tokens from 0 to {length - 1}.")
     rewards = torch.tensor([reward for _, reward in chain(*steps)], dtype=torch.float64)
-    tied = not varies(steps, tolerance)
+    tied = not steps_differ(steps, tolerance)
     mean, divisor = (0.0, 1.0) if tied else (rewards.mean().item(), 1.0)
     if scale == "group" and not tied:
         divisor = max(rewards.std(correction=ddof).item(), floor) + eps

@@ -1,6 +1,6 @@
 """Exchange of rows between ranks: the choice of the groups that each rank trains on, and the transfer itself.
 
-[`at_home`] orders the groups so that few rows change rank. [`exchange`] sends the rows that do.
+[`with_fewest_moves`] orders the groups so that few rows change rank. [`exchange`] sends the rows that do.
 """
 
 import pickle
@@ -19,7 +19,7 @@ from .groups import Attempt, Partition, Plan, Round
 Ranks = tuple[int, ...]  # the rank of each row of one group
 
 
-def at_home(plan: Plan, rows_per_rank: Sequence[int], size: int, ranks: int) -> Plan:
+def with_fewest_moves(plan: Plan, rows_per_rank: Sequence[int], size: int, ranks: int) -> Plan:
     """Reorder groups so that fewer rows move between ranks; return the plan unchanged if no order saves a move.
 
     Live groups stay before filler. A group whose rows are all in place stays in its place. The other groups are placed
@@ -34,7 +34,8 @@ def at_home(plan: Plan, rows_per_rank: Sequence[int], size: int, ranks: int) -> 
         ranks (`int`): the number of ranks, which share the batch equally.
 
     Example:
-        >>> at_home(Plan(order=((0, 3), (0, 0)), live=(True, True)), rows_per_rank=[2], size=1, ranks=2).order
+        >>> plan = Plan(order=((0, 3), (0, 0)), live=(True, True))
+        >>> with_fewest_moves(plan, rows_per_rank=[2], size=1, ranks=2).order
         ((0, 0), (0, 3))
     """
     if ranks == 1:

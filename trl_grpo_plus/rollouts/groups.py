@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .steps import StepMarks, by_group, varies
+from .steps import StepMarks, by_group, steps_differ
 from .verdicts import DEAD, VERDICTS
 
 
@@ -168,7 +168,7 @@ def judge_batch(
         step_rewards = [scored[k] for k in scored if (names[k] == config.filter_metric if named else weights[k])]
         if not step_rewards or verdicts[group] in ("truncated", "unscored"):
             continue
-        differ = any(varies(steps, config.zero_variance_tolerance) for steps in step_rewards)
+        differ = any(steps_differ(steps, config.zero_variance_tolerance) for steps in step_rewards)
         if differ or (not named and of_rest[group] == "alive"):
             verdicts[group] = "alive"
         elif verdicts[group] == "alive":  # only the numbers of steps differ

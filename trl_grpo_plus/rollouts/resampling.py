@@ -14,7 +14,7 @@ from accelerate import PartialState
 from accelerate.logging import get_logger
 from accelerate.utils import gather, gather_object
 
-from .exchange import at_home
+from .exchange import with_fewest_moves
 from .groups import Partition, Plan, Round, Rows, plan_batch, shares
 
 
@@ -151,7 +151,7 @@ def settle(rounds: Sequence[Round], fallback: str, step: int, unit: int) -> Plan
         )
     plan = plan_batch(rounds, target, unit, keep_dead=fallback == "keep")
     rows, rows_per_rank = len(rounds[0].rewards), [len(one.attempts) for one in rounds]
-    return at_home(plan, rows_per_rank, rows // target, rows // rows_per_rank[0])
+    return with_fewest_moves(plan, rows_per_rank, rows // target, rows // rows_per_rank[0])
 
 
 def groups_at_least(args: Any, world_size: int) -> int:

@@ -189,7 +189,7 @@ def in_common(first: str, second: str) -> int:
 # -- the steps of a group
 
 
-def varies(steps: Sequence[Steps], tolerance: float) -> bool:
+def steps_differ(steps: Sequence[Steps], tolerance: float) -> bool:
     """Return whether the rewards of a group's steps differ by more than `tolerance`."""
     rewards = [reward for _, reward in chain(*steps)]
     return bool(rewards) and max(rewards) - min(rewards) > tolerance

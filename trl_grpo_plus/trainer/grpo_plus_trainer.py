@@ -807,9 +807,9 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
         """Push as transformers' `Trainer` does, without the traces; see [`trl_grpo_plus.trainer.hub`]."""
-        with hub.kept_at_home():
+        with hub.uploading_no_attempts():
             return super().push_to_hub(*args, **kwargs)
 
     def _push_from_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        with hub.kept_at_home():
+        with hub.uploading_no_attempts():
             super()._push_from_checkpoint(*args, **kwargs)

@@ -1,9 +1,9 @@
 """Uploads to the Hub: files that stay local when a model is pushed, and additions to TRL's model card.
 
 transformers uploads all of `output_dir` except checkpoints and names that begin with `_`, and has no option for more
-exceptions. So [`kept_at_home`] adds exceptions where transformers calls the Hub's client: the run's prompts, reference
-columns and completions stay local. [`complete_card`] adds the rewards, this package and its options to the card that
-TRL wrote.
+exceptions. So [`uploading_no_attempts`] adds exceptions where transformers calls the Hub's client: the run's prompts,
+reference columns and completions stay local. [`complete_card`] adds the rewards, this package and its options to the
+card that TRL wrote.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,12 +21,12 @@ from ..utils.patching import temporarily
 
 
 # The traces, the pages that show them, earlier runs that the recipes' script moved aside, and the lock.
-AT_HOME = (f"{FOLDER}/*", "report.html", "rescore.html", "earlier-*", LOCK)
+NOT_UPLOADED = (f"{FOLDER}/*", "report.html", "rescore.html", "earlier-*", LOCK)
 
 
 @contextmanager
-def kept_at_home() -> Iterator[None]:
-    """Keep transformers' trainer from uploading the files of [`AT_HOME`] inside this context.
+def uploading_no_attempts() -> Iterator[None]:
+    """Keep transformers' trainer from uploading the files of [`NOT_UPLOADED`] inside this context.
 
     Raises:
         RuntimeError: this release of transformers calls the Hub in another way.
@@ -46,8 +46,8 @@ def check_seam() -> dict[str, Callable[..., Any]]:
     if not calls:
         raise RuntimeError(
             f"transformers {transformers.__version__} uploads in a way that trl_grpo_plus does not know, and would "
-            f"take {', '.join(AT_HOME)} of output_dir along. Set push_to_hub=False and upload the model yourself, or "
-            "use transformers 5.8 to 5.23."
+            f"take {', '.join(NOT_UPLOADED)} of output_dir along. Set push_to_hub=False and upload the model, or "
+            "use an older transformers 5."
         )
     return calls
 
@@ -64,7 +64,7 @@ class _Client:
 def _sparing(upload_folder: Callable[..., Any]) -> Callable[..., Any]:
     def upload(*args: Any, ignore_patterns: list[str] | str | None = None, **kwargs: Any) -> Any:
         patterns = [ignore_patterns] if isinstance(ignore_patterns, str) else ignore_patterns or []
-        return upload_folder(*args, ignore_patterns=[*patterns, *AT_HOME], **kwargs)
+        return upload_folder(*args, ignore_patterns=[*patterns, *NOT_UPLOADED], **kwargs)
 
     return upload
 

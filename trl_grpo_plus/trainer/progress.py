@@ -81,7 +81,7 @@ def describe(logs: dict[str, Any], samples: bool = False) -> str:
     return "  ".join([*words, *([f"alarms: {', '.join(alarms)}"] if alarms else [])])
 
 
-def hush() -> None:
+def silence_libraries() -> None:
     """Silence output that is not about this run: libraries' deprecations, and bars for reading and writing weights."""
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"(transformers|trl|accelerate|torch)\b")
     logging.disable_progress_bar()

@@ -110,7 +110,7 @@ class Recorder(TrainerCallback):
     # -- a callback of the trainer
 
     @classmethod
-    def hush(cls, trainer: Any) -> None:
+    def say_no_folder(cls, trainer: Any) -> None:
         """Stop a trainer from printing where its traces are. Stock TRL's trainer prints nothing."""
         for callback in trainer.callback_handler.callbacks:
             if isinstance(callback, cls):

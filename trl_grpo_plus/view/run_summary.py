@@ -133,9 +133,9 @@ class Run:
         state: Row = next(self._states(), {})
         kept: Row = {key: state[key] for key in ("max_steps", "num_train_epochs", "train_batch_size") if key in state}
         options: Row = {**kept, **_flat(raced), **_flat(from_run_json), **weights}
-        return {key: self._at_home(value) for key, value in options.items()}
+        return {key: self._within_output_dir(value) for key, value in options.items()}
 
-    def _at_home(self, value: Any) -> Any:
+    def _within_output_dir(self, value: Any) -> Any:
         """Rewrite a path within the run's own folder, such as a warm start's, to begin with `output_dir/`."""
         _, within, rest = value.partition(f"{self.folder.name}/") if isinstance(value, str) else ("", "", "")
         return f"output_dir/{rest}" if within else value

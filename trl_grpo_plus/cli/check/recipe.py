@@ -105,9 +105,9 @@ def _import_libraries() -> None:
     was_on = gc.isenabled()
     gc.disable()
     try:
-        from ...trainer.progress import hush
+        from ...trainer.progress import silence_libraries
 
-        hush()
+        silence_libraries()
         importlib.import_module("datasets").disable_progress_bars()
         from ...launch import arguments  # noqa: F401
     finally:

@@ -181,7 +181,7 @@ def _steps_alone(args: Any) -> dict[str, Any]:
     return STEPS_ALONE | schedule
 
 
-def keep_at_home(args: Any) -> None:
+def upload_no_completions(args: Any) -> None:
     """Turn off TRL's log of completions, and with it the upload, in the process that takes the steps.
 
     A command line cannot unset `log_completions_hub_repo`, and TRL refuses this option without `log_completions`.

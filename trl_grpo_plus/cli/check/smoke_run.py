@@ -25,7 +25,7 @@ from ...scoring import Reward, columns_of
 from ...utils.validation import ConfigError
 from . import hub
 from .rewards import gold_text, outcomes, same
-from .smoke import ERROR, REPORT, keep_at_home, read_data
+from .smoke import ERROR, REPORT, read_data, upload_no_completions
 from .tiny_model import write
 
 
@@ -193,7 +193,7 @@ def _some(rows: Any, most: int) -> Any:
 
 def _main(script_args: Any, training_args: Any, model_args: Any, dataset_args: Any) -> int:
     folder = training_args.output_dir
-    keep_at_home(training_args)
+    upload_no_completions(training_args)
     try:
         return main(script_args, training_args, model_args, dataset_args, SmokeTrainer, load)
     except (Exception, SystemExit) as error:

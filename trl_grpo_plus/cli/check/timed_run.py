@@ -17,7 +17,7 @@ from transformers import TrainerCallback
 from ... import GRPOPlusTrainer
 from ...launch.train import main, run
 from ...utils.files import replace
-from .smoke import CLOCK, keep_at_home, read_data
+from .smoke import CLOCK, read_data, upload_no_completions
 
 
 class Done(Exception):
@@ -57,7 +57,7 @@ def load(*args: Any) -> Any:
 
 
 def _main(script_args: Any, training_args: Any, model_args: Any, dataset_args: Any) -> int:
-    keep_at_home(training_args)
+    upload_no_completions(training_args)
     try:
         return main(script_args, training_args, model_args, dataset_args, trainer, load)
     except Done:
