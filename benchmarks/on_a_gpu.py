@@ -32,6 +32,7 @@ import psutil
 
 FIGURES = "on_a_gpu.json"
 RECIPE = "smollm2_135m_cpu"
+ONE_STEP_A_BATCH = {"num_iterations": 1, "learning_rate": 5e-4}  # each step samples, so each has a reward and a time
 COMMAND = [sys.executable, "-m", "trl_grpo_plus.cli.main"]
 ON_GPU = {"use_cpu": "false", "bf16": "true", "dataloader_pin_memory": "true", "per_device_train_batch_size": 256}
 ON_GPU |= {"per_device_eval_batch_size": 256, "save_strategy": "no"}
@@ -107,11 +108,12 @@ def of_race(folder: Path) -> Figures:
 
 
 PARTS = {
-    "recipe": Part(("run", RECIPE), {"max_steps": 60}, 300, of_run),
-    "race": Part(("race", RECIPE, "--evaluations", "4"), {"max_steps": 60}, 520, of_race),
+    "recipe": Part(("run", RECIPE), {**ONE_STEP_A_BATCH, "max_steps": 60}, 300, of_run),
+    "race": Part(("race", RECIPE, "--evaluations", "4"), {**ONE_STEP_A_BATCH, "max_steps": 60}, 520, of_race),
     "vllm": Part(
         ("run", RECIPE),
         {
+            **ONE_STEP_A_BATCH,
             "max_steps": 20,
             "use_vllm": "true",
             "vllm_mode": "colocate",

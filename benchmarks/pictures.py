@@ -65,7 +65,7 @@ REAL = Kinds(
         "products_1x1": ("6 * 7", "#c4570a"),
         "products_1x2": ("6 * 74", "#b8860b"),
     },
-    bin=2,
+    bin=4,  # of the four steps on a batch, one samples
     bars=True,
 )
 VERDICTS = {"alive": "#0072b2", "all_good": "#2a9d76", "all_bad": "#c4570a"}  # the colours of the page

@@ -24,8 +24,9 @@ One training step runs through five rooms: curriculum -> rollouts -> scoring -> 
 docs/architecture.md draws the rooms, follows one batch through them and says where each kind of addition goes.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from .utils.lazy_imports import lazy_imports
 
 
 if TYPE_CHECKING:
@@ -46,13 +47,7 @@ _LAZY = {
     "attach": ".trainer.attach",
 }
 _LAZY |= dict.fromkeys(("get_reward", "list_rewards", "register_reward"), ".registry")
-
-
-def __getattr__(name: str) -> Any:
-    # TRL takes seconds to import; the pure modules (advantages, kl, groups) should not wait for it.
-    if name in _LAZY:
-        return getattr(import_module(_LAZY[name], __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_imports(__name__, _LAZY)
 
 
 def __dir__() -> list[str]:

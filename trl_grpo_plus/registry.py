@@ -17,12 +17,12 @@ import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from .scoring import Definition, Example, Policy, Reward, RewardError, Step, check_columns, define, definition_at
 from .utils.import_path import is_path, same_source, target_of
+from .utils.lazy_imports import lazy_imports
 from .utils.validation import ConfigError, Number, did_you_mean, fits, spelled
 
 
@@ -38,14 +38,15 @@ __all__ = [
 
 GROUP = "trl_grpo_plus.rewards"  # the group of entry points, and the module of the rewards that ship
 
-
-def __getattr__(name: str) -> Any:
-    # Imported late: these modules import torch, which the processes that score must not import.
-    if name in ("list_advantages", "register_advantage"):
-        return getattr(import_module(".objective.advantage_functions", __package__), name)
-    if name == "reads_columns":
-        return getattr(import_module(".objective.baselines", __package__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# These modules import torch, which the processes that score must not import.
+__getattr__ = lazy_imports(
+    __name__,
+    {
+        "list_advantages": "..objective.advantage_functions",
+        "register_advantage": "..objective.advantage_functions",
+        "reads_columns": "..objective.baselines",
+    },
+)
 
 
 def register_reward(

@@ -307,6 +307,12 @@ def moving(beliefs: Beliefs, steps: int, foreseen: bool = False) -> tuple[torch.
     return predicted, true
 
 
+def calibration(beliefs):
+    """Predicted mean, realised mean and number of groups in each tenth of the reward range."""
+    groups, predicted, realised = beliefs._bins
+    return torch.stack([predicted / groups + beliefs._origin, realised / groups + beliefs._origin, groups], dim=1)
+
+
 def test_beliefs_follow_a_policy_that_moves():
     beliefs = Beliefs(256)
     predicted, true = moving(beliefs, 200)
@@ -316,7 +322,7 @@ def test_beliefs_follow_a_policy_that_moves():
     assert beliefs.skill > 0.8
     assert metrics["beliefs/calibration_error"] < 0.05
     bins = (predicted * 10).long().clamp(max=9)
-    for number, (foretold, realised, groups) in enumerate(beliefs.calibration.tolist()):
+    for number, (foretold, realised, groups) in enumerate(calibration(beliefs).tolist()):
         inside = bins == number  # beliefs lag behind a policy that learns, hence the tolerances
         if groups > 20:
             assert abs(foretold - realised) < 0.12
@@ -449,7 +455,7 @@ def test_resumed_beliefs_equal_those_that_went_on(keys, before):
         go_on(beliefs, other)
         assert same(beliefs.of(range(50)), other.of(range(50)))
         assert beliefs.metrics() == other.metrics()
-        assert torch.equal(beliefs.calibration.nan_to_num(), other.calibration.nan_to_num())
+        assert torch.equal(calibration(beliefs).nan_to_num(), calibration(other).nan_to_num())
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ trl_releases           the releases of TRL that are tested
 start_errors           words for a folder or a model's name that stops TRL's constructor
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..utils.lazy_imports import lazy_imports
 
 
 if TYPE_CHECKING:
@@ -18,10 +20,4 @@ if TYPE_CHECKING:
 
 __all__ = ["GRPOPlusConfig"]
 
-
-def __getattr__(name: str) -> Any:
-    if name == "GRPOPlusConfig":  # imported late: it imports TRL, which takes seconds
-        from .grpo_plus_config import GRPOPlusConfig
-
-        return GRPOPlusConfig
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_imports(__name__, {"GRPOPlusConfig": ".grpo_plus_config"})

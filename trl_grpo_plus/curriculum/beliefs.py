@@ -219,16 +219,6 @@ class Beliefs:
         """The half-life in use, in steps."""
         return self._half_lives[self._best]
 
-    @property
-    def calibration(self) -> Tensor:
-        """Predicted mean, realised mean and number of groups in each tenth of the reward range, `(BINS, 3)`.
-
-        A group falls into the tenth of its predicted mean. About the last 20 batches count, and the numbers of groups
-        are decayed. The means are NaN in a tenth into which no group fell.
-        """
-        groups, predicted, realised = self._bins
-        return torch.stack([predicted / groups + self._origin, realised / groups + self._origin, groups], dim=1)
-
     def metrics(self) -> dict[str, float]:
         """Return the metrics `beliefs/*`.
 

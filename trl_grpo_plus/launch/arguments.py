@@ -60,16 +60,14 @@ class GRPOPlusScriptArguments(ScriptArguments):
     )
 
 
-def make_parser(subparsers: Any = None, prog: str | None = None, config: type | None = None) -> Any:
+def make_parser(prog: str | None = None, config: type | None = None) -> Any:
     """Make TRL's parser for the arguments of the script, the trainer, the model and the dataset mixture.
 
     Args:
-        subparsers, prog (*optional*): as in TRL's scripts.
+        prog (`str`, *optional*): name of the program in messages.
         config (`type`, *optional*): a subclass of [`~trl_grpo_plus.GRPOPlusConfig`] to use in its place.
     """
     dataclass_types = (GRPOPlusScriptArguments, config or GRPOPlusConfig, ModelConfig, DatasetMixtureConfig)
-    if subparsers is not None:
-        return subparsers.add_parser("grpo", help="Run the GRPO training script", dataclass_types=dataclass_types)
     # argparse's own usage text would list some three hundred options.
     usage = "%(prog)s --config NAME|PATH [--option value ...]"
     return TrlParser(dataclass_types, prog=prog, usage=usage, allow_abbrev=False)

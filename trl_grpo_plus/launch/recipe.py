@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from ..scoring import datasets_named
 from ..utils.validation import ConfigError
 from . import command_line
 from .accelerate import Distribution, find_recipe, sharded
@@ -62,8 +63,7 @@ class Recipe:
     @property
     def sets(self) -> dict[str, Any]:
         """The datasets of the run by the trainer's names; empty before the check of `splits`."""
-        evaluated_on = {f"eval_dataset {name}": rows for name, rows in self.eval_sets.items()}
-        return {} if self.train_set is None else {"train_dataset": self.train_set, **evaluated_on}
+        return {} if self.train_set is None else datasets_named(self.train_set, self.eval_sets)
 
     @property
     def whole(self) -> bool:

@@ -14,9 +14,9 @@ trl_completions  reads the files that TRL itself writes with `log_completions`
 alarms/          warnings about patterns in the attempts of a run
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..utils.lazy_imports import lazy_imports
 from . import trl_completions
 from .group_line import answer_place, believed, best_first, entry, joined, messages_of, shown
 from .images import Thumbnails, named_in
@@ -56,14 +56,7 @@ if TYPE_CHECKING:
     from .token_runs import advantages_by_token
     from .writer import Writer
 
-# Imported on first use: writing a trace imports torch, and reading does not need it.
-_OF_TENSORS = dict.fromkeys(("Part", "SampledBatch", "complete", "part_of", "pick", "json_value"), ".records")
-_OF_TENSORS |= {"advantages_by_token": ".token_runs", "Writer": ".writer"}
-
-
-def __getattr__(name: str) -> Any:
-    if name == "group_index":  # it imports numpy
-        return import_module(".group_index", __name__)
-    if name in _OF_TENSORS:
-        return getattr(import_module(_OF_TENSORS[name], __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# Writing a trace imports torch, and the index imports numpy. Reading needs neither.
+_PLACES = dict.fromkeys(("Part", "SampledBatch", "complete", "part_of", "pick", "json_value"), ".records")
+_PLACES |= {"advantages_by_token": ".token_runs", "Writer": ".writer", "group_index": ".group_index"}
+__getattr__ = lazy_imports(__name__, _PLACES)

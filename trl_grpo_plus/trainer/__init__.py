@@ -19,7 +19,9 @@ run_metadata          describes a run for run.json
 cpu_lm_head           avoids copies of a frozen 16-bit head on a CPU
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..utils.lazy_imports import lazy_imports
 
 
 if TYPE_CHECKING:
@@ -27,10 +29,4 @@ if TYPE_CHECKING:
 
 __all__ = ["GRPOPlusTrainer"]
 
-
-def __getattr__(name: str) -> Any:
-    if name == "GRPOPlusTrainer":  # imported late: it imports TRL, which takes seconds
-        from .grpo_plus_trainer import GRPOPlusTrainer
-
-        return GRPOPlusTrainer
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_imports(__name__, {"GRPOPlusTrainer": ".grpo_plus_trainer"})

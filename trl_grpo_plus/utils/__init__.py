@@ -1,6 +1,7 @@
 """Helpers that all other folders of the package use; they import none of these folders.
 
 import_path        functions by path
+lazy_imports       imports that wait until a name is read
 validation         refusals, near matches, bounds, annotations
 files              files that are written whole or not at all
 folder_lock        one run at a time in a folder

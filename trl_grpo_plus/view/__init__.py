@@ -20,8 +20,9 @@ trackers        whole groups for wandb and trackio
 viewer/         the page's HTML, CSS and JavaScript
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..utils.lazy_imports import lazy_imports
 from .compare import write_comparison
 from .page import panel, write_page
 from .rescored import Rescored, Tried
@@ -32,10 +33,4 @@ from .server import serve_run
 if TYPE_CHECKING:
     from .trackers import Trackers, failed_in
 
-
-def __getattr__(name: str) -> Any:
-    if name in ("Trackers", "failed_in"):  # imported late: they import torch
-        from . import trackers
-
-        return getattr(trackers, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_imports(__name__, {"Trackers": ".trackers", "failed_in": ".trackers"})
