@@ -277,6 +277,21 @@ def test_the_error_tells_the_free_space_of_the_disk_of_the_checkpoint(run, monke
     assert asked == [run]
 
 
+def test_a_value_that_is_not_json_is_not_blamed_on_the_disk(run):
+    new = run / "checkpoint-8"
+    with pytest.raises(RuntimeError, match="not saved completely") as failure, saving(new, rank=0):
+        raise TypeError("Object of type float32 is not JSON serializable")
+    assert "free" not in str(failure.value)
+    assert "float(value)" in str(failure.value)
+    assert str(failure.value).endswith("resumes from checkpoint-6.")
+
+
+def test_no_checkpoint_is_promised_where_none_is_complete(tmp_path):
+    with pytest.raises(RuntimeError, match="not saved completely") as failure, saving(tmp_path / "run" / "c", rank=0):
+        raise OSError(28, "No space left on device")
+    assert str(failure.value).endswith("MB free.")
+
+
 def test_an_earlier_checkpoint_of_the_step_does_not_count_while_it_is_written_over(run):
     folder = run / "checkpoint-4"
 
@@ -431,7 +446,7 @@ def test_a_full_disk_is_reported_and_costs_only_the_traces_that_did_not_fit(smal
     step, error = json.loads(done.stdout.splitlines()[-1])
     assert step == 4
     assert "checkpoint-4 was not saved completely" in error
-    assert "resume_from_checkpoint=True skips it and resumes from the last complete checkpoint" in error
+    assert error.endswith("resume_from_checkpoint=True skips it and resumes from checkpoint-2.")
     assert done.stderr.count("Traces could not be kept; training goes on. OSError") == 1
     run = folder / "run"
     assert {group[0]["step"] for group in traces.groups(run)} == {0, 1, 2}

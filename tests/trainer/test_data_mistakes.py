@@ -322,3 +322,23 @@ def test_a_column_named_like_an_argument_of_trl_is_refused(tmp_path, column, ent
 @pytest.mark.parametrize("column", ["completion", "completion_ids", "log_extra", "trainer_state"])
 def test_a_column_that_trl_leaves_out_or_replaces_is_not_refused(tmp_path, column):
     made(tmp_path, tiny_models.prompts(30).add_column(column, ["x"] * 30), max_steps=1).train()
+
+
+@pytest.mark.parametrize(
+    ("best", "refused"),
+    [("eval_a_reward", True), ("a_rewards/digits/mean", True), ("eval_reward", False), ("eval_a_loss", False)],
+)
+def test_a_best_metric_of_one_evaluation_set_is_refused(tmp_path, best, refused):
+    """transformers would stop at the first evaluation, since TRL's metrics do not have the name of a set."""
+    sets = {"a": tiny_models.prompts(4), "b": tiny_models.prompts(4)}
+    options = {"eval_strategy": "steps", "eval_steps": 1, "save_steps": 1, "metric_for_best_model": best}
+
+    def make():
+        return tiny_models.trainer(tmp_path, extra={"eval_dataset": sets}, **options)
+
+    if not refused:
+        make()
+        return
+    with pytest.raises(ConfigError, match=r"the last set, now 'b', decides\. Put 'a' last") as failure:
+        make()
+    assert str(failure.value).endswith(f"'eval_{best.removeprefix('eval_').removeprefix('a_')}'.")

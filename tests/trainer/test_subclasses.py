@@ -9,7 +9,7 @@ import torch
 from slow_cases import one_in
 from trl import GRPOTrainer
 
-from trl_grpo_plus import GRPOPlusTrainer
+from trl_grpo_plus import GRPOPlusTrainer, attach
 from trl_grpo_plus.traces import reader
 
 
@@ -133,3 +133,36 @@ def test_an_engine_that_ends_in_training_mode_can_evaluate(tmp_path):
         "train",
         "eval",
     }
+
+
+def evaluating(cls):
+    """Make a subclass that evaluates while it scores a training batch."""
+
+    class Evaluating(cls):
+        def _calculate_rewards(self, *batch):
+            rewards = super()._calculate_rewards(*batch)
+            if self.model.training:
+                self.evaluate(tiny_models.prompts(4))
+                self.model.train()
+            return rewards
+
+    return Evaluating
+
+
+@pytest.mark.parametrize("option", [None, "attach", *one_in(2, ["drop", "resample"])])
+def test_it_can_evaluate_while_it_scores_a_batch(tmp_path, option):
+    options = {} if option in (None, "attach") else {"zero_variance_groups": option}
+    cls = GRPOTrainer if option == "attach" else GRPOPlusTrainer
+    ours = tiny_models.trainer(tmp_path / "ours", tiny_models.half_dead, evaluating(cls), **options)
+    if option == "attach":
+        attach(ours)
+    ours.train()
+    if not options:
+        theirs = tiny_models.trained(tmp_path / "theirs", tiny_models.half_dead, evaluating(GRPOTrainer))
+        tiny_models.assert_same(ours, theirs)
+    assert any(tiny_models.losses(ours))
+    rows = {"train": [], "eval": []}
+    for group in reader.groups(Path(ours.args.output_dir)):
+        rows[group[0]["split"]] += group
+    assert len(rows["eval"]) == ours.state.max_steps * 4 * ours.num_generations_eval
+    assert len(rows["train"]) >= ours.state.max_steps * ours.args.generation_batch_size

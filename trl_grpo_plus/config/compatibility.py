@@ -1,7 +1,7 @@
 """Checks of the configuration against the reward functions, the data and the model, before the first step."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
@@ -18,10 +18,29 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def warn_of_empty_evaluations(eval_dataset: Any, config: "GRPOPlusConfig") -> None:
-    """Warn of an evaluation set without rows, if the run evaluates."""
+# What transformers measures of each evaluation set. TRL's own metrics have no set's name.
+MEASURED = ("loss", "runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
+
+
+def check_evaluations(eval_dataset: Any, config: "GRPOPlusConfig") -> None:
+    """Refuse a best metric that no evaluation has, and warn of an evaluation set without rows, if the run evaluates.
+
+    Raises:
+        ConfigError: `metric_for_best_model` is TRL's metric of one set among several. transformers would stop at the
+            first evaluation.
+    """
     if config.eval_strategy == "no" and not config.eval_on_start:
         return
+    best = (config.metric_for_best_model or "").removeprefix("eval_")
+    for name in eval_dataset if isinstance(eval_dataset, Mapping) and config.eval_strategy != "no" else ():
+        metric = best.removeprefix(f"{name}_")
+        if metric != best and metric not in MEASURED:
+            *_, last = eval_dataset
+            raise ConfigError(
+                f"metric_for_best_model={config.metric_for_best_model!r}: TRL calls this metric eval_{metric} for "
+                f"each evaluation set, and the last set, now {last!r}, decides. Put {name!r} last in eval_dataset, "
+                f"and set metric_for_best_model='eval_{metric}'."
+            )
     evaluated = datasets_named(None, eval_dataset)
     empty = [name for name, rows in evaluated.items() if hasattr(rows, "__len__") and not len(rows)]
     if empty and config.process_index == 0:

@@ -160,12 +160,12 @@ class _Observer:
     def _generate_and_score_completions(self, method: Callable[..., Any], inputs: Any) -> dict[str, Any]:
         trainer = self._trainer
         size = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
-        self._batch = Batch(trainer.accelerator, size, inputs)
-        output: dict[str, Any] = method(inputs)
-        self._batch.kl = at_hand(output, loss_mask(output))
-        number = trainer._step // (trainer.args.steps_per_generation * trainer.num_iterations)
-        self._recorder.record_batch(trainer, self._batch, number, output["advantages"], self._entropy())
-        self._batch = Batch()
+        # A reward may evaluate while it scores a batch.
+        with temporarily(self, _batch=Batch(trainer.accelerator, size, inputs)):
+            output: dict[str, Any] = method(inputs)
+            self._batch.kl = at_hand(output, loss_mask(output))
+            number = trainer._step // (trainer.args.steps_per_generation * trainer.num_iterations)
+            self._recorder.record_batch(trainer, self._batch, number, output["advantages"], self._entropy())
         return output
 
     def log(self, method: Callable[..., None], logs: dict[str, float], *args: Any, **kwargs: Any) -> None:

@@ -57,11 +57,15 @@ def saving(folder: Path, rank: int) -> Iterator[None]:
     except Exception as error:
         if not (lack := lacking(folder)):  # a later failure: the upload, or the removal of old checkpoints
             raise
-        there = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
-        free = shutil.disk_usage(there).free / 1e6
+        if isinstance(error, TypeError):
+            advice = f"{LAST} holds JSON alone. Give trainer.log and callbacks plain numbers, as in float(value)."
+        else:
+            there = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
+            advice = f"Its disk has {shutil.disk_usage(there).free / 1e6:.0f} MB free."
+        if complete := [path.name for path in checkpoints(str(folder.parent)) if not lacking(path)]:
+            advice += f" resume_from_checkpoint=True skips it and resumes from {complete[-1]}."
         raise RuntimeError(
-            f"{folder} was not saved completely: {lack} ({type(error).__name__}: {error}). Its disk has {free:.0f} MB "
-            "free. resume_from_checkpoint=True skips it and resumes from the last complete checkpoint."
+            f"{folder} was not saved completely: {lack} ({type(error).__name__}: {error}). {advice}"
         ) from error
 
 

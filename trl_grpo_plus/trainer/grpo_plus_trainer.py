@@ -176,7 +176,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._entropy: float | None = None  # the value that was measured last
         self._failures_warned: set[tuple[str, str]] = set()  # rewards and statuses that a warning has told of
         self._window_tokens = 0  # live tokens of all ranks since the last optimizer step
-        compatibility.warn_of_empty_evaluations(eval_dataset, args)
+        compatibility.check_evaluations(eval_dataset, args)
         reward_funcs, weights = resolve(reward_funcs, args.reward_weights)
         if weights != args.reward_weights:
             args = copy.copy(args)  # the caller may use it for another trainer
@@ -275,6 +275,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         size = self.num_generations if training else self.num_generations_eval
         filters = self.args.filters_groups and training
         own = {"_generate": self._generate, "_calculate_rewards": self._calculate_rewards}
+        outer = self._batch  # empty, unless a reward evaluates while it scores a batch
         self._batch = batch = Batch(self.accelerator, size, inputs, pop_indices(inputs), filters, own)
         stand_ins = {"_generate": self._generated_batch, "_calculate_rewards": self._batch_rewards}
         if training:
@@ -303,7 +304,7 @@ class GRPOPlusTrainer(GRPOTrainer):
                 self._metrics["train"]["rollouts"] = [self._prompts.rollouts]
             return output
         finally:
-            self._batch = Batch()
+            self._batch = outer
 
     def _prompt_source(self) -> PromptSource:
         names, weights = self.reward_func_names, self.reward_weights.tolist()
