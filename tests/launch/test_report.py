@@ -5,14 +5,14 @@ from types import SimpleNamespace
 import pytest
 import tiny_models
 
-from trl_grpo_plus.launch.report import ADVICE, GROUP_KEYS, TRUNCATED, report, summarise
-from trl_grpo_plus.rollouts.verdicts import VERDICTS
+from trl_grpo_plus.launch.report import TRUNCATED, report, summarise
+from trl_grpo_plus.rollouts.verdicts import ADVICE, VERDICTS
 
 
 def ended(folder, *entries, dead=VERDICTS[1:]):
     """Return the summary of a run with these log entries, each (share of attempts cut off, shares of verdicts)."""
     history = [
-        {"step": 10 * i, TRUNCATED: cut_off, **{f"groups/{key}": groups.get(key, 0.0) for key in GROUP_KEYS}}
+        {"step": 10 * i, TRUNCATED: cut_off, **{f"groups/{key}": groups.get(key, 0.0) for key in VERDICTS}}
         for i, (cut_off, groups) in enumerate(entries, 1)
     ]
     args = SimpleNamespace(output_dir=str(folder), max_completion_length=16, dead=frozenset(dead))

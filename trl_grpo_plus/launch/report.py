@@ -1,19 +1,19 @@
 """The end of a run: what is saved, and the closing report."""
 
-import json
 import math
 import os
 import statistics
 from pathlib import Path
 from typing import Any
 
-from ..traces import evaluated
+from ..rollouts.verdicts import ADVICE, VERDICTS
+from ..traces import evaluations
+from ..utils.files import write_json
 from ..utils.terminal import say
 from ..view import write_page
 from .previous_run import PAGE, SUMMARY, stamps
 
 
-GROUP_KEYS = ("alive", "all_good", "all_bad", "tied", "unscored", "truncated")
 TRUNCATED = "completions/clipped_ratio"  # a metric of TRL
 COUNT_KEYS = ("groups/generated", "groups/trained", "groups/rounds", "tokens/generated", "tokens/trained")
 
@@ -21,14 +21,6 @@ LAST = 0.25  # share of a run's log that is its end
 HARDLY_ALIVE = 0.05  # share of live groups in the end, below which the run has hardly learned anything
 MANY = 0.25  # share of a dead verdict in the end, from which its advice is printed
 WORTH_A_WORD = 0.1  # share of cut off attempts that is worth a line; docs/guide.md has the same share
-ADVICE = {
-    "all_bad": "Every attempt failed. Read some: is the answer in the form that the reward reads, does the completion "
-    "end, are the prompts too hard, is the reward right?",
-    "all_good": "Every attempt succeeded: these prompts teach nothing more. Use harder ones, or fewer steps.",
-    "tied": "All attempts got the same reward, between failure and success: often the reward checks only the format.",
-    "unscored": "No reward scored the attempts. Check the columns that the rewards read.",
-    "truncated": "All attempts were cut off, and mask_truncated_completions masks them. Raise max_completion_length.",
-}
 
 
 def save(trainer: Any) -> list[str]:
@@ -83,7 +75,7 @@ def summarise(trainer: Any, saved: list[str]) -> dict[str, Any]:
         "page": _write_page(folder),
         "files": saved,
     }
-    Path(folder, SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
+    write_json(Path(folder, SUMMARY), summary)
     return summary
 
 
@@ -156,14 +148,11 @@ def _write_page(folder: str) -> str | None:
 
 
 def _before_and_after(history: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    taken: dict[str, list[tuple[int, float]]] = {}
-    for entry in history:
-        if (evaluation := evaluated(entry)) is not None:
-            taken.setdefault(evaluation[0].removeprefix("eval_"), []).append((entry["step"], evaluation[1]))
     changes = {}
-    for split, rewards in taken.items():
+    for split, rewards in evaluations(history).items():
         (first_step, first), (last_step, last) = rewards[0] if len(rewards) > 1 else (None, None), rewards[-1]
-        changes[split] = {"before": first, "before_step": first_step, "after": last, "after_step": last_step}
+        change = {"before": first, "before_step": first_step, "after": last, "after_step": last_step}
+        changes[split.removeprefix("eval_")] = change
     return changes
 
 
@@ -175,7 +164,7 @@ def _parted(history: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[d
 
 
 def _shares(history: list[dict[str, Any]]) -> dict[str, float]:
-    return {key: mean for key in GROUP_KEYS if (mean := _mean(history, f"groups/{key}")) is not None}
+    return {key: mean for key in VERDICTS if (mean := _mean(history, f"groups/{key}")) is not None}
 
 
 def _mean(history: list[dict[str, Any]], key: str) -> float | None:

@@ -6,3 +6,15 @@ DEAD = frozenset(VERDICTS) - {"alive"}  # if advantages come from differences of
 # pushes down every attempt of a failed prompt hurts if there are many possible answers. Without these groups, a
 # prompt's expected gradient keeps its direction: it is scaled by 1 - c (1 - p)^(G - 1).
 DEAD_BESIDE_A_BELIEF = frozenset({"all_bad", "unscored", "truncated"})
+
+# What to do if most groups have this verdict.
+ADVICE = {
+    "all_bad": "Every attempt failed. Read some: is the answer in the form that the reward reads, does the completion "
+    "end, is the reward right? If so, the prompts are too hard: easier data, a warm-up, or more attempts a group.",
+    "all_good": "Every attempt succeeded: these prompts teach nothing more. Use harder data, or fewer steps. Or is "
+    "the reward too easy to earn?",
+    "tied": "All attempts got the same reward, between failure and success: often the reward checks only the format. "
+    "Does the reward that should differ ever differ?",
+    "unscored": "No reward scored the attempts. Does it return None, or fail? Are the columns there that it reads?",
+    "truncated": "All attempts were cut off, and mask_truncated_completions masks them. Raise max_completion_length.",
+}

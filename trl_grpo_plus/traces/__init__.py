@@ -32,6 +32,7 @@ from .reader import (
     check_split_names,
     damaged,
     evaluated,
+    evaluations,
     files,
     find,
     group_key,

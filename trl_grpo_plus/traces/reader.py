@@ -212,6 +212,15 @@ def evaluated(entry: dict[str, Any]) -> tuple[str, float] | None:
     return None
 
 
+def evaluations(entries: Iterable[dict[str, Any]]) -> dict[str, list[list[float]]]:
+    """Return the evaluations among log entries: by split, [step, mean reward] of each in the order of the entries."""
+    found: dict[str, list[list[float]]] = {}
+    for entry in entries:
+        if (evaluation := evaluated(entry)) is not None:
+            found.setdefault(evaluation[0], []).append([entry["step"], evaluation[1]])
+    return found
+
+
 def split_name(metric_key_prefix: str) -> str:
     """Return the name of an evaluation's split in traces and their files, from the prefix of its metrics."""
     name = re.sub(r"[^\w.-]", "_", metric_key_prefix)

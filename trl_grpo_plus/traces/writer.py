@@ -10,7 +10,6 @@ than its last checkpoint, move to `superseded-N`.
 """
 
 import gzip
-import json
 import logging
 import os
 import shutil
@@ -20,7 +19,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from ..utils.files import replace, unused
+from ..utils.files import replace, unused, write_json
 from ..utils.terminal import visible
 from . import group_index, images
 from .reader import FOLDER, JOURNALS, group_key, parse_name, read_lines
@@ -169,7 +168,7 @@ class Writer:
         return self._folder
 
     def _describe(self, more: dict[str, Any]) -> None:
-        replace(self._where() / "run.json", [json.dumps({**self.about, **more}, indent=2).encode(), b"\n"])
+        write_json(self._where() / "run.json", {**self.about, **more})
 
     def _entries_before(self, name: str, step: int, logged: int | None) -> bytes:
         """Return a journal's entries of steps that are not repeated; none if the journal cannot be read."""

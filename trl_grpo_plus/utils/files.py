@@ -1,10 +1,11 @@
 """Files that are written whole or not at all, unused names, and checks of paths that others gave or left."""
 
 import itertools
+import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from .validation import ConfigError, did_you_mean
 
@@ -30,6 +31,11 @@ def replace(path: Path, pieces: Iterable[bytes]) -> int:
     finally:
         unfinished.unlink(missing_ok=True)
     return size
+
+
+def write_json(path: Path, value: Any) -> int:
+    """Write a value as indented JSON, whole or not at all; return the size in bytes."""
+    return replace(path, [json.dumps(value, indent=2).encode(), b"\n"])
 
 
 def unused(folder: Path, name: str) -> Path:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..rollouts.verdicts import VERDICTS
-from ..traces import Row, answer_place, believed, best_first, evaluated, joined, messages_of, named_in, shown
+from ..traces import Row, answer_place, believed, best_first, evaluations, joined, messages_of, named_in, shown
 from ..utils.validation import finite_or_none
 from .token_credit import credit, utf16
 from .tool_calls import calls, roles
@@ -200,12 +200,8 @@ def shifted(points: list[list[float]], step_shift: int) -> list[list[float]]:
 
 
 def _evaluations(metrics: Sequence[Row], tally: Tally) -> list[dict[str, Any]]:
-    series: dict[str, list[list[float]]] = defaultdict(list)
-    for line in metrics:
-        if (evaluation := evaluated(line)) is not None:
-            split, reward = evaluation
-            series[split].append([line["step"], reward])
-    series = dict(sorted(series.items())) or {split: tally.means(split, "reward") for split in tally.evaluations}
+    logged = dict(sorted(evaluations(metrics).items()))
+    series = logged or {split: tally.means(split, "reward") for split in tally.evaluations}
     return [{"name": name, "points": thin(points)} for name, points in series.items() if points]
 
 

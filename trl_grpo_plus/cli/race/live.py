@@ -1,12 +1,11 @@
 """The printed standings of a race: read from the runs' journals, and shown in place or line by line."""
 
-import json
 import shutil
 import sys
 from dataclasses import asdict
 
 from ...traces import FOLDER, RACE_SETTINGS, read_lines, read_object
-from ...utils.files import replace
+from ...utils.files import write_json
 from ...utils.terminal import say, visible
 from . import evaluations
 from .evaluations import Standing
@@ -53,8 +52,7 @@ class Live:
         if split is None:
             return "\nNo evaluation has finished yet."
         folder = self._race.folder
-        figures = json.dumps([asdict(run) for run in standings], indent=2)
-        replace(folder / RESULT, [figures.encode(), b"\n"])
+        write_json(folder / RESULT, [asdict(run) for run in standings])
         picture = evaluations.plot(standings, split, folder / PICTURE)
         return f"\n{evaluations.table(standings, split)}\n\npicture  {picture}\nfigures  {folder / RESULT}"
 

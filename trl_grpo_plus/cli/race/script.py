@@ -3,7 +3,6 @@
 The environment variable RACER names the trainer. Besides the usual files of a run, the script writes its settings.
 """
 
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from ...launch import train
 from ...registry import resolve
 from ...scoring import configure
 from ...traces import RACE_SETTINGS, Writer, json_value
-from ...utils.files import replace
+from ...utils.files import write_json
 from .plan import RACER, STOCK
 
 
@@ -94,7 +93,7 @@ class SettingsAndJournal(TrainerCallback):
             self._writer.begin(state.global_step, state.max_steps)
         if self._folder is not None:
             settings = {**self._settings, "max_steps": state.max_steps}
-            replace(self._folder / RACE_SETTINGS, [json.dumps(settings, indent=2).encode(), b"\n"])
+            write_json(self._folder / RACE_SETTINGS, settings)
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Write the last log entry into the trace."""

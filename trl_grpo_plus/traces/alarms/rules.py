@@ -6,6 +6,7 @@ To add an alarm, write a function and add its [`Rule`] to `ALARMS`.
 import math
 from collections.abc import Sequence
 
+from ...rollouts.verdicts import ADVICE, VERDICTS
 from ...scoring import NO_VERDICT
 from ...utils.validation import Number
 from .. import Row, SampledBatch
@@ -235,18 +236,9 @@ def reward_failures(history: History, batch: SampledBatch, least: float) -> Find
     )
 
 
-_REVIVAL = {
-    "all_good": "They are all solved: harder data, or a check that is too easy to pass.",
-    "all_bad": "They all fail: easier data, a warm-up by fine-tuning, more attempts in a group, or a broken reward.",
-    "tied": "All attempts earn the same, neither solved nor failed: does the reward that should differ ever differ?",
-    "unscored": "No reward applies to them: do the columns it reads exist, does it return None, does it fail?",
-    "truncated": "All are cut off and masked: a larger max_completion_length, or no mask_truncated_completions.",
-}
-
-
 def dead_groups(history: History, batch: SampledBatch, least: float) -> Finding | None:
     """Detect that almost all groups are dead: they give no learning signal."""
-    records, kinds = history.window(), [verdict for verdict in _REVIVAL if verdict in batch.rounds[0].dead]
+    records, kinds = history.window(), [verdict for verdict in VERDICTS if verdict in batch.rounds[0].dead]
     total = sum(sum(r.verdicts.values()) for r in records)
     counts = {verdict: sum(r.verdicts.get(verdict, 0) for r in records) for verdict in kinds}
     dead = sum(counts.values()) / max(total, 1)
@@ -258,7 +250,7 @@ def dead_groups(history: History, batch: SampledBatch, least: float) -> Finding 
         dead,
         least,
         f"{dead:.1%} of groups teach nothing ({mixture})",
-        f"{_REVIVAL[most]} zero_variance_groups='resample' does not cure it: there is hardly a live group to find.",
+        f"{ADVICE[most]} zero_variance_groups='resample' does not cure it: there is hardly a live group to find.",
         showing(batch, lambda rows: rows[0]["verdict"] == most),
     )
 
