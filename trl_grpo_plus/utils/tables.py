@@ -16,7 +16,7 @@ WIDTH = 119
 
 
 @dataclass(frozen=True)
-class Row:
+class CheckRow:
     """The result of one check."""
 
     name: str  # the subject of the check
@@ -24,16 +24,16 @@ class Row:
     text: str
 
 
-def refused(name: str, check: Callable[..., Any], *args: Any) -> list[Row]:
+def refused(name: str, check: Callable[..., Any], *args: Any) -> list[CheckRow]:
     """Return a failed row with the message if `check` refuses; no row otherwise."""
     try:
         check(*args)
     except ConfigError as error:
-        return [Row(name, FAILED, str(error))]
+        return [CheckRow(name, FAILED, str(error))]
     return []
 
 
-def failures(rows: Iterable[Row]) -> list[Row]:
+def failures(rows: Iterable[CheckRow]) -> list[CheckRow]:
     """Return the rows that failed."""
     return [row for row in rows if row.status == FAILED]
 
@@ -46,13 +46,13 @@ def in_a_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {error} ({file}:{line})"
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[CheckRow]) -> str:
     """Return the rows as text, and a closing line with the overall result."""
     cells = [(row.name, f"{row.status:<8}", row.text) for row in rows]
     return "\n".join([*aligned(cells, WIDTH), "", closing(rows)])
 
 
-def closing(rows: Sequence[Row]) -> str:
+def closing(rows: Sequence[CheckRow]) -> str:
     """Return the overall result of the checks, in a few sentences."""
     kinds = (FAILED, UNSEEN, WARNED)
     failed, unseen, warned = (", ".join(dict.fromkeys(row.name for row in rows if row.status == s)) for s in kinds)

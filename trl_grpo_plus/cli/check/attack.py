@@ -14,7 +14,7 @@ from typing import Any
 
 from ...registry import Reward, check_columns
 from ...scoring import TRL_GIVES, Outcome
-from ...utils.tables import FAILED, OK, UNSEEN, Row
+from ...utils.tables import FAILED, OK, UNSEEN, CheckRow
 from ...utils.text import as_text, content_of
 from ...utils.validation import ConfigError
 from .attacks import ATTACKS, Target, as_number
@@ -44,7 +44,7 @@ _TOLERANCE = 1e-6
 _MOST_SHOWN = 100  # maximum characters of a completion in the table
 
 
-def attack(reward: Reward, dataset: Any = None, gold: str | None = None, limit: int = ATTACKED_ROWS) -> list[Row]:
+def attack(reward: Reward, dataset: Any = None, gold: str | None = None, limit: int = ATTACKED_ROWS) -> list[CheckRow]:
     r"""Attack a reward, and return a row for each attack.
 
     Args:
@@ -61,15 +61,17 @@ def attack(reward: Reward, dataset: Any = None, gold: str | None = None, limit: 
     """
     rows = _rows_of(reward, dataset, limit)
     if not rows:
-        return [Row("attack", UNSEEN, "there is no gold answer to build completions from: give --dataset")]
+        return [CheckRow("attack", UNSEEN, "there is no gold answer to build completions from: give --dataset")]
     if not _reads_gold(reward, rows):
-        return [Row("attack", UNSEEN, "the reward reads no column of the dataset, so there is no answer to attack")]
+        return [
+            CheckRow("attack", UNSEEN, "the reward reads no column of the dataset, so there is no answer to attack")
+        ]
     targets, full = _targets(reward, rows, gold)
     if not targets:
-        return [Row("attack", UNSEEN, f"no gold answers: {_none_in(dataset, len(rows))}")]
+        return [CheckRow("attack", UNSEEN, f"no gold answers: {_none_in(dataset, len(rows))}")]
     targets = _with_wrong(reward, targets, full)
     return [
-        Row("form", OK, f"gold answers were posed as {_short(targets[0].gold)}, which scores {full:g}"),
+        CheckRow("form", OK, f"gold answers were posed as {_short(targets[0].gold)}, which scores {full:g}"),
         *(_run(reward, name, targets, full) for name in ATTACKS),
     ]
 
@@ -182,14 +184,14 @@ def _with_wrong(reward: Reward, targets: Sequence[Target], full: float) -> list[
     return [target._replace(wrong=tuple(texts[:MOST_WRONG])) for target, texts in zip(targets, wrong, strict=True)]
 
 
-def _run(reward: Reward, name: str, targets: Sequence[Target], full: float) -> Row:
+def _run(reward: Reward, name: str, targets: Sequence[Target], full: float) -> CheckRow:
     """Run one attack on all rows, and return its row of the table."""
     kind = ATTACKS[name]
     posed = [(target, text) for target in targets for text in dict.fromkeys(kind.build(target))]
     if not kind.honest:
         posed = [(target, text) for target, text in posed if text.strip() != target.gold.strip()]
     if not posed:
-        return Row(name, OK, "nothing to try on these rows")
+        return CheckRow(name, OK, "nothing to try on these rows")
     start = time.perf_counter()
     outcomes = _outcomes(reward, posed)
     ms = (time.perf_counter() - start) * 1000 / len(posed)
@@ -198,17 +200,17 @@ def _run(reward: Reward, name: str, targets: Sequence[Target], full: float) -> R
     if failed:
         text, outcome = failed[0]
         share = f"{len(failed)} of {len(scored)}"
-        return Row(name, FAILED, f"the reward stops the run at {share}, such as {_short(text)}: {outcome.reason}")
+        return CheckRow(name, FAILED, f"the reward stops the run at {share}, such as {_short(text)}: {outcome.reason}")
     if kind.honest:
         wrong = [one for one in scored if (one[2].score or 0.0) < full - _TOLERANCE]
     else:
         wrong = [one for one in scored if (one[2].score or 0.0) > full / 2]
     if not wrong:
-        return Row(name, OK, f"{len(scored)} completions, {ms:.2f} ms each")
+        return CheckRow(name, OK, f"{len(scored)} completions, {ms:.2f} ms each")
     target, text, outcome = min(wrong, key=lambda one: len(one[1]))
     share = f"{kind.meaning}: {len(wrong)} of {len(scored)}"
     gold = f", where the gold answer is {_short(target.answer)}"
-    return Row(name, kind.status, f"{share}. {_short(text)} scores {outcome.score}{gold}")
+    return CheckRow(name, kind.status, f"{share}. {_short(text)} scores {outcome.score}{gold}")
 
 
 def _scores(reward: Reward, targets: Sequence[Target]) -> list[float]:

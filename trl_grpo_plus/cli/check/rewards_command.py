@@ -6,7 +6,7 @@ from typing import Any
 
 from ...launch.datasets_by_name import load
 from ...utils.signatures import synchronous
-from ...utils.tables import OK, UNSEEN, Row, failures, table
+from ...utils.tables import OK, UNSEEN, CheckRow, failures, table
 from ...utils.terminal import say
 from ...utils.validation import ConfigError, did_you_mean, json_object
 
@@ -109,7 +109,7 @@ def _attack(options: argparse.Namespace, args: dict[str, Any], dataset: Any, lim
         except ConfigError as error:
             if len(options.names) == 1:
                 raise
-            rows = [Row("attack", UNSEEN, str(error))]
+            rows = [CheckRow("attack", UNSEEN, str(error))]
         say(f"{name}\n\n{table(rows)}\n")
         failed = failed or bool(failures(rows))
     return int(failed)

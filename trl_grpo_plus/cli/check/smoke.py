@@ -18,7 +18,7 @@ from ...launch.launchers import Start, in_this_python, launch_command
 from ...launch.option_checks import evaluates
 from ...launch.recipe import Recipe, total_steps
 from ...launch.reward_inputs import load_data, takes_smoke
-from ...utils.tables import FAILED, OK, UNSEEN, WARNED, Row
+from ...utils.tables import FAILED, OK, UNSEEN, WARNED, CheckRow
 from ...utils.validation import ConfigError
 from . import hub
 from .estimate import GIB, rounded
@@ -67,7 +67,7 @@ WHERE_SET: dict[str, Any] = {
 }
 
 
-def smoke(recipe: Recipe, folder: str, launcher: str = "accelerate") -> list[Row]:
+def smoke(recipe: Recipe, folder: str, launcher: str = "accelerate") -> list[CheckRow]:
     """Make the smoke run in `folder`, which the caller removes, and return its rows.
 
     Args:
@@ -84,9 +84,9 @@ def smoke(recipe: Recipe, folder: str, launcher: str = "accelerate") -> list[Row
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     status, errors = _launched(command, environment)
     if status is None:
-        return [Row("smoke", FAILED, f"two steps of a tiny model were not done after {TIMEOUT_S // 60} minutes")]
+        return [CheckRow("smoke", FAILED, f"two steps of a tiny model were not done after {TIMEOUT_S // 60} minutes")]
     if status:
-        return [Row("smoke", FAILED, _reason(Path(output), errors))]
+        return [CheckRow("smoke", FAILED, _reason(Path(output), errors))]
     report = json.loads(Path(output, REPORT).read_text())
     if recipe.kind is None:
         report["model"] += " in the place of a model that is not known"
@@ -98,7 +98,7 @@ def smoke(recipe: Recipe, folder: str, launcher: str = "accelerate") -> list[Row
     return rows_of(report, Path(output), on)
 
 
-def clocked(recipe: Recipe, folder: str, launcher: str = "accelerate") -> Row:
+def clocked(recipe: Recipe, folder: str, launcher: str = "accelerate") -> CheckRow:
     """Measure the seconds of a step on the recipe's own batches and model, and estimate the seconds of the run.
 
     If `prepare` makes the model, it makes it as for a check (`smoke=True`). The arguments are those of [`smoke`].
@@ -111,16 +111,16 @@ def clocked(recipe: Recipe, folder: str, launcher: str = "accelerate") -> Row:
     command = launch_command(Start(recipe.name, options, num_processes=processes, launcher=launcher), CLOCKED)
     status, errors = _launched(command, {**os.environ, "CUDA_VISIBLE_DEVICES": ""}, CLOCKED_S)
     if status:
-        return Row("speed", FAILED, _reason(output, errors))
+        return CheckRow("speed", FAILED, _reason(output, errors))
     report = json.loads((output / CLOCK).read_text()) if (output / CLOCK).exists() else {"seconds": []}
     if status is None or len(report["seconds"]) < 2:
         ended = f"were done in {CLOCKED_S // 60} minutes" if status is None else "were done when it ended by itself"
         done = f"{len(report['seconds'])} of {1 + around} steps {ended}"
-        return Row("speed", UNSEEN, f"{done}, too few to tell how long the run takes")
+        return CheckRow("speed", UNSEEN, f"{done}, too few to tell how long the run takes")
     pace = _pace(report, total_steps(recipe))
     if recipe.prepared and takes_smoke(recipe.script):
         pace += f" {AS_FOR_A_CHECK}"
-    return Row("speed", OK, pace)
+    return CheckRow("speed", OK, pace)
 
 
 def _pace(report: dict[str, Any], total: int | None) -> str:
@@ -234,7 +234,7 @@ def _batches(args: Any, processes: int) -> dict[str, Any]:
     }
 
 
-def rows_of(report: dict[str, Any], folder: Path, on: str) -> list[Row]:
+def rows_of(report: dict[str, Any], folder: Path, on: str) -> list[CheckRow]:
     """Return the rows about a finished smoke run in `folder`; `on` describes its processes."""
     from ... import traces
 
@@ -246,46 +246,48 @@ def rows_of(report: dict[str, Any], folder: Path, on: str) -> list[Row]:
     if not report["planted"]:
         planted = "no gold answers planted: no reward could tell one"
     alive = report["verdicts"].get("alive", 0)
-    groups = Row("groups", OK, f"{verdicts}; {report['trained']} trained on; {planted}")
+    groups = CheckRow("groups", OK, f"{verdicts}; {report['trained']} trained on; {planted}")
     if set(report["verdicts"]) == {"unscored"}:
         groups = _unscored(groups.text, report["planted"] > 0)
     elif report["planted"] and not alive:
         why = "no group was alive, though half its attempts were gold answers: does the reward tell them from noise?"
-        groups = Row("groups", FAILED, f"{groups.text}: {why}")
+        groups = CheckRow("groups", FAILED, f"{groups.text}: {why}")
     try:
         attempts = sum(len(group) for group in traces.groups(folder) if group[0]["split"] == "train")
     except ValueError:  # there are no traces
         attempts = 0
     written = f"{attempts} attempts in rollouts/, and the page"
     return [
-        Row("smoke", OK if report["steps"] == STEPS else FAILED, seconds),
+        CheckRow("smoke", OK if report["steps"] == STEPS else FAILED, seconds),
         groups,
         learned(report, alive),
-        Row("traces", OK if attempts == report["attempts"] and (folder / "report.html").exists() else FAILED, written),
+        CheckRow(
+            "traces", OK if attempts == report["attempts"] and (folder / "report.html").exists() else FAILED, written
+        ),
     ]
 
 
-def _unscored(text: str, planted: bool) -> Row:
+def _unscored(text: str, planted: bool) -> CheckRow:
     """Return the row about the groups if no attempt got a score; `planted`: some attempts were gold answers."""
     why = "every reward with a weight returned None for every attempt, so that there is nothing to learn from"
     fix = "Return a number for attempts that the reward is for, 0.0 for a wrong or unreadable one"
     if planted:
-        return Row("groups", FAILED, f"{text}: {why}, though half of them were gold answers. {fix}.")
-    return Row("groups", WARNED, f"{text}: {why}. {fix}; None means that a reward does not apply.")
+        return CheckRow("groups", FAILED, f"{text}: {why}, though half of them were gold answers. {fix}.")
+    return CheckRow("groups", WARNED, f"{text}: {why}. {fix}; None means that a reward does not apply.")
 
 
-def learned(report: dict[str, Any], alive: int) -> Row:
+def learned(report: dict[str, Any], alive: int) -> CheckRow:
     """Check that the weights moved, and if not, whether there was a gradient to move them."""
     gradients = [norm for norm in report["gradients"] if norm == norm]
     norms = f"gradient norms {', '.join(f'{norm:.2g}' for norm in report['gradients'])}"
     if len(gradients) < len(report["gradients"]):
-        return Row("learning", FAILED, f"{norms}: not a number")
+        return CheckRow("learning", FAILED, f"{norms}: not a number")
     if report["moved"] > 0:
-        return Row("learning", OK, f"moved, by {report['moved']:.1g} at most; {norms}")
+        return CheckRow("learning", OK, f"moved, by {report['moved']:.1g} at most; {norms}")
     if not alive or not any(gradients):
         why = f"did not move, and nothing was there to move them: {alive} groups alive; {norms}"
-        return Row("learning", UNSEEN, why)
-    return Row("learning", FAILED, f"did not move, though there was a gradient ({norms}): look at learning_rate")
+        return CheckRow("learning", UNSEEN, why)
+    return CheckRow("learning", FAILED, f"did not move, though there was a gradient ({norms}): look at learning_rate")
 
 
 def _word(value: Any) -> str:

@@ -22,7 +22,7 @@ from ...registry import Reward, check_columns, find, list_rewards
 from ...scoring import NO_VERDICT, NOT_GIVEN, ONLY_IN_A_RUN, TRL_GIVES, Definition, Outcome, outcomes_of
 from ...utils.import_path import is_path, load
 from ...utils.signatures import call, name_of, needed, synchronous
-from ...utils.tables import FAILED, OK, UNSEEN, WARNED, Row, in_a_line
+from ...utils.tables import FAILED, OK, UNSEEN, WARNED, CheckRow, in_a_line
 from ...utils.text import content_of
 from ...utils.validation import ConfigError
 from .attack import GOLD_COLUMNS
@@ -93,7 +93,7 @@ def check_alone(name: str, args: Mapping[str, Any], dataset: Any = None) -> Rewa
     return RewardCheck(name, "call", ROWS, ROWS, note=row.text + only_in_python)
 
 
-def try_out(reward: Any, dataset: Any = None) -> Row:
+def try_out(reward: Any, dataset: Any = None) -> CheckRow:
     """Call a reward once, on two rows, and return a row of the table about the result.
 
     The first completion is empty. The second is its row's gold answer, or [`NO_ANSWER`] if the row has none.
@@ -103,25 +103,25 @@ def try_out(reward: Any, dataset: Any = None) -> Row:
         dataset (*optional*): a dataset, which may be a stream. `None`: the reward is called without columns.
 
     Returns:
-        `Row`: FAILED if the reward raises, or returns anything but a score for each completion; UNSEEN if it needs
-        values that only the trainer has, or what this machine lacks.
+        `CheckRow`: FAILED if the reward raises, or returns anything but a score for each completion; UNSEEN if it
+        needs values that only the trainer has, or what this machine lacks.
     """
     function = reward.definition.function if isinstance(reward, Reward) else reward
     name = name_of(reward)
     if isinstance(function, type):
         made = f"make an instance, such as judge = {name}(...), and give that"
-        return Row(name, FAILED, f"it is a class, and a call of it makes an object, not rewards: {made}")
+        return CheckRow(name, FAILED, f"it is a class, and a call of it makes an object, not rewards: {made}")
     try:
         check_columns(reward, dataset, "the dataset", read=False)
     except ConfigError as error:
-        return Row(name, FAILED, str(error))
+        return CheckRow(name, FAILED, str(error))
     rows = [] if dataset is None else list(islice(dataset, ROWS))
     values = _values(rows)
     if lacking := [each for each in needed(function) if each in TRL_GIVES and each not in values]:
-        return Row(name, UNSEEN, _of_the_trainer(name, lacking))
+        return CheckRow(name, UNSEEN, _of_the_trainer(name, lacking))
     given = {*values, *(reward.args if isinstance(reward, Reward) else ())}
     if columns := [each for each in needed(function) if each not in given and not rows]:
-        return Row(name, UNSEEN, f"it needs the column {columns[0]!r}. {GIVE_ROWS}")
+        return CheckRow(name, UNSEEN, f"it needs the column {columns[0]!r}. {GIVE_ROWS}")
     return _called(reward, name, function, values, bool(rows))
 
 
@@ -143,37 +143,37 @@ def _ignore(*logged: Any) -> None:
     """Ignore what a reward logs."""
 
 
-def _called(reward: Any, name: str, function: Any, values: dict[str, Any], has_rows: bool) -> Row:
+def _called(reward: Any, name: str, function: Any, values: dict[str, Any], has_rows: bool) -> CheckRow:
     on = f"called once, on {ROWS} {'rows of the data' if has_rows else 'completions and no data'}"
     start = time.perf_counter()
     try:
         with _limited():
             outcomes = _outcomes(reward, values)
     except WrongScoresError as error:
-        return Row(name, FAILED, f"{on}: {error}. Return a list with a number, or None, for each completion.")
+        return CheckRow(name, FAILED, f"{on}: {error}. Return a list with a number, or None, for each completion.")
     except (Exception, SystemExit, asyncio.CancelledError) as error:
         said = in_a_line(error)
         if _lacks_something(error):
-            return Row(name, UNSEEN, f"{on}: this machine cannot reach or find what the reward needs, {said}")
+            return CheckRow(name, UNSEEN, f"{on}: this machine cannot reach or find what the reward needs, {said}")
         if trainers := _read_by(function):
-            return Row(name, UNSEEN, f"{_of_the_trainer(name, trainers)} Without: {said}")
+            return CheckRow(name, UNSEEN, f"{_of_the_trainer(name, trainers)} Without: {said}")
         if not has_rows and _reads_columns(function):
-            return Row(name, UNSEEN, f"{on}: {said}. {GIVE_ROWS}")
-        return Row(name, FAILED, f"{on}: it failed, {said}")
+            return CheckRow(name, UNSEEN, f"{on}: {said}. {GIVE_ROWS}")
+        return CheckRow(name, FAILED, f"{on}: it failed, {said}")
     seconds = time.perf_counter() - start
     took = "less than a second" if seconds < 1 else f"{seconds:.0f} s"
     texts = [content_of(completion) for completion in values["completions"]]
     wrong = [(o, text) for o, text in zip(outcomes, texts, strict=True) if o.status in NO_VERDICT]
     if wrong:
         if trainers := _read_by(function):
-            return Row(name, UNSEEN, _of_the_trainer(name, trainers))
+            return CheckRow(name, UNSEEN, _of_the_trainer(name, trainers))
         outcome, text = wrong[0]
         stops = not isinstance(reward, Reward) or reward.failure([outcome], [text])
         why = outcome.reason.rstrip(".")
-        return Row(name, FAILED if stops else WARNED, f"{on}: {why}. The completion was {text!r:.80}.")
+        return CheckRow(name, FAILED if stops else WARNED, f"{on}: {why}. The completion was {text!r:.80}.")
     scores = ", ".join(f"{text!r:.80} {_score(o)}" for o, text in zip(outcomes, texts, strict=True))
     unknown = "It has no examples and no gold answers that tell whether this is right."
-    return Row(name, OK, f"{on}, in {took}: {scores}. {unknown}")
+    return CheckRow(name, OK, f"{on}, in {took}: {scores}. {unknown}")
 
 
 def _lacks_something(error: BaseException | None) -> bool:
