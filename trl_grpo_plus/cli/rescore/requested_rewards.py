@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...registry import RewardSpec
-from ...scoring import ONLY_IN_A_RUN, Outcome, Reward, check_columns, outcomes_of
-from ...utils.signatures import call, name_of, needed, synchronous
+from ...scoring import ONLY_IN_A_RUN, Outcome, Reward, WrongScoresError, check_columns, outcomes_without_run
+from ...utils.signatures import name_of, needed
 from ...utils.validation import ConfigError, json_object, one_of
 
 
@@ -38,18 +38,13 @@ class RequestedReward:
 
     def score(self, completions: Sequence[Any], columns: Mapping[str, Any]) -> list[Outcome]:
         """Return one outcome for each completion. A failure is an outcome too, despite `on_error` and `on_timeout`."""
-        columns = {**columns, "log_extra": _nothing, "log_metric": _nothing}
-        if isinstance(self.function, Reward):
-            return self.function.score(completions, **columns)
         try:
-            scores = call(synchronous(self.function), {"completions": completions, **columns})
-            return outcomes_of(scores, completions)
-        except (Exception, SystemExit):
-            return [Outcome(None, "error", traceback.format_exc(limit=-8))] * len(completions)
-
-
-def _nothing(*args: Any) -> None:
-    """Do nothing, in place of TRL's loggers."""
+            return outcomes_without_run(self.function, {"completions": completions, **columns})
+        except (Exception, SystemExit) as error:
+            if isinstance(self.function, Reward):  # no error of its function, but of a worker that cannot start
+                raise
+            message = str(error) if isinstance(error, WrongScoresError) else traceback.format_exc(limit=-8)
+            return [Outcome(None, "error", message)] * len(completions)
 
 
 def read(words: Iterable[tuple[str, str]]) -> list[tuple[str, dict[str, Any]]]:

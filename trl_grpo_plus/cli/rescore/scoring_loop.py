@@ -4,11 +4,10 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ...scoring import Outcome
+from ...scoring import Outcome, all_failed
 from ...traces import attempt_label
 from ...utils.text import as_text
 from ...utils.validation import ConfigError
-from ..check.rewards import all_failed
 from .requested_rewards import TOTAL, RequestedReward, Row
 
 
