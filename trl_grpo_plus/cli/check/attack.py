@@ -13,12 +13,12 @@ from statistics import median
 from typing import Any
 
 from ...registry import Reward, check_columns
-from ...scoring import TRL_GIVES, Outcome
+from ...scoring import TRL_GIVES, Outcome, all_failed
 from ...utils.tables import FAILED, OK, UNSEEN, CheckRow
 from ...utils.text import as_text, content_of
 from ...utils.validation import ConfigError
 from .attacks import ATTACKS, Target, as_number
-from .rewards import all_failed, as_completions, bare_answer, gold_text, spread
+from .rewards import as_completions, bare_answer, gold_text, row_values, spread
 
 
 GOLD_COLUMNS = ("answer", "solution", "ground_truth", "gold", "target", "label")
@@ -88,8 +88,11 @@ def _rows_of(reward: Reward, dataset: Any, limit: int) -> list[dict[str, Any]]:
         examples = [e for e in definition.examples if e.reward == definition.full_marks and not e.args]
         return [{**example.columns, _EXAMPLE: content_of(example.completion)} for example in examples[:limit]]
     check_columns(reward, dataset, "the dataset")
-    back = {column: name for name, column in reward.renamed.items()}
-    return [{back.get(name, name): value for name, value in row.items()} for row in spread(dataset, limit)]
+    renamed = reward.renamed.values()
+    return [
+        {name: value for name, value in row.items() if name not in renamed} | row_values(reward, row)
+        for row in spread(dataset, limit)
+    ]
 
 
 def _reads_gold(reward: Reward, rows: Sequence[dict[str, Any]]) -> bool:

@@ -4,16 +4,12 @@ from typing import Any
 
 from ...launch.recipe import Recipe
 from ...launch.reward_inputs import load_data, reward_name, takes_smoke
-from ...registry import check_columns, list_rewards
-from ...scoring import Reward
+from ...registry import check_columns
 from ...utils.tables import FAILED, OK, UNSEEN, CheckRow, in_a_line
 from ...utils.validation import ConfigError
 from . import hub
-from .rewards import RewardCheck, check_examples, check_gold
-from .trial import try_out
-
-
-MOST_WRONG_GOLD = 0.05  # share of rows whose gold answer may fail; a higher share means that the reward is wrong
+from .rewards import as_row, ms_of
+from .trial import check_reward
 
 
 def load(recipe: Recipe) -> list[CheckRow]:
@@ -60,39 +56,13 @@ def _score(recipe: Recipe, reward: Any, limit: int) -> tuple[CheckRow, float]:
     name = reward_name(reward)
     if isinstance(reward, str) or not callable(reward):
         return CheckRow(name, UNSEEN, "a reward model, which is not loaded here"), 0.0
-    if isinstance(reward, type):
-        return try_out(reward), 0.0
+    sets = {} if isinstance(reward, type) else recipe.sets  # a class is refused, whatever its columns
     try:
-        for what, rows in recipe.sets.items():
+        for what, rows in sets.items():
             check_columns(reward, rows, what)
+        findings = check_reward(reward, recipe.train_set, limit)
     except ConfigError as error:
         return CheckRow(name, FAILED, str(error)), 0.0
-    if not isinstance(reward, Reward):
-        return try_out(reward, recipe.train_set), 0.0
-    has_examples = reward.definition.examples and reward.definition.name in list_rewards()
-    findings = [check_examples(reward.definition.name)] if has_examples else []
-    if recipe.train_set is not None and reward.definition.gold is not None and hasattr(recipe.train_set, "__len__"):
-        try:
-            findings += check_gold(reward, recipe.train_set, limit)
-        except Exception as error:  # from a user's gold function or reward
-            return CheckRow(name, FAILED, f"on the recipe's data: {in_a_line(error)}"), 0.0
-    return _row(name, findings) if findings else (try_out(reward, recipe.train_set), 0.0)
-
-
-def _row(name: str, findings: list[RewardCheck]) -> tuple[CheckRow, float]:
-    bearable = [finding for finding in findings if 0 < _wrong_gold(finding) <= MOST_WRONG_GOLD * finding.total]
-    failed = [finding for finding in findings if finding.problems and finding not in bearable]
-    problems = [f"{finding.what}: {problem}" for finding in failed for problem in finding.problems[:3]]
-    ms = next((finding.ms for finding in reversed(findings) if finding.ms == finding.ms), 0.0)
-    if problems:
-        return CheckRow(name, FAILED, "\n".join(problems)), ms
-    words = {"examples": "its examples", "gold": "gold answers score full marks", "shuffled": "another row's do not"}
-    parts = [f"{finding.right}/{finding.total} {words[finding.what]}" for finding in findings]
-    parts += [f"no attempt can earn them in the others, such as: {finding.problems[0]}" for finding in bearable]
-    forms = [finding.form for finding in findings if finding.form]
-    text = "\n".join(["; ".join([*parts, f"{ms:.2g} ms a sample"]), *forms])
-    return CheckRow(name, OK, text), ms
-
-
-def _wrong_gold(finding: RewardCheck) -> int:
-    return finding.total - finding.right if finding.what == "gold" else 0
+    except Exception as error:  # from a user's gold function or reward
+        return CheckRow(name, FAILED, f"on the recipe's data: {in_a_line(error)}"), 0.0
+    return as_row(name, findings), ms_of(findings)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...launch.datasets_by_name import load
-from ...utils.signatures import synchronous
+from ...utils.signatures import name_of, synchronous
 from ...utils.tables import OK, UNSEEN, CheckRow, failures, table
 from ...utils.terminal import say
 from ...utils.validation import ConfigError, did_you_mean, json_object
@@ -80,13 +80,12 @@ def _rows_of(options: argparse.Namespace) -> Any:
 
 def _check(options: argparse.Namespace, args: dict[str, Any], dataset: Any, limit: dict[str, int]) -> int:
     """Score examples, and gold answers of the dataset."""
-    from ...registry import get_reward, list_rewards
-    from .rewards import check_gold, findings_table
-    from .trial import check_alone
+    from ...registry import list_rewards
+    from .rewards import findings_table
+    from .trial import check_named
 
-    findings = [check_alone(name, args, dataset) for name in options.names or list_rewards()]
-    if dataset is not None and findings[0].what == "examples" and not findings[0].unseen:
-        findings += check_gold(get_reward(options.names[0], **args), dataset, **limit)
+    names = options.names or list_rewards()
+    findings = [finding for name in names for finding in check_named(name, args, dataset, **limit)]
     say(findings_table(findings))
     return int(any(finding.problems for finding in findings))
 
@@ -95,6 +94,7 @@ def _attack(options: argparse.Namespace, args: dict[str, Any], dataset: Any, lim
     """Score adversarial and honest completions."""
     from ...registry import Reward, list_rewards
     from .attack import attack
+    from .rewards import as_row
     from .trial import definition_of, is_registered, try_out
 
     failed = False
@@ -103,7 +103,7 @@ def _attack(options: argparse.Namespace, args: dict[str, Any], dataset: Any, lim
             definition = definition_of(name)
             reward = Reward(replace(definition, function=synchronous(definition.function)), args).prepare()
             plain = reward if args else definition.function
-            rows = [] if is_registered(definition) else [try_out(plain, dataset)]
+            rows = [] if is_registered(definition) else [as_row(name_of(plain), [try_out(plain, dataset)])]
             if all(row.status == OK for row in rows):
                 rows += attack(reward, dataset, options.gold, **limit)
         except ConfigError as error:

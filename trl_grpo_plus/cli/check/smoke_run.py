@@ -21,10 +21,10 @@ from transformers import TrainerCallback
 
 from ... import GRPOPlusTrainer
 from ...launch.train import main, run
-from ...scoring import Reward, columns_of
+from ...scoring import Reward
 from ...utils.validation import ConfigError
 from . import hub
-from .rewards import gold_text, outcomes, same
+from .rewards import gold_text, outcomes, row_values, same
 from .smoke import ERROR, REPORT, read_data, upload_no_completions
 from .tiny_model import write
 
@@ -105,8 +105,7 @@ def _golds(rewards: Iterable[Reward], row: dict[str, Any]) -> Iterator[str]:
 
 def _values(reward: Reward, row: dict[str, Any]) -> dict[str, Any] | None:
     """Return the values that a reward reads from a row; `None` if the row lacks one that the reward needs."""
-    columns = columns_of(reward.definition, row, reward.renamed, reward.__name__)
-    values = {name: row[column] for name, column in columns.items()}
+    values = row_values(reward, row)
     return None if any(values[name] is None for name in reward.definition.needed) else values
 
 
