@@ -3,7 +3,7 @@
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,21 +64,22 @@ def closing(rows: Sequence[CheckRow]) -> str:
     return " ".join(sentences) or "All checks passed."
 
 
-def aligned(rows: Iterable[Sequence[str]], width: int | None = None) -> list[str]:
+def aligned(rows: Iterable[Sequence[str]], width: int | None = None, right: Container[int] = ()) -> list[str]:
     """Lay rows of cells out in aligned columns, with two blanks between columns; return the lines.
 
     Args:
         rows (`Iterable[Sequence[str]]`): rows with the same number of cells each.
         width (`int`, *optional*): of a line, to which the last cell is wrapped. `None`: the last cell is not wrapped.
+        right (`Container[int]`, *optional*, defaults to `()`): columns whose cells are aligned to the right.
     """
     rows = [[*map(visible, row)] for row in rows]
-    widths = [max(map(len, cells)) for cells in zip(*(row[:-1] for row in rows), strict=True)]
-    indent = sum(widths) + 2 * len(widths)
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    indent = sum(widths[:-1]) + 2 * len(widths[:-1])
     lines = []
-    for *cells, last in rows:
-        first, *more = _wrapped(last, width - indent) if width else [last]
-        cells = [f"{cell:<{size}}" for cell, size in zip(cells, widths, strict=True)]
-        lines.append("  ".join([*cells, first]).rstrip())
+    for row in rows:
+        cells = [f"{cell:{'>' if at in right else '<'}{widths[at]}}" for at, cell in enumerate(row)]
+        first, *more = _wrapped(row[-1], width - indent) if width else cells[-1:]
+        lines.append("  ".join([*cells[:-1], first]).rstrip())
         lines += [(" " * indent + line).rstrip() for line in more]
     return lines
 

@@ -173,14 +173,12 @@ def _score(reward: Reward, example: Example) -> Outcome:
 
 def findings_table(findings: Sequence[RewardCheck]) -> str:
     """Return the findings as a table, with the problems below it."""
-    rows = [("reward", "check", "right", "ms/sample", "")]
+    rows = [("reward", f"{'check':<8}", f"{'right':>9}", "ms/sample", "")]
     for finding in findings:
         ms = "" if math.isnan(finding.ms) else f"{finding.ms:.2f}"
         verdict = f"{UNSEEN}: {finding.unseen}" if finding.status == UNSEEN else finding.status
         rows.append((finding.name, finding.what, f"{finding.right}/{finding.total}", ms, verdict))
-    lines = aligned(
-        (name, f"{what:<8}", f"{right:>9}", f"{ms:>9}", verdict) for name, what, right, ms, verdict in rows
-    )
+    lines = aligned(rows, right=(2, 3))
     for finding in findings:
         lines += [f"\n{finding.name}, {finding.what}: {problem}" for problem in finding.problems[:5]]
         if len(finding.problems) > 5:

@@ -104,9 +104,8 @@ def _effect(reward: RequestedReward, found: Effect, weights: Mapping[str, float]
         return head
     columns = [*(name for name in VERDICTS if name in new)]
     rows = [*(name for name in VERDICTS if name in old), *sorted(old - set(VERDICTS))]
-    width = max(8, *map(len, columns))
-    cells = [("  was", *(f"{name:>{width}}" for name in columns))]
-    cells += [(f"  {was}", *(f"{found.table[was, now]:>{width},}" for now in columns)) for was in rows]
+    cells = [("  was", *(f"{name:>8}" for name in columns))]
+    cells += [(f"  {was}", *(f"{found.table[was, now]:,}" for now in columns)) for was in rows]
     alive = [sum(count for pair, count in found.table.items() if pair[side] == "alive") for side in (0, 1)]
     count = found.table.total()
     lines = [
@@ -114,7 +113,7 @@ def _effect(reward: RequestedReward, found: Effect, weights: Mapping[str, float]
         f"  alive     {alive[0]:,} of {count:,} ({_percent(alive[0], count)}) recorded, "
         f"{alive[1]:,} ({_percent(alive[1], count)}) now",
         "",
-        *aligned(cells),
+        *aligned(cells, right=range(1, len(cells[0]))),
         "",
     ]
     if found.unexplained:
