@@ -255,5 +255,5 @@ def test_an_object_is_checked_as_the_trainer_would_call_it(place, capsys):
 def test_a_recipe_reward_that_was_not_called_is_not_ok(place, name, status):
     rows = Dataset.from_list(ROWS)
     recipe = SimpleNamespace(train_set=rows, sets={"train_dataset": rows})
-    row, ms = check_data._score(recipe, definition_of(f"rw.py:{name}").function, 200)
+    row, ms = check_data._score(recipe, definition_of(f"rw.py:{name}").function)
     assert (row.name, row.status, ms) == (name, status, 0.0)

@@ -40,11 +40,11 @@ def _count(rows: Any) -> str:
     return f"{len(rows):,}" if hasattr(rows, "__len__") else "a stream of"
 
 
-def score(recipe: Recipe, limit: int = 200) -> list[CheckRow]:
+def score(recipe: Recipe) -> list[CheckRow]:
     """Check each reward's examples, columns, and gold answers in the training set. Sets `recipe.reward_seconds`."""
     rows = []
     for reward in recipe.rewards:
-        row, ms = _score(recipe, reward, limit)
+        row, ms = _score(recipe, reward)
         rows.append(row)
         recipe.reward_seconds += (
             ms / 1000 * recipe.training.per_device_train_batch_size * recipe.training.steps_per_generation
@@ -52,7 +52,7 @@ def score(recipe: Recipe, limit: int = 200) -> list[CheckRow]:
     return rows
 
 
-def _score(recipe: Recipe, reward: Any, limit: int) -> tuple[CheckRow, float]:
+def _score(recipe: Recipe, reward: Any) -> tuple[CheckRow, float]:
     name = reward_name(reward)
     if isinstance(reward, str) or not callable(reward):
         return CheckRow(name, UNSEEN, "a reward model, which is not loaded here"), 0.0
@@ -60,7 +60,7 @@ def _score(recipe: Recipe, reward: Any, limit: int) -> tuple[CheckRow, float]:
     try:
         for what, rows in sets.items():
             check_columns(reward, rows, what)
-        findings = check_reward(reward, recipe.train_set, limit)
+        findings = check_reward(reward, recipe.train_set)
     except ConfigError as error:
         return CheckRow(name, FAILED, str(error)), 0.0
     except Exception as error:  # from a user's gold function or reward

@@ -8,7 +8,8 @@ from ...launch.datasets_by_name import load
 from ...utils.signatures import name_of, synchronous
 from ...utils.tables import OK, UNSEEN, CheckRow, failures, table
 from ...utils.terminal import say
-from ...utils.validation import ConfigError, did_you_mean, json_object
+from ...utils.validation import ConfigError
+from ..option_values import args_of, check_split
 
 
 HELP = """\
@@ -50,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     """Check rewards or attack them, and return the exit status."""
     from .trial import check_args
 
-    args = json_object("--args", options.args)
+    args = args_of(options.args)
     if args and len(options.names) != 1:
         raise ConfigError("--args needs exactly one reward: trl-grpo-plus check rewards NAME --args '{...}'.")
     if options.dataset and len(options.names) != 1:
@@ -70,11 +71,7 @@ def _rows_of(options: argparse.Namespace) -> Any:
         splits = load(options.dataset, options.config)
     except ValueError as error:  # of the library, such as an unknown configuration
         raise ConfigError(str(error)) from error
-    if options.split not in splits:
-        guess = did_you_mean(options.split, splits)
-        raise ConfigError(
-            f"--split: {options.dataset} has no split {options.split!r}, only {', '.join(splits)}.{guess}"
-        )
+    check_split(f"{options.dataset} has no split", options.split, splits)
     return splits[options.split]
 
 

@@ -9,7 +9,8 @@ from typing import Any
 from ...registry import RewardSpec
 from ...scoring import ONLY_IN_A_RUN, Outcome, Reward, WrongScoresError, check_columns, outcomes_without_run
 from ...utils.signatures import name_of, needed
-from ...utils.validation import ConfigError, json_object, one_of
+from ...utils.validation import ConfigError, one_of
+from ..option_values import args_of
 
 
 TOTAL = "reward"  # name of the total in a trace
@@ -66,7 +67,7 @@ def read(words: Iterable[tuple[str, str]]) -> list[tuple[str, dict[str, Any]]]:
                 f"--args {text}: {entries[-1][0]!r} already has arguments. Give all of them in one JSON object."
             )
         else:
-            entries[-1] = (entries[-1][0], json_object("--args", text))
+            entries[-1] = (entries[-1][0], args_of(text))
     return [(name, args or {}) for name, args in entries]
 
 
