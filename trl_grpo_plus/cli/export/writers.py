@@ -27,7 +27,7 @@ from ...view import by_stock_trl
 from ..option_values import check_split
 from .card import card
 from .columns import COLUMNS, clean, flat
-from .schema import MESSAGES, RunColumns, look
+from .run_columns import MESSAGES, RunColumns, look
 
 
 CHUNK = 4000  # attempts; a row group of a parquet file, whose footer grows with the number of row groups
