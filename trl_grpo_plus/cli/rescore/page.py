@@ -6,7 +6,8 @@ from typing import Any
 from ...rollouts.verdicts import VERDICTS
 from ...traces import Row
 from ...view import Rescored, Tried
-from .compare import Agreement, Rescoring, alike_batches, kind, new_totals, verdicts
+from .agreement import Agreement, Rescoring, kind
+from .effect import alike_batches, new_totals, verdicts
 from .requested_rewards import TOTAL, RequestedReward
 from .scoring_loop import Group
 

@@ -5,7 +5,7 @@ import tempfile
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 from ...scoring import Outcome
 from .scoring_loop import Group
@@ -60,15 +60,7 @@ class ScoredGroups(Sequence[Group]):
     def __len__(self) -> int:
         return len(self._ends)
 
-    @overload
-    def __getitem__(self, number: int) -> Group: ...
-
-    @overload
-    def __getitem__(self, number: slice) -> list[Group]: ...
-
-    def __getitem__(self, number: int | slice) -> Group | list[Group]:
-        if isinstance(number, slice):
-            return [self[one] for one in range(*number.indices(len(self)))]
+    def __getitem__(self, number: int) -> Group:  # type: ignore[override]  # nobody takes slices
         number = range(len(self))[number]
         start = self._ends[number - 1] if number else 0
         self._file.seek(start)

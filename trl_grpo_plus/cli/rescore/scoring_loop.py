@@ -11,6 +11,7 @@ from ...utils.validation import ConfigError
 from .requested_rewards import TOTAL, RequestedReward, Row
 
 
+Score = float | None
 FIRST, MOST = 32, 8192  # attempts in the first batch, and in the largest
 BATCH_S = 1.0  # target seconds for scoring a batch, which an interrupt loses
 TAIL_CHARS = 80
@@ -34,8 +35,8 @@ class Group:
 
     place: dict[str, int]
     verdict: str
-    recorded: dict[str, list[float | None]]
-    advantages: list[float | None]
+    recorded: dict[str, list[Score]]
+    advantages: list[Score]
     outcomes: dict[str, list[Outcome]]
     tails: list[str]
 
@@ -43,6 +44,10 @@ class Group:
     def size(self) -> int:
         """G, the number of attempts."""
         return len(self.tails)
+
+    def scores(self, label: str) -> list[Score]:
+        """Return the G scores of a requested reward."""
+        return [outcome.score for outcome in self.outcomes[label]]
 
 
 def scored(groups: Iterable[Sequence[Row]], rewards: Sequence[RequestedReward]) -> Iterator[Group]:
