@@ -1,7 +1,6 @@
 """The requested rewards, and a check that the traces hold their inputs."""
 
 import traceback
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 from ...registry import RewardSpec
 from ...scoring import ONLY_IN_A_RUN, Outcome, Reward, WrongScoresError, check_columns, outcomes_without_run
 from ...utils.signatures import name_of, needed
+from ...utils.text import distinct
 from ...utils.validation import ConfigError, one_of
 from ..option_values import args_of
 
@@ -92,7 +92,6 @@ def build(
     if against is not None:
         one_of("--against", against, (TOTAL, *recorded))
     rewards: list[RequestedReward] = []
-    times: Counter[str] = Counter()
     for name, args in entries:
         function = RewardSpec(name, args, timeout=timeout).build()
         if not callable(function):
@@ -100,8 +99,7 @@ def build(
                 f"--reward {name} is a reward model. Give a function instead: a name, pkg.mod:f or file.py:f."
             )
         called = name_of(function)
-        times[called] += 1
-        label = called if times[called] == 1 else f"{called}-{times[called]}"
+        (label,) = distinct([called], taken=[reward.label for reward in rewards])
         rewards.append(RequestedReward(label, function, against or (called if called in recorded else TOTAL)))
     return rewards
 
