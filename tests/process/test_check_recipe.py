@@ -22,15 +22,14 @@ from packaging.version import Version
 from slow_cases import one_in
 
 from trl_grpo_plus import registry
-from trl_grpo_plus.cli.check import data as check_data
 from trl_grpo_plus.cli.check import model as check_model
-from trl_grpo_plus.cli.check import samples
+from trl_grpo_plus.cli.check import samples, smoke_options
 from trl_grpo_plus.cli.check import smoke as check_smoke
 from trl_grpo_plus.cli.check import smoke_run as smoke
 from trl_grpo_plus.cli.check.estimate import GIB
 from trl_grpo_plus.cli.check.gpus import gpu_for
 from trl_grpo_plus.cli.check.recipe import check_recipe
-from trl_grpo_plus.cli.check.rewards import RewardCheck
+from trl_grpo_plus.cli.check.rewards import RewardCheck, as_row
 from trl_grpo_plus.cli.check.tiny_model import CHATML, byte_tokenizer, write
 from trl_grpo_plus.cli.main import main
 from trl_grpo_plus.launch import LAUNCHERS, Start, option_checks
@@ -228,7 +227,7 @@ def test_a_prepare_that_fails_is_a_row(place, tmp_path):
 )
 def test_a_few_rows_that_nobody_can_solve_stop_no_run(right, total, status, text):
     gold = RewardCheck("judge", "gold", right, total, 1.0, ("bad",) if right < total else ())
-    row, _ = check_data._row("judge", [gold])
+    row = as_row("judge", [gold])
     assert row.status == status
     assert row.text.startswith(text)
 
@@ -814,7 +813,7 @@ def test_a_schedule_that_needs_evaluations_is_put_aside_with_them(place, tmp_pat
     recipe = read(place(lr_scheduler_type=schedule, **keys), [], spread)
     assert recipe.refused == ()
     _, options = clocked(recipe, tmp_path, monkeypatch, [1.0, 1.0])
-    for changed in (options, check_smoke.smaller(recipe.training, recipe.model, 1)):
+    for changed in (options, smoke_options.smaller(recipe.training, recipe.model, 1)):
         assert read("my_run.yaml", changed, spread).refused == ()
 
 
@@ -876,7 +875,7 @@ def test_a_recipe_made_small_is_one_that_trl_takes(place, keys, processes):
     spread = launch.distribution(None, processes, 0)
     recipe = read(place(**keys), [], spread)
     assert recipe.refused == ()
-    options = check_smoke.smaller(recipe.training, recipe.model, processes)
+    options = smoke_options.smaller(recipe.training, recipe.model, processes)
     small = read("my_run.yaml", options, spread)
     assert on_paper(small)[0].status == OK
     before, after = recipe.training, small.training

@@ -192,7 +192,8 @@ def as_row(name: str, findings: Sequence[RewardCheck]) -> CheckRow:
     first = findings[0]
     if first.what == "call" or first.unseen:
         return CheckRow(name, first.status, "\n".join(first.problems) or first.unseen or first.warning or first.note)
-    bearable = [finding for finding in findings if 0 < _wrong_gold(finding) <= MOST_WRONG_GOLD * finding.total]
+    gold = [finding for finding in findings if finding.what == "gold"]
+    bearable = [one for one in gold if 0 < one.total - one.right <= MOST_WRONG_GOLD * one.total]
     failed = [finding for finding in findings if finding.problems and finding not in bearable]
     if problems := [f"{finding.what}: {problem}" for finding in failed for problem in finding.problems[:3]]:
         return CheckRow(name, FAILED, "\n".join(problems))
@@ -203,12 +204,8 @@ def as_row(name: str, findings: Sequence[RewardCheck]) -> CheckRow:
 
 
 def ms_of(findings: Iterable[RewardCheck]) -> float:
-    """Return the milliseconds for each sample in the last check that measured them; 0.0 if none did."""
+    """Return the milliseconds that a sample took in the last check that measured them; 0.0 if none did."""
     return [0.0, *(finding.ms for finding in findings if not math.isnan(finding.ms))][-1]
-
-
-def _wrong_gold(finding: RewardCheck) -> int:
-    return finding.total - finding.right if finding.what == "gold" else 0
 
 
 def _gold(reward: Reward, pairs: Sequence[Pair]) -> RewardCheck:

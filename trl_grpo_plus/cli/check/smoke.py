@@ -15,56 +15,20 @@ from pathlib import Path
 from typing import Any
 
 from ...launch.launchers import Start, in_this_python, launch_command
-from ...launch.option_checks import evaluates
 from ...launch.recipe import Recipe, total_steps
-from ...launch.reward_inputs import load_data, takes_smoke
+from ...launch.reward_inputs import takes_smoke
 from ...utils.tables import FAILED, OK, UNSEEN, WARNED, CheckRow
-from ...utils.validation import ConfigError
-from . import hub
 from .estimate import GIB, rounded
+from .smoke_options import STEPS, smaller, steps_alone, words
 
 
 SCRIPT, CLOCKED = "trl_grpo_plus.cli.check.smoke_run", "trl_grpo_plus.cli.check.timed_run"
 CLOCK = "clock.json"  # written by the clocked run to its folder
 REPORT, ERROR = "smoke.json", "smoke-error.txt"  # written by the smoke run to its folder
-STEPS, GROUPS = 2, 6
-MOST_PROCESSES, MOST_GENERATIONS, COMPLETION = 2, 8, 24
 AS_FOR_A_CHECK = "The model is as prepare makes it for a check, before its warm-up; the warm-up's time is not counted."
-NEED_EVALUATION = ("reduce_lr_on_plateau", "greedy")  # schedules that need evaluations, which are turned off here
-TIMEOUT_S, CLOCKED_S = 900, 300
-
-NOT_OF_A_STEP = ("eval_on_start", "load_best_model_at_end", "push_to_hub", "resume_from_checkpoint")
 PUSHES = ("push_to_hub", "log_completions_hub_repo")
-OFF = ("bf16", "fp16", "use_vllm", "use_transformers_continuous_batching", "use_liger_kernel", "torch_compile")
-STEPS_ALONE: dict[str, Any] = {
-    **dict.fromkeys(NOT_OF_A_STEP, False),
-    "eval_strategy": "no",
-    "save_strategy": "no",
-    "report_to": "none",
-    "disable_tqdm": True,
-}
-ALWAYS: dict[str, Any] = {
-    **dict.fromkeys(OFF, False),
-    "max_steps": STEPS,
-    "warmup_steps": 0,
-    "logging_strategy": "steps",
-    "logging_steps": 1,
-    "trace_every": 1,
-    "trace_max_groups": None,
-    "vllm_check_every": 0,
-    "use_cpu": True,
-    "dtype": "float32",
-    "model_init_kwargs": "{}",
-    "dataloader_num_workers": 0,
-}
-# Options that would be refused without a GPU or together with those above. They are set only if the recipe sets them.
-WHERE_SET: dict[str, Any] = {
-    "load_in_4bit": False,
-    "load_in_8bit": False,
-    "tf32": False,
-    "attn_implementation": "sdpa",
-    "dataloader_prefetch_factor": None,
-}
+MOST_PROCESSES = 2
+TIMEOUT_S, CLOCKED_S = 900, 300
 
 
 def smoke(recipe: Recipe, folder: str, launcher: str = "accelerate") -> list[CheckRow]:
@@ -106,8 +70,8 @@ def clocked(recipe: Recipe, folder: str, launcher: str = "accelerate") -> CheckR
     output, args, processes = Path(folder, "clocked"), recipe.training, recipe.spread.processes
     every = args.steps_per_generation * args.num_iterations
     around = every // math.gcd(every, args.gradient_accumulation_steps)  # steps until the cycle repeats
-    overrides = {**_steps_alone(args), "max_steps": 1 + around, "do_eval": False, "output_dir": str(output)}
-    options = (*recipe.options, *_words(overrides))
+    overrides = {**steps_alone(args), "max_steps": 1 + around, "do_eval": False, "output_dir": str(output)}
+    options = (*recipe.options, *words(overrides))
     command = launch_command(Start(recipe.name, options, num_processes=processes, launcher=launcher), CLOCKED)
     status, errors = _launched(command, {**os.environ, "CUDA_VISIBLE_DEVICES": ""}, CLOCKED_S)
     if status:
@@ -154,86 +118,6 @@ def _launched(command: list[str], environment: dict[str, str], limit_s: float = 
                 os.killpg(launcher.pid, signal.SIGKILL)
 
 
-def smaller(args: Any, model: Any, processes: int) -> list[str]:
-    """Return options that make a recipe's run short, small and fit for a CPU, and change nothing else.
-
-    Args:
-        args ([`GRPOPlusConfig`]), model (`ModelConfig`): the recipe's own options.
-        processes (`int`): number of processes of the run.
-    """
-    overrides = {
-        **_steps_alone(args),
-        **ALWAYS,
-        **_batches(args, processes),
-        "num_iterations": min(args.num_iterations, 2),
-        "max_completion_length": min(args.max_completion_length or COMPLETION, COMPLETION),
-        "do_eval": evaluates(args),
-        **{name: value for name, value in WHERE_SET.items() if getattr(args, name, getattr(model, name, None))},
-    }
-    if not args.optim.value.startswith(("adamw_torch", "sgd", "adafactor")) or "bit" in args.optim.value:
-        overrides |= {"optim": "adamw_torch", **({"optim_args": ""} if args.optim_args else {})}
-    return _words(overrides)
-
-
-def _steps_alone(args: Any) -> dict[str, Any]:
-    """Return options that turn off everything but the steps."""
-    schedule = {"lr_scheduler_type": "constant"} if args.lr_scheduler_type.value in NEED_EVALUATION else {}
-    return STEPS_ALONE | schedule
-
-
-def upload_no_completions(args: Any) -> None:
-    """Turn off TRL's log of completions, and with it the upload, in the process that takes the steps.
-
-    A command line cannot unset `log_completions_hub_repo`, and TRL refuses this option without `log_completions`.
-    """
-    args.log_completions, args.log_completions_hub_repo = False, None
-
-
-def read_data(*args: Any) -> hub.Loaded:
-    """Return the recipe's data, or sample rows of it where the data cannot be reached.
-
-    The process that takes the steps calls this function.
-
-    Args:
-        args: the dataclasses that the launch script's parser returns.
-
-    Raises:
-        ConfigError: there are neither.
-    """
-    loaded = hub.data(load_data, *args)
-    if loaded is None:
-        raise ConfigError("the data cannot be reached, and no sample rows of it ship with this package.")
-    return loaded
-
-
-def _words(options: dict[str, Any]) -> list[str]:
-    return [word for name, value in options.items() for word in (f"--{name}", _word(value))]
-
-
-def _batches(args: Any, processes: int) -> dict[str, Any]:
-    """Return options for small batches of whole groups, with equally many rows in each micro-batch of each process.
-
-    A generation batch remains equal to, longer or shorter than an optimizer step, as in the recipe.
-    """
-    generations = args.num_generations if args.num_generations <= MOST_GENERATIONS else 4
-    accumulation = min(args.gradient_accumulation_steps, 2)
-    ratio = args.steps_per_generation / args.gradient_accumulation_steps
-    every = accumulation if ratio == 1 else 2 * accumulation if ratio > 1 else max(accumulation // 2, 1)
-    unit = processes * every
-    groups = min(GROUPS, args.generation_batch_size // args.num_generations)
-    rows = math.lcm(generations, unit) * max(1, groups * generations // math.lcm(generations, unit))
-    eval_generations = min(args.num_generations_eval or generations, generations)
-    return {
-        "per_device_train_batch_size": rows // unit,
-        "num_generations": generations,
-        "gradient_accumulation_steps": accumulation,
-        "generation_batch_size": None,
-        "steps_per_generation": every,
-        "num_generations_eval": eval_generations,
-        "per_device_eval_batch_size": eval_generations,
-    }
-
-
 def rows_of(report: dict[str, Any], folder: Path, on: str) -> list[CheckRow]:
     """Return the rows about a finished smoke run in `folder`; `on` describes its processes."""
     from ... import traces
@@ -257,13 +141,12 @@ def rows_of(report: dict[str, Any], folder: Path, on: str) -> list[CheckRow]:
     except ValueError:  # there are no traces
         attempts = 0
     written = f"{attempts} attempts in rollouts/, and the page"
+    whole = attempts == report["attempts"] and (folder / "report.html").exists()
     return [
         CheckRow("smoke", OK if report["steps"] == STEPS else FAILED, seconds),
         groups,
         learned(report, alive),
-        CheckRow(
-            "traces", OK if attempts == report["attempts"] and (folder / "report.html").exists() else FAILED, written
-        ),
+        CheckRow("traces", OK if whole else FAILED, written),
     ]
 
 
@@ -288,10 +171,6 @@ def learned(report: dict[str, Any], alive: int) -> CheckRow:
         why = f"did not move, and nothing was there to move them: {alive} groups alive; {norms}"
         return CheckRow("learning", UNSEEN, why)
     return CheckRow("learning", FAILED, f"did not move, though there was a gradient ({norms}): look at learning_rate")
-
-
-def _word(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool | None) else str(value)
 
 
 def _reason(folder: Path, errors: str) -> str:

@@ -77,14 +77,7 @@ def check_args(name: str, args: Mapping[str, Any]) -> None:
 
 
 def check_named(name: str, args: Mapping[str, Any], dataset: Any = None, **limit: int) -> list[RewardCheck]:
-    """Check a reward by its name. A registered one must ship examples, and its gold answers if there is a dataset.
-
-    Args:
-        name (`str`): a registered name or a path.
-        args (`Mapping[str, Any]`): arguments of the reward. Examples have arguments of their own.
-        dataset (*optional*): a map-style dataset.
-        limit (`int`, *optional*): see [`check_reward`].
-    """
+    """Check a reward by its name or path, as [`check_reward`] does; strictly, if the reward is registered."""
     try:
         definition = definition_of(name)
         registered = is_registered(definition)
@@ -104,8 +97,8 @@ def check_reward(reward: Any, dataset: Any = None, limit: int = 200, strict: boo
         reward: a [`Reward`], or another reward function.
         dataset (*optional*): a dataset. The gold answers of a stream are not scored.
         limit (`int`, *optional*, defaults to `200`): maximum number of rows whose gold answers are scored.
-        strict (`bool`, *optional*, defaults to `False`):
-            Whether a [`Reward`] without examples fails, and for a dataset one without `gold`.
+        strict (`bool`, *optional*, defaults to `False`): whether a [`Reward`] that ships no examples fails, and one
+            that has no `gold` for a dataset.
 
     Raises:
         ConfigError: `limit` is below 2, or the reward is not ready for a run.
@@ -113,10 +106,11 @@ def check_reward(reward: Any, dataset: Any = None, limit: int = 200, strict: boo
     findings: list[RewardCheck] = []
     if isinstance(reward, Reward):
         definition = reward.definition
-        if strict or (definition.examples and definition.name in list_rewards()):
+        if strict or (definition.examples and is_registered(definition)):
             findings.append(check_examples(definition.name))
-        installed = not any(finding.unseen for finding in findings)
-        if installed and hasattr(dataset, "__len__") and (strict or definition.gold is not None):
+        if any(finding.unseen for finding in findings):
+            return findings
+        if hasattr(dataset, "__len__") and (strict or definition.gold is not None):
             findings += check_gold(reward.prepare(), dataset, limit)
     return findings or [try_out(reward, dataset)]
 
@@ -194,9 +188,8 @@ def _called(reward: Any, values: Mapping[str, Any]) -> RewardCheck:
         return _without_verdict(reward, *wrong[0], on)
     scores = ", ".join(f"{text!r:.80} {_score(outcome)}" for outcome, text in scored)
     unknown = "It has no examples and no gold answers that tell whether this is right."
-    only_in_python = "" if _is_function(_function(reward)) else f" {AN_OBJECT}"
-    note = f"{on}, in {took}: {scores}. {unknown}{only_in_python}"
-    return RewardCheck(name_of(reward), "call", ROWS, ROWS, note=note)
+    in_python = "" if hasattr(_function(reward), "__name__") else f" {AN_OBJECT}"
+    return RewardCheck(name_of(reward), "call", ROWS, ROWS, note=f"{on}, in {took}: {scores}. {unknown}{in_python}")
 
 
 def _raised(reward: Any, error: BaseException, on: str, has_rows: bool) -> RewardCheck:
@@ -266,7 +259,7 @@ def _score(outcome: Outcome) -> str:
 def _read_by(function: Any) -> list[str]:
     """Return the values of the trainer that a function's source mentions and that a trial does not give."""
     try:
-        source = inspect.getsource(function if _is_function(function) else type(function))
+        source = inspect.getsource(function if hasattr(function, "__name__") else type(function))
     except (OSError, TypeError):
         return []
     return [name for name in ONLY_IN_A_RUN if re.search(rf"\b{name}\b", source)]
@@ -276,8 +269,3 @@ def _reads_columns(function: Any) -> bool:
     """Return whether a function may read columns: it takes all of them, or names some."""
     definition = Definition("", function, "")
     return definition.takes_all or bool(definition.columns)
-
-
-def _is_function(function: Any) -> bool:
-    """Return whether a recipe can name a callable by its path."""
-    return hasattr(function, "__name__")
