@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from ..utils.validation import ConfigError, did_you_mean
@@ -16,10 +17,7 @@ def check_split(lacks: str, split: str, splits: Iterable[str]) -> None:
 
 def args_of(text: str) -> dict[str, Any]:
     """Parse the value of --args, which is a JSON object."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise ConfigError(f'--args: {text!r} is not a JSON object such as \'{{"column": "solution"}}\'.')
-    return value
+    with suppress(ValueError):
+        if isinstance(args := json.loads(text), dict):
+            return args
+    raise ConfigError(f'--args: {text!r} is not a JSON object such as \'{{"column": "solution"}}\'.')

@@ -253,21 +253,16 @@ def outcomes_without_run(reward: Any, columns: Mapping[str, Any]) -> list[Outcom
     """Return the outcomes of a reward function that is called outside a run. What it logs is not kept.
 
     Args:
-        reward (`Callable`): a [`Reward`], or another reward function, which may be async.
+        reward (`Callable`): a [`Reward`], or another function, which may be async and whose own errors are raised.
         columns (`Mapping[str, Any]`): all values of the call, with the completions.
 
     Raises:
-        WrongScoresError: a function returns something other than a score for each completion. A function's own errors
-            are raised, too; those of a [`Reward`]'s function are outcomes.
+        WrongScoresError: a function other than a [`Reward`] returns anything but a score for each completion.
     """
-    values = {**columns, **dict.fromkeys(("log_extra", "log_metric"), _ignore)}
+    values = {**columns, **dict.fromkeys(("log_extra", "log_metric"), lambda *logged: None)}
     if isinstance(reward, Reward):
         return reward.score(**values)
     return outcomes_of(call(synchronous(reward), values), columns["completions"])
-
-
-def _ignore(*logged: Any) -> None:
-    """Ignore what a reward logs."""
 
 
 def _is_at(path: str, function: Callable[..., Any]) -> bool:

@@ -235,9 +235,8 @@ def _vllm(shape: ModelShape, job: Job, gpu: GPU, lacking: str) -> CheckRow:
     if held >= sampled:
         return CheckRow("vllm", OK, f"{share}: {beside} all of its {sampled:,} attempts at once")
     slow = "The others wait. A larger share is faster, with vllm_enable_sleep_mode if training needs the memory."
-    return CheckRow(
-        "vllm", OK, f"{share}: {beside} {held:,} of its {sampled:,} attempts of {job.tokens:,} tokens. {slow}"
-    )
+    some = f"{held:,} of its {sampled:,} attempts of {job.tokens:,} tokens"
+    return CheckRow("vllm", OK, f"{share}: {beside} {some}. {slow}")
 
 
 def costs_on_cpu(recipe: Recipe, shape: ModelShape, job: Job, granted: str) -> list[CheckRow]:

@@ -197,7 +197,6 @@ def _speed_on_cpu(recipe: Recipe, folder: str, rows: list[CheckRow], origin: str
         away = f"{recipe.model.model_name_or_path} is in no folder here"
         return CheckRow("speed", UNSEEN, f"not measured: {away}, and the tiny model tells nothing of its time")
     if start.nodes.count > 1:
-        return CheckRow(
-            "speed", UNSEEN, f"not measured: the run has {start.nodes.count} nodes, and this machine is one"
-        )
+        nodes = f"the run has {start.nodes.count} nodes"
+        return CheckRow("speed", UNSEEN, f"not measured: {nodes}, and this machine is one")
     return run_clocked(recipe, folder, start.launcher)
