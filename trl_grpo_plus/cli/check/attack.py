@@ -9,6 +9,7 @@ marks is too strict.
 import re
 import time
 from collections.abc import Sequence
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -59,16 +60,14 @@ def attack(reward: Reward, dataset: Any = None, gold: str | None = None, limit: 
     Raises:
         ConfigError: the dataset lacks a column, or no completion with the gold answer earns full marks.
     """
-    rows = _rows_of(reward, dataset, limit)
+    rows, unseen = _rows_of(reward, dataset, limit), partial(CheckRow, "attack", UNSEEN)
     if not rows:
-        return [CheckRow("attack", UNSEEN, "there is no gold answer to build completions from: give --dataset")]
+        return [unseen("there is no gold answer to build completions from: give --dataset")]
     if not _reads_gold(reward, rows):
-        return [
-            CheckRow("attack", UNSEEN, "the reward reads no column of the dataset, so there is no answer to attack")
-        ]
+        return [unseen("the reward reads no column of the dataset, so there is no answer to attack")]
     targets, full = _targets(reward, rows, gold)
     if not targets:
-        return [CheckRow("attack", UNSEEN, f"no gold answers: {_none_in(dataset, len(rows))}")]
+        return [unseen(f"no gold answers: {_none_in(dataset, len(rows))}")]
     targets = _with_wrong(reward, targets, full)
     return [
         CheckRow("form", OK, f"gold answers were posed as {_short(targets[0].gold)}, which scores {full:g}"),
@@ -88,11 +87,8 @@ def _rows_of(reward: Reward, dataset: Any, limit: int) -> list[dict[str, Any]]:
         examples = [e for e in definition.examples if e.reward == definition.full_marks and not e.args]
         return [{**example.columns, _EXAMPLE: content_of(example.completion)} for example in examples[:limit]]
     check_columns(reward, dataset, "the dataset")
-    renamed = reward.renamed.values()
-    return [
-        {name: value for name, value in row.items() if name not in renamed} | row_values(reward, row)
-        for row in spread(dataset, limit)
-    ]
+    renamed, rows = reward.renamed.values(), spread(dataset, limit)
+    return [{name: row[name] for name in row if name not in renamed} | row_values(reward, row) for row in rows]
 
 
 def _reads_gold(reward: Reward, rows: Sequence[dict[str, Any]]) -> bool:

@@ -22,16 +22,14 @@ def load(recipe: Recipe) -> list[CheckRow]:
     except Exception as error:  # from a user's prepare function, or from the Hub
         return [CheckRow("data", FAILED, f"{name}: {in_a_line(error)}")]
     if loaded is None:
-        return [
-            CheckRow("data", UNSEEN, f"{name}: {hub.unreachable()}, and no sample rows of it ship with this package")
-        ]
+        lacking = f"{hub.unreachable()}, and no sample rows of it ship with this package"
+        return [CheckRow("data", UNSEEN, f"{name}: {lacking}")]
     in_part = takes_smoke(recipe.script)
     recipe.splits, recipe.has_real_data, recipe.complete = loaded.what, loaded.is_real, loaded.is_real and not in_part
     counts = ", ".join(f"{split} {_count(rows)}" for split, rows in loaded.what.items())
     if loaded.is_real:
-        return [
-            CheckRow("data", OK, f"{counts} rows" + (", of those that prepare makes for a check" if in_part else ""))
-        ]
+        which = ", of those that prepare makes for a check" if in_part else ""
+        return [CheckRow("data", OK, f"{counts} rows{which}")]
     instead = f"sample rows that ship with this package stand in ({counts})"
     return [CheckRow("data", UNSEEN, f"{hub.unreachable()}: {instead}")]
 
@@ -42,13 +40,11 @@ def _count(rows: Any) -> str:
 
 def score(recipe: Recipe) -> list[CheckRow]:
     """Check each reward's examples, columns, and gold answers in the training set. Sets `recipe.reward_seconds`."""
-    rows = []
+    rows, args = [], recipe.training
     for reward in recipe.rewards:
         row, ms = _score(recipe, reward)
         rows.append(row)
-        recipe.reward_seconds += (
-            ms / 1000 * recipe.training.per_device_train_batch_size * recipe.training.steps_per_generation
-        )
+        recipe.reward_seconds += ms / 1000 * args.per_device_train_batch_size * args.steps_per_generation
     return rows
 
 

@@ -15,6 +15,7 @@ from ...registry import Example, Reward, check_columns, find
 from ...scoring import Definition, Outcome, columns_of
 from ...utils import optional_packages
 from ...utils.tables import FAILED, OK, UNSEEN, WARNED, CheckRow, aligned, in_a_line
+from ...utils.text import shortened
 from ...utils.validation import ConfigError
 
 
@@ -268,8 +269,7 @@ def outcomes(reward: Reward, pairs: Sequence[tuple[Mapping[str, Any], Any]]) -> 
 
 def _start(text: str) -> str:
     """Return the beginning of a completion, on one line."""
-    line = " ".join(text.split())
-    return line if len(line) <= _MOST_SHOWN else f"{line[:_MOST_SHOWN]}..."
+    return shortened(" ".join(text.split()), _MOST_SHOWN)
 
 
 def _shuffled(reward: Reward, pairs: Sequence[Pair]) -> RewardCheck:

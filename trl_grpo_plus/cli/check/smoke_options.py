@@ -79,11 +79,10 @@ def upload_no_completions(args: Any) -> None:
 
 def words(options: dict[str, Any]) -> list[str]:
     """Return options as the words of a command line."""
-    return [word for name, value in options.items() for word in (f"--{name}", _word(value))]
-
-
-def _word(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool | None) else str(value)
+    texts = {
+        name: str(value).lower() if isinstance(value, bool | None) else str(value) for name, value in options.items()
+    }
+    return [word for name, text in texts.items() for word in (f"--{name}", text)]
 
 
 def _batches(args: Any, processes: int) -> dict[str, Any]:

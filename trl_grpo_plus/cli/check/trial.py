@@ -183,10 +183,11 @@ def _called(reward: Any, values: Mapping[str, Any]) -> RewardCheck:
     seconds = time.perf_counter() - start
     took = "less than a second" if seconds < 1 else f"{seconds:.0f} s"
     texts = [content_of(completion) for completion in values["completions"]]
-    scored = list(zip(outcomes, texts, strict=True))
-    if wrong := [(outcome, text) for outcome, text in scored if outcome.status in NO_VERDICT]:
-        return _without_verdict(reward, *wrong[0], on)
-    scores = ", ".join(f"{text!r:.80} {_score(outcome)}" for outcome, text in scored)
+    for outcome, text in zip(outcomes, texts, strict=True):
+        if outcome.status in NO_VERDICT:
+            return _without_verdict(reward, outcome, text, on)
+    said = ("is not scored (None)" if outcome.score is None else f"scores {outcome.score:g}" for outcome in outcomes)
+    scores = ", ".join(f"{text!r:.80} {score}" for text, score in zip(texts, said, strict=True))
     unknown = "It has no examples and no gold answers that tell whether this is right."
     in_python = "" if hasattr(_function(reward), "__name__") else f" {AN_OBJECT}"
     return RewardCheck(name_of(reward), "call", ROWS, ROWS, note=f"{on}, in {took}: {scores}. {unknown}{in_python}")
@@ -250,10 +251,6 @@ def _limited() -> Iterator[None]:
 def _of_the_trainer(reward: Any, values: Sequence[str]) -> str:
     register = f"Register it to have it checked: @register_reward({name_of(reward)!r}, examples=[...], gold=...)."
     return f"it reads {', '.join(values)}, which only the trainer has. {register}"
-
-
-def _score(outcome: Outcome) -> str:
-    return "is not scored (None)" if outcome.score is None else f"scores {outcome.score:g}"
 
 
 def _read_by(function: Any) -> list[str]:

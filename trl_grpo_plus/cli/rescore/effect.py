@@ -59,13 +59,12 @@ def new_totals(groups: Sequence[Group], label: str, against: str, weights: Mappi
         label (`str`), against (`str`): label of the new reward, and name of the recorded reward to compare with.
         weights (`Mapping[str, float]`): weights of the recorded rewards.
     """
-    columns = {label: [score for group in groups for score in group.scores(label)]}
-    share = {label: 1.0}
-    if replaces(against, weights):
-        share = _counted(weights)
-        recorded = {name: [one for group in groups for one in group.recorded[name]] for name in share}
-        columns = {**recorded, against: columns[label]}
-    rewards = torch.stack([_tensor(columns[name]) for name in share], dim=1)
+    share = _counted(weights) if replaces(against, weights) else {against: 1.0}
+    columns = [
+        [one for group in groups for one in (group.scores(label) if name == against else group.recorded[name])]
+        for name in share
+    ]
+    rewards = torch.stack([*map(_tensor, columns)], dim=1)
     return totals(rewards, torch.tensor(list(share.values()))).view(len(groups), -1)
 
 

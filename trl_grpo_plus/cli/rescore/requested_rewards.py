@@ -7,6 +7,7 @@ from typing import Any
 
 from ...registry import RewardSpec
 from ...scoring import ONLY_IN_A_RUN, Outcome, Reward, WrongScoresError, check_columns, outcomes_without_run
+from ...traces import Row
 from ...utils.signatures import name_of, needed
 from ...utils.text import distinct
 from ...utils.validation import ConfigError, one_of
@@ -14,8 +15,6 @@ from ..option_values import args_of
 
 
 TOTAL = "reward"  # name of the total in a trace
-
-Row = Mapping[str, Any]  # an attempt, as a line of a trace
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,10 @@ import tempfile
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 from ...scoring import Outcome
 from .scoring_loop import Group
-
-
-Item = TypeVar("Item")
 
 
 class NoRoom(OSError):
@@ -39,10 +36,7 @@ class ScoredGroups(Sequence[Group]):
         Raises:
             NoRoom: the group cannot be written. The groups before it can be read.
         """
-        outcomes = {
-            label: [tuple(outcome._replace(steps=None)) for outcome in of_one]
-            for label, of_one in group.outcomes.items()
-        }
+        outcomes = {label: [*map(tuple, of_one)] for label, of_one in group.outcomes.items()}
         plain = (group.place, group.verdict, group.recorded, group.advantages, outcomes, group.tails)
         data, start = marshal.dumps(plain), self._ends[-1] if self._ends else 0
         self._file.seek(start)
@@ -70,8 +64,8 @@ class ScoredGroups(Sequence[Group]):
         return Group(place, verdict, recorded, advantages, named, tails)
 
 
-def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Yield the items in lists of `size`; the last may be shorter."""
-    remaining = iter(items)
+def batches(groups: Iterable[Group], size: int) -> Iterator[list[Group]]:
+    """Yield the groups in lists of `size`; the last may be shorter."""
+    remaining = iter(groups)
     while batch := list(islice(remaining, size)):
         yield batch

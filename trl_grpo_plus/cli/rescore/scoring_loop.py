@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ...scoring import Outcome, all_failed
-from ...traces import attempt_label
+from ...traces import Row, attempt_label
 from ...utils.text import as_text
 from ...utils.validation import ConfigError
-from .requested_rewards import TOTAL, RequestedReward, Row
+from .requested_rewards import TOTAL, RequestedReward
 
 
 Score = float | None
