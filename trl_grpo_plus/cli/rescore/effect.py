@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +13,6 @@ from ...objective.advantages import compute
 from ...rollouts.groups import judge, totals
 from .agreement import Pearson
 from .requested_rewards import TOTAL
-from .scored_groups import batches
 from .scoring_loop import Group, Score
 
 
@@ -25,17 +25,6 @@ def replaces(against: str, weights: Mapping[str, float]) -> bool:
     Otherwise the new reward alone is the new total.
     """
     return against != TOTAL and bool(weights.get(against))
-
-
-def totalled(groups: Iterable[Group], against: str, weights: Mapping[str, float]) -> list[Group]:
-    """Return the groups whose new total is known.
-
-    If the new reward replaces `against`, these are the groups whose recorded total is the weighted sum of the recorded
-    rewards with the known weights. The other groups were sampled before a resume with other rewards or weights.
-    """
-    if not replaces(against, weights):
-        return [*groups]
-    return [group for group in groups if _is_weighted_by(group, _counted(weights))]
 
 
 def _counted(weights: Mapping[str, float]) -> dict[str, float]:
@@ -55,7 +44,7 @@ def new_totals(groups: Sequence[Group], label: str, against: str, weights: Mappi
     """Return the totals `(P, G)` of groups of one size with the new reward; NaN if an attempt is unscored.
 
     Args:
-        groups (`Sequence[Group]`): P groups of G attempts, from the result of [`totalled`].
+        groups (`Sequence[Group]`): P groups of G attempts, from [`alike_batches`].
         label (`str`), against (`str`): label of the new reward, and name of the recorded reward to compare with.
         weights (`Mapping[str, float]`): weights of the recorded rewards.
     """
@@ -116,11 +105,17 @@ def effect(
 
 
 def alike_batches(groups: Iterable[Group], against: str, weights: Mapping[str, float]) -> Iterator[list[Group]]:
-    """Yield the groups whose new total is known, in batches of groups of one size: see [`totalled`]."""
-    for batch in batches(groups, BATCH):
-        with_totals = totalled(batch, against, weights)
-        for size in sorted({group.size for group in with_totals}):
-            yield [group for group in with_totals if group.size == size]
+    """Yield the groups whose new total is known, in batches of groups of one size.
+
+    If the new reward replaces `against`, these are the groups whose recorded total is the weighted sum of the recorded
+    rewards with the known weights. The other groups were sampled before a resume with other rewards or weights.
+    """
+    weights = _counted(weights) if replaces(against, weights) else {}
+    remaining = iter(groups)
+    while batch := list(islice(remaining, BATCH)):
+        known = [group for group in batch if not weights or _is_weighted_by(group, weights)]
+        for size in sorted({group.size for group in known}):
+            yield [group for group in known if group.size == size]
 
 
 def _tensor(scores: Sequence[Score]) -> Tensor:

@@ -81,9 +81,8 @@ def _stops(reward: RequestedReward, found: Agreement) -> str:
 def _example(reward: RequestedReward, rescoring: Rescoring, number: int, attempt: int) -> tuple[str, str, str]:
     group = rescoring.groups[number]
     place, outcome = group.place, group.outcomes[reward.label][attempt]
-    at = f"    step {logged_step(place['step'], rescoring.split)}, " + "".join(
-        f"{k} {place[k]}, " for k in ("batch", "round") if place[k]
-    )
+    later = "".join(f"{name} {place[name]}, " for name in ("batch", "round") if place[name])
+    at = f"    step {logged_step(place['step'], rescoring.split)}, {later}"
     why = f"  {quoted(outcome.reason[:200])}" if outcome.reason else ""
     scores = f"{_number(group.recorded[reward.against][attempt])} -> {_number(outcome.score)}"
     return f"{at}group {place['group']}, attempt {attempt}", scores, f"{quoted(group.tails[attempt])}{why}"

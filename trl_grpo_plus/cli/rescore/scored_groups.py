@@ -3,8 +3,7 @@
 import marshal
 import tempfile
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from typing import Any
 
 from ...scoring import Outcome
@@ -62,10 +61,3 @@ class ScoredGroups(Sequence[Group]):
         place, verdict, recorded, advantages, outcomes, tails = plain
         named = {label: [Outcome(*one) for one in of_one] for label, of_one in outcomes.items()}
         return Group(place, verdict, recorded, advantages, named, tails)
-
-
-def batches(groups: Iterable[Group], size: int) -> Iterator[list[Group]]:
-    """Yield the groups in lists of `size`; the last may be shorter."""
-    remaining = iter(groups)
-    while batch := list(islice(remaining, size)):
-        yield batch
