@@ -67,18 +67,15 @@ def attack(reward: Reward, dataset: Any = None, gold: str | None = None, limit: 
         return [unseen("the reward reads no column of the dataset, so there is no answer to attack")]
     targets, full = _targets(reward, rows, gold)
     if not targets:
-        return [unseen(f"no gold answers: {_none_in(dataset, len(rows))}")]
+        tried = f"none of the {len(rows)} rows tried has one. Give a dataset with gold answers"
+        if dataset is None:
+            tried = "none can be made of the reward's own examples. Give a dataset with gold answers: --dataset"
+        return [unseen(f"no gold answers: {tried}")]
     targets = _with_wrong(reward, targets, full)
     return [
         CheckRow("form", OK, f"gold answers were posed as {_short(targets[0].gold)}, which scores {full:g}"),
         *(_run(reward, name, targets, full) for name in ATTACKS),
     ]
-
-
-def _none_in(dataset: Any, rows: int) -> str:
-    if dataset is None:
-        return "none can be made of the reward's own examples. Give a dataset with gold answers: --dataset"
-    return f"none of the {rows} rows tried has one. Give a dataset with gold answers"
 
 
 def _rows_of(reward: Reward, dataset: Any, limit: int) -> list[dict[str, Any]]:

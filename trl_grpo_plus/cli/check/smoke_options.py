@@ -79,10 +79,8 @@ def upload_no_completions(args: Any) -> None:
 
 def words(options: dict[str, Any]) -> list[str]:
     """Return options as the words of a command line."""
-    texts = {
-        name: str(value).lower() if isinstance(value, bool | None) else str(value) for name, value in options.items()
-    }
-    return [word for name, text in texts.items() for word in (f"--{name}", text)]
+    texts = (str(value).lower() if isinstance(value, bool | None) else str(value) for value in options.values())
+    return [word for name, text in zip(options, texts, strict=True) for word in (f"--{name}", text)]
 
 
 def _batches(args: Any, processes: int) -> dict[str, Any]:
