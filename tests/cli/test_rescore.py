@@ -16,7 +16,7 @@ import synthetic_traces
 import torch
 
 from trl_grpo_plus.cli.main import main
-from trl_grpo_plus.cli.rescore import command, compare, page, requested_rewards, scored_groups, scoring_loop
+from trl_grpo_plus.cli.rescore import agreement, command, effect, page, requested_rewards, scored_groups, scoring_loop
 from trl_grpo_plus.cli.rescore.command import limits
 from trl_grpo_plus.cli.rescore.scored_groups import ScoredGroups
 from trl_grpo_plus.objective import advantages
@@ -152,7 +152,7 @@ def test_planted_errors_are_found(run, capsys):
     assert f"equal     {48 - len(planted)} of 48" in out
     for kind, count in wrongs.items():
         assert f"  {kind:<8}  {count:>8}\n" in out
-    assert not any(f"  {kind}  " in out for kind in set(compare.KINDS) - set(wrongs))
+    assert not any(f"  {kind}  " in out for kind in set(agreement.KINDS) - set(wrongs))
     shown = [line for line in out.splitlines() if line.startswith("    step")]
     at = {f"step {row['step'] + 1}, group {row['group']}, attempt {row['attempt']} " for row in planted}
     assert len(shown) == len(at) == 7
@@ -257,8 +257,9 @@ def test_a_time_limit_holds(run, capsys):
     groups = [changed[start : start + 4] for start in range(0, 48, 4)]
     (one,) = requested_rewards.build([("mine.py:slow", {})], None, [], timeout=1.0)
     found = list(scoring_loop.scored(groups, [one]))
-    differences = compare.agreement(found, "slow", "reward").differences
-    assert list(differences["time-out"]) == [(found[1], 2, 1.0, None)]
+    differences = agreement.agreement(found, "slow", "reward").differences
+    assert list(differences["time-out"]) == [1 * agreement.PLACES + 2]
+    assert (found[1].recorded["reward"][2], found[1].outcomes["slow"][2].score) == (1.0, None)
     assert found[1].outcomes["slow"][2].message == "It was stopped after 1 s."
     zeros = sum(not row["reward"] for row in ATTEMPTS)
     assert {kind: len(of_kind) for kind, of_kind in differences.items()} == {"0 -> 1": zeros, "time-out": 1}
@@ -397,14 +398,14 @@ def test_hostile_texts_reach_no_terminal(tmp_path, monkeypatch, capsys):
     ],
 )
 def test_kinds_of_differences(old, new, status, expected):
-    assert compare.kind(old, new, status) == expected
-    assert expected is None or expected in compare.KINDS
+    assert agreement.kind(old, new, status) == expected
+    assert expected is None or expected in agreement.KINDS
 
 
 def test_the_rounding_of_traces_is_no_difference():
     for score in (1 / 3, 0.1 + 0.2, 123456.789, -1e-9, None):
         (kept,) = [None] if score is None else torch.tensor([score]).double().round(decimals=7).tolist()
-        found = compare.agreement([group_of([kept], [score])], "new", "old")
+        found = agreement.agreement([group_of([kept], [score])], "new", "old")
         assert (found.attempts, found.equal) == (1, 1)
 
 
@@ -418,23 +419,23 @@ def test_which_groups_would_have_been_alive():
         group_of([1.0, 0.0], [1.0, 0.0], "truncated"),
         group_of([1.0, 1.0], [1.0, 1.0], "alive"),  # its verdict does not follow from the rewards
     ]
-    found = compare.effect(groups, "new", "reward", {}, {})
+    found = effect.effect(groups, "new", "reward", {}, {})
     pairs = [("alive", "all_good"), ("alive", "tied"), ("all_bad", "alive"), ("all_bad", "alive")]
     pairs += [("all_good", "unscored"), ("truncated", "truncated"), ("alive", "all_good")]
     assert found.table == Counter(pairs)
     assert (found.unexplained, found.alive) == (1, 0)
     solved = limits({"solved_reward": 0.25, "zero_variance_tolerance": 0.6, "max_steps": 9})
     assert solved == {"solved_reward": 0.25, "tolerance": 0.6}
-    judged = compare.effect(groups[:4], "new", "reward", {}, solved).table
+    judged = effect.effect(groups[:4], "new", "reward", {}, solved).table
     assert judged == Counter({("alive", "all_good"): 2, ("all_bad", "alive"): 1, ("all_bad", "all_good"): 1})
 
 
 def test_a_reward_takes_the_place_of_the_one_that_it_is_compared_with():
     group = group_of([1.0, 0.0, None], [0.5, 0.5, 0.5], other=[0.0, 1.0, None], watched=[9.0, 9.0, 9.0])
     weights = {"old": 2.0, "other": 1.0, "watched": 0.0}
-    assert compare.new_totals([group], "new", "old", weights).tolist() == [[1.0, 2.0, 1.0]]
+    assert effect.new_totals([group], "new", "old", weights).tolist() == [[1.0, 2.0, 1.0]]
     for alone in ("reward", "watched"):
-        assert compare.new_totals([group], "new", alone, weights).tolist() == [[0.5, 0.5, 0.5]]
+        assert effect.new_totals([group], "new", alone, weights).tolist() == [[0.5, 0.5, 0.5]]
 
 
 def test_advantages_are_grpos_and_of_groups_alive_in_both():
@@ -443,7 +444,7 @@ def test_advantages_are_grpos_and_of_groups_alive_in_both():
     made.append(group_of([1.0, 0.0, 1.0], [0.0, 1.0, 0.0]))  # a surplus group has no advantages
     for group in made[:3]:
         group.advantages[:] = advantages.compute(torch.tensor([group.recorded["old"]])).tolist()[0]
-    found = compare.effect(made, "new", "reward", {}, {})
+    found = effect.effect(made, "new", "reward", {}, {})
     assert found.alive == 1
     pair = torch.tensor([made[0].advantages, [1.0, -1.0, 0.0]])
     assert found.advantages == pytest.approx(torch.corrcoef(pair)[0, 1].item(), abs=1e-4)
@@ -457,11 +458,11 @@ def test_groups_come_back_from_the_disk_as_they_were_scored():
     for group in made:
         found.append(group)
     assert (len(found), found.attempts) == (2, 3)
-    assert [*found] == found[:] == made
+    assert [*found] == made
     assert found[-1] == made[1]
     assert isinstance(found[1].outcomes["new"][0], Outcome)
     found.append(made[0])  # appending works after a read
-    assert found[1:] == [made[1], made[0]]
+    assert [found[1], found[2]] == [made[1], made[0]]
 
 
 def test_a_comparison_in_batches_equals_one_of_all_groups(monkeypatch):
@@ -471,35 +472,46 @@ def test_a_comparison_in_batches_equals_one_of_all_groups(monkeypatch):
         scores = [[float(rng.random() < 0.5) for _ in range(2 + n % 3)] for _ in range(2)]
         made.append(group_of(*scores, "alive" if len({*scores[0]}) > 1 else "all_good"))
         made[-1].advantages[:] = advantages.compute(torch.tensor([scores[0]])).tolist()[0]
-    for name in ("BATCH", "PAIRS"):
-        monkeypatch.setattr(compare, name, 10**6)
-    whole = compare.effect(made, "new", "reward", {}, {})
-    for name in ("BATCH", "PAIRS"):
-        monkeypatch.setattr(compare, name, 7)
-    apart = compare.effect(made, "new", "reward", {}, {})
+    monkeypatch.setattr(effect, "BATCH", 10**6)
+    whole = effect.effect(made, "new", "reward", {}, {})
+    monkeypatch.setattr(effect, "BATCH", 7)
+    apart = effect.effect(made, "new", "reward", {}, {})
     assert apart._replace(advantages=None) == whole._replace(advantages=None)
     assert apart.advantages == pytest.approx(whole.advantages)
     assert 0 < whole.alive < 40
 
 
-def test_differences_are_fetched_from_their_groups():
+def test_differences_name_their_groups_and_attempts():
     made = [group_of([1.0, 0.0], [1.0, 0.0]), group_of([1.0, 0.0], [0.0, 0.0]), group_of([1.0, 1.0], [0.0, 0.0])]
-    found = compare.agreement(made, "new", "old").differences["1 -> 0"]
-    assert [(one.group, one.attempt) for one in found] == [(made[1], 0), (made[2], 0), (made[2], 1)]
-    assert [one.attempt for one in found[::2]] == [0, 1]
+    found = agreement.agreement(made, "new", "old").differences["1 -> 0"]
+    assert [divmod(place, agreement.PLACES) for place in found] == [(1, 0), (2, 0), (2, 1)]
+
+
+def pearson(*parts):
+    found = agreement.Pearson()
+    for part in parts:
+        found.add(*part)
+    return found.r
 
 
 def test_pearson_needs_two_sides_that_differ():
-    assert compare.pearson([(1.0, 2.0), (2.0, 4.0), (None, 9.0), (7.0, None)]) == pytest.approx(1.0)
-    assert compare.pearson([(1.0, -2.0), (2.0, -4.0)]) == pytest.approx(-1.0)
-    assert compare.pearson([(1.0, 2.0), (1.0, 4.0)]) is None
-    assert compare.pearson([]) is None
+    assert pearson([(1.0, 2.0), (2.0, 4.0)], [(None, 7.0), (9.0, None)]) == pytest.approx(1.0)
+    assert pearson([(1.0, 2.0), (-2.0, -4.0)]) == pytest.approx(-1.0)
+    assert pearson([(1.0, 1.0), (2.0, 4.0)]) is None
+    assert pearson([(0.1, 0.1 + 1e-7, 0.1), (1.0, 2.0, 3.0)]) is None
+    assert pearson() is pearson([(1.0,), (2.0,)]) is None
+
+
+def test_pearson_of_scores_far_from_zero_is_exact():
+    far, near = [1e8 + n % 7 for n in range(99)], [n % 5 for n in range(99)]
+    exact = torch.corrcoef(torch.tensor([far, near], dtype=torch.float64))[0, 1].item()
+    assert pearson((far[:7], near[:7]), (far[7:], near[7:])) == pytest.approx(exact, abs=1e-9)
 
 
 def test_attempts_that_agree_take_no_memory():
     group = group_of([1.0, 0.0] * 4, [1.0, 0.0] * 4)
     tracemalloc.start()
-    counts = compare.agreement([group] * 5_000, "new", "old")
+    counts = agreement.agreement([group] * 5_000, "new", "old")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert (counts.equal, counts.old_mean, counts.new_mean) == (40_000, 0.5, 0.5)
@@ -514,7 +526,7 @@ def test_a_page_keeps_few_bytes_of_groups_whose_verdict_changes():
     (reward,) = requested_rewards.build([("exact_answer", {})], None, [])
     tracemalloc.start()
     kept = page.rescored(
-        compare.Rescoring(groups, "train", [dataclasses.replace(reward, label="new", against="old")], {}, {})
+        agreement.Rescoring(groups, "train", [dataclasses.replace(reward, label="new", against="old")], {}, {})
     )
     memory, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()

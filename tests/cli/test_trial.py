@@ -9,6 +9,7 @@ from datasets import Dataset
 
 from trl_grpo_plus.cli.check import data as check_data
 from trl_grpo_plus.cli.check import trial
+from trl_grpo_plus.cli.check.rewards import as_row
 from trl_grpo_plus.cli.check.trial import definition_of, is_registered, try_out
 from trl_grpo_plus.cli.main import main
 from trl_grpo_plus.registry import get_reward
@@ -124,8 +125,12 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
+def shown(reward, dataset=None):
+    return as_row("", [try_out(reward, dataset)])
+
+
 def tried(name, rows=ROWS):
-    return try_out(definition_of(f"rw.py:{name}").function, rows and Dataset.from_list(rows))
+    return shown(definition_of(f"rw.py:{name}").function, rows and Dataset.from_list(rows))
 
 
 def test_a_call_that_hangs_is_not_seen(place, monkeypatch):
@@ -198,7 +203,7 @@ def test_without_rows_the_reward_is_called_if_it_needs_no_column(place, name, st
 
 def test_a_conversation_and_a_stream(place):
     chats = [{"prompt": [{"role": "user", "content": row["prompt"]}], "answer": row["answer"]} for row in ROWS]
-    row = try_out(lambda completions: [float(len(turns[-1]["content"])) for turns in completions], chats)
+    row = shown(lambda completions: [float(len(turns[-1]["content"])) for turns in completions], chats)
     assert "'' scores 0, '2' scores 1." in row.text
     assert try_out(definition_of("rw.py:right").function, Dataset.from_list(ROWS).to_iterable_dataset()).status == OK
 
@@ -210,7 +215,7 @@ def test_a_column_that_the_data_lacks(place):
 
 
 def test_a_reward_with_arguments_is_called_with_them(place):
-    row = try_out(get_reward("rw.py:pointed", point=0.25), Dataset.from_list(ROWS))
+    row = shown(get_reward("rw.py:pointed", point=0.25), Dataset.from_list(ROWS))
     assert "'' scores 0.25, '2' scores 0.25." in row.text
 
 
@@ -250,5 +255,5 @@ def test_an_object_is_checked_as_the_trainer_would_call_it(place, capsys):
 def test_a_recipe_reward_that_was_not_called_is_not_ok(place, name, status):
     rows = Dataset.from_list(ROWS)
     recipe = SimpleNamespace(train_set=rows, sets={"train_dataset": rows})
-    row, ms = check_data._score(recipe, definition_of(f"rw.py:{name}").function, 200)
+    row, ms = check_data._score(recipe, definition_of(f"rw.py:{name}").function)
     assert (row.name, row.status, ms) == (name, status, 0.0)

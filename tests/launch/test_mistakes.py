@@ -25,7 +25,7 @@ from trl_grpo_plus.launch.command_line import parse
 from trl_grpo_plus.launch.option_checks import bad_together
 from trl_grpo_plus.recipes import grpo
 from trl_grpo_plus.utils import resources
-from trl_grpo_plus.utils.tables import FAILED, WARNED, Row
+from trl_grpo_plus.utils.tables import FAILED, WARNED, CheckRow
 from trl_grpo_plus.utils.validation import ConfigError
 
 
@@ -174,7 +174,7 @@ def test_a_missing_sandbox_is_one_of_the_mistakes(here, place, capsys, monkeypat
 def test_a_check_in_the_list_is_made_by_check_run_and_the_script(here, place, capsys, monkeypatch, part):
     def budget(recipe):
         steps = recipe.training.max_steps
-        return [Row("budget", FAILED, f"max_steps={steps} teaches nothing.")] if steps < 2 else []
+        return [CheckRow("budget", FAILED, f"max_steps={steps} teaches nothing.")] if steps < 2 else []
 
     monkeypatch.setattr(preflight, part, (*getattr(preflight, part), budget))
     Mistake("none", ()).write(place)

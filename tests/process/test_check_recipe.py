@@ -22,15 +22,14 @@ from packaging.version import Version
 from slow_cases import one_in
 
 from trl_grpo_plus import registry
-from trl_grpo_plus.cli.check import data as check_data
 from trl_grpo_plus.cli.check import model as check_model
-from trl_grpo_plus.cli.check import samples
+from trl_grpo_plus.cli.check import samples, smoke_options
 from trl_grpo_plus.cli.check import smoke as check_smoke
 from trl_grpo_plus.cli.check import smoke_run as smoke
 from trl_grpo_plus.cli.check.estimate import GIB
 from trl_grpo_plus.cli.check.gpus import gpu_for
 from trl_grpo_plus.cli.check.recipe import check_recipe
-from trl_grpo_plus.cli.check.rewards import RewardCheck
+from trl_grpo_plus.cli.check.rewards import RewardCheck, as_row
 from trl_grpo_plus.cli.check.tiny_model import CHATML, byte_tokenizer, write
 from trl_grpo_plus.cli.main import main
 from trl_grpo_plus.launch import LAUNCHERS, Start, option_checks
@@ -40,7 +39,7 @@ from trl_grpo_plus.launch.preflight import on_paper
 from trl_grpo_plus.launch.recipe import read, steps
 from trl_grpo_plus.registry import get_reward
 from trl_grpo_plus.utils import optional_packages
-from trl_grpo_plus.utils.tables import FAILED, OK, UNSEEN, WARNED, Row, closing, table
+from trl_grpo_plus.utils.tables import FAILED, OK, UNSEEN, WARNED, CheckRow, closing, table
 
 
 @pytest.fixture
@@ -79,7 +78,7 @@ def write_rows(rows):
 
 def test_a_table_says_it_all_within_the_width():
     long = " ".join(["word"] * 60)
-    rows = [Row("keys", OK, "3 keys"), Row("data", FAILED, f"{long}\nsecond"), Row("model", UNSEEN, "")]
+    rows = [CheckRow("keys", OK, "3 keys"), CheckRow("data", FAILED, f"{long}\nsecond"), CheckRow("model", UNSEEN, "")]
     lines = table(rows).splitlines()
     assert lines[0] == "keys   ok        3 keys"
     assert lines[1].startswith("data   FAILED    word word")
@@ -228,7 +227,7 @@ def test_a_prepare_that_fails_is_a_row(place, tmp_path):
 )
 def test_a_few_rows_that_nobody_can_solve_stop_no_run(right, total, status, text):
     gold = RewardCheck("judge", "gold", right, total, 1.0, ("bad",) if right < total else ())
-    row, _ = check_data._row("judge", [gold])
+    row = as_row("judge", [gold])
     assert row.status == status
     assert row.text.startswith(text)
 
@@ -454,7 +453,7 @@ def test_memory_against_the_gpu(place, facts, monkeypatch):
     assert re.match(r"about [\d.]+ GiB of the 80", row.text)
     about = reckoned(row)
     assert 25 < about < 45  # weights 6, optimizer 12, gradients 6, 16-bit copies of the weights 3, and activations
-    ran = Row("smoke", OK, "ran")
+    ran = CheckRow("smoke", OK, "ran")
     monkeypatch.setattr("trl_grpo_plus.cli.check.recipe.run_smoke", lambda *_: [ran])
     small = by_name(checked("my_run.yaml", gpu_memory=16, smoke=True))
     assert (small["memory"].status, small["smoke"]) == (FAILED, ran)
@@ -682,7 +681,7 @@ def test_the_launcher_that_is_asked_for_starts_what_trains(place, monkeypatch):
 
     monkeypatch.setattr(check_smoke, "_launched", launched)
     assert main(["check", place(), "--smoke", "--launcher", "torchrun"]) == 1
-    monkeypatch.setattr("trl_grpo_plus.cli.check.recipe.run_smoke", lambda *_: [Row("smoke", OK, "ran")])
+    monkeypatch.setattr("trl_grpo_plus.cli.check.recipe.run_smoke", lambda *_: [CheckRow("smoke", OK, "ran")])
     assert main(["check", place(), "--smoke", "--launcher", "torchrun"]) == 1
     assert started == [("torchrun", check_smoke.SCRIPT), ("torchrun", check_smoke.CLOCKED)]
 
@@ -719,7 +718,7 @@ def test_of_a_run_that_takes_too_long_no_process_is_left(place, tmp_path, monkey
     monkeypatch.setattr(subprocess.Popen, "communicate", ends_too_late)
     recipe = read(place(prepare="mine.py:prepare", dataset_name=...), [], launch.distribution(None, 2, 0))
     (row,) = check_smoke.smoke(recipe, str(tmp_path), launcher)
-    assert row == Row("smoke", FAILED, "two steps of a tiny model were not done after 15 minutes")
+    assert row == CheckRow("smoke", FAILED, "two steps of a tiny model were not done after 15 minutes")
     end = time.monotonic() + 30
     while psutil.pid_exists(int(Path("rank0").read_text())):
         assert time.monotonic() < end
@@ -748,7 +747,7 @@ def test_a_reward_that_fails_is_the_reason(place, tmp_path, request, launcher):
 
 
 def test_the_steps_of_the_model_itself_are_clocked(place, tmp_path, monkeypatch, warm_smoke):
-    monkeypatch.setattr("trl_grpo_plus.cli.check.recipe.run_smoke", lambda *_: [Row("smoke", OK, "ran")])
+    monkeypatch.setattr("trl_grpo_plus.cli.check.recipe.run_smoke", lambda *_: [CheckRow("smoke", OK, "ran")])
     keys = {"max_steps": 50, "gradient_accumulation_steps": 1, "steps_per_generation": 2, "eval_on_start": True}
     keys |= {"eval_strategy": "steps", "per_device_train_batch_size": 4, "per_device_eval_batch_size": 4}
     (tmp_path / "mine.py").write_text(SPLITS)
@@ -804,7 +803,7 @@ def test_a_clocked_run_that_ends_early_tells_no_time(place, tmp_path, monkeypatc
     recipe = read(place(), [], launch.distribution(None, 1, 0))
     row, _ = clocked(recipe, tmp_path, monkeypatch, seconds)
     ended = f"{len(seconds)} of 2 steps were done when it ended by itself"
-    assert row == Row("speed", UNSEEN, f"{ended}, too few to tell how long the run takes")
+    assert row == CheckRow("speed", UNSEEN, f"{ended}, too few to tell how long the run takes")
 
 
 @pytest.mark.parametrize("schedule", ["reduce_lr_on_plateau", "greedy"])
@@ -814,7 +813,7 @@ def test_a_schedule_that_needs_evaluations_is_put_aside_with_them(place, tmp_pat
     recipe = read(place(lr_scheduler_type=schedule, **keys), [], spread)
     assert recipe.refused == ()
     _, options = clocked(recipe, tmp_path, monkeypatch, [1.0, 1.0])
-    for changed in (options, check_smoke.smaller(recipe.training, recipe.model, 1)):
+    for changed in (options, smoke_options.smaller(recipe.training, recipe.model, 1)):
         assert read("my_run.yaml", changed, spread).refused == ()
 
 
@@ -832,7 +831,7 @@ def test_the_time_of_a_model_made_for_a_check_says_so(place, tmp_path, monkeypat
 
 def test_a_time_that_cannot_be_measured_is_not_told(place, facts, monkeypatch):
     assert by_name(checked(place()))["speed"].text.startswith("not estimated: a CPU's must be measured; --smoke")
-    monkeypatch.setattr("trl_grpo_plus.cli.check.recipe.run_smoke", lambda *_: [Row("smoke", OK, "ran")])
+    monkeypatch.setattr("trl_grpo_plus.cli.check.recipe.run_smoke", lambda *_: [CheckRow("smoke", OK, "ran")])
     away = by_name(checked(place(model_name_or_path="some/model"), smoke=True))["speed"]
     assert (away.status, away.text.split(",")[0]) == (UNSEEN, "not measured: some/model is in no folder here")
     two = by_name(checked(place(), num_processes=2, smoke=True, nodes=Nodes(2)))["speed"]
@@ -847,12 +846,12 @@ def test_what_only_gpus_can_do_is_put_aside_in_small(place, tmp_path, warm_smoke
     rows = checked(place(**keys), num_processes=2, smoke=True)
     assert [row for row in rows if row.status == FAILED] == []
     assert by_name(rows)["smoke"].text.endswith("2 processes without zero2")
-    assert by_name(rows)["speed"] == Row("speed", UNSEEN, "not measured: it needs what this machine lacks")
+    assert by_name(rows)["speed"] == CheckRow("speed", UNSEEN, "not measured: it needs what this machine lacks")
 
 
 def test_a_smoke_run_waits_for_what_failed(place):
     rows = checked(place(lerning_rate=1.0), smoke=True)
-    assert rows[-1] == Row("smoke", UNSEEN, "not run: it needs what FAILED above")
+    assert rows[-1] == CheckRow("smoke", UNSEEN, "not run: it needs what FAILED above")
 
 
 @pytest.mark.parametrize("processes", [1, 2, 8])
@@ -876,7 +875,7 @@ def test_a_recipe_made_small_is_one_that_trl_takes(place, keys, processes):
     spread = launch.distribution(None, processes, 0)
     recipe = read(place(**keys), [], spread)
     assert recipe.refused == ()
-    options = check_smoke.smaller(recipe.training, recipe.model, processes)
+    options = smoke_options.smaller(recipe.training, recipe.model, processes)
     small = read("my_run.yaml", options, spread)
     assert on_paper(small)[0].status == OK
     before, after = recipe.training, small.training

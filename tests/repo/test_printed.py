@@ -21,7 +21,7 @@ from trl_grpo_plus.cli.race.plan import NAMES, STOCK, plan
 from trl_grpo_plus.launch import Start
 from trl_grpo_plus.scoring import RewardError
 from trl_grpo_plus.trainer import completions_table
-from trl_grpo_plus.utils.tables import FAILED, Row, table
+from trl_grpo_plus.utils.tables import FAILED, CheckRow, table
 from trl_grpo_plus.utils.terminal import say
 
 
@@ -94,7 +94,7 @@ def test_check(run, capsys):
     assert f"ValueError: cannot read {SEEN}" in printed(capsys)
     assert main(["check", "rewards", "mine.py:missing"]) == 1
     printed(capsys)
-    say(table([Row("data", FAILED, f"row 1: {FOUL}, and\nmore"), Row(FOUL, FAILED, "")]))
+    say(table([CheckRow("data", FAILED, f"row 1: {FOUL}, and\nmore"), CheckRow(FOUL, FAILED, "")]))
     rows = printed(capsys)
     name, below = SEEN, f"row 1: {SEEN}, and"
     assert f"{'data':<{len(name)}}  FAILED    {below}\n{'':<{len(name)}}            more\n" in rows

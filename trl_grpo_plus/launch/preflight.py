@@ -20,7 +20,7 @@ from ..registry import check_columns
 from ..scoring import has_messages, is_conversation, lacks_template, wrong_prompts
 from ..utils import optional_packages
 from ..utils.files import beside, looks_local, not_writable
-from ..utils.tables import FAILED, OK, UNSEEN, WARNED, Row, refused
+from ..utils.tables import FAILED, OK, UNSEEN, WARNED, CheckRow, refused
 from ..utils.validation import ConfigError, did_you_mean
 from .option_checks import (
     bad_together,
@@ -34,42 +34,42 @@ from .recipe import Recipe
 from .reward_inputs import check_data_name, load_callables, read_rewards, reward_name
 
 
-def keys(recipe: Recipe) -> list[Row]:
+def keys(recipe: Recipe) -> list[CheckRow]:
     """Check that each key and option exists and has a valid value."""
     if recipe.refused:
-        return [Row("keys", FAILED, why) for why in recipe.refused]
+        return [CheckRow("keys", FAILED, why) for why in recipe.refused]
     words = f", {len(recipe.options)} words on the command line" if recipe.options else ""
-    return [Row("keys", OK, f"{recipe.keys} keys{words}")]
+    return [CheckRow("keys", OK, f"{recipe.keys} keys{words}")]
 
 
-def preset(recipe: Recipe) -> list[Row]:
+def preset(recipe: Recipe) -> list[CheckRow]:
     """Describe a preset's settings, and name the settings that the recipe overrides. This check refuses nothing."""
     said = presets.describe(recipe.training)
-    return [Row("preset", OK, said)] if said else []
+    return [CheckRow("preset", OK, said)] if said else []
 
 
-def processes(recipe: Recipe) -> list[Row]:
+def processes(recipe: Recipe) -> list[CheckRow]:
     """Check that the processes form one group: without a GPU for each, accelerate lets every process train alone."""
     started = int(os.environ.get("WORLD_SIZE", "1")) if "LOCAL_RANK" in os.environ else 1
     if started <= recipe.training.world_size:
         return []
     alone = f"{started} processes were started, but there is no GPU for them here, so each would train alone."
-    return [Row("processes", FAILED, f"{alone} Set use_cpu: true to train on the CPU.")]
+    return [CheckRow("processes", FAILED, f"{alone} Set use_cpu: true to train on the CPU.")]
 
 
-def options(recipe: Recipe) -> list[Row]:
+def options(recipe: Recipe) -> list[CheckRow]:
     """Check that options are in their bounds, go together, and name things that exist. Sets `recipe.stands`."""
     wrong = [] if recipe.refused else wrong_options(recipe.training, recipe.model)
     recipe.stands = recipe.stands and not wrong
-    return [Row("options", FAILED, why) for why in wrong]
+    return [CheckRow("options", FAILED, why) for why in wrong]
 
 
-def together(recipe: Recipe) -> list[Row]:
+def together(recipe: Recipe) -> list[CheckRow]:
     """Warn of valid combinations of options that are known to be unwise."""
-    return [Row("options", WARNED, why) for why in bad_together(recipe.training)] if recipe.stands else []
+    return [CheckRow("options", WARNED, why) for why in bad_together(recipe.training)] if recipe.stands else []
 
 
-def machine(recipe: Recipe) -> list[Row]:
+def machine(recipe: Recipe) -> list[CheckRow]:
     """Check that this machine has the packages and the GPU that the options need.
 
     A missing package is a failure only if the recipe is to run on this machine.
@@ -81,28 +81,28 @@ def machine(recipe: Recipe) -> list[Row]:
         missing |= optional_packages.missing({recipe.spread.sharding: "deepspeed"})
     if missing and recipe.launching:
         needs = "needs a package that is not installed"
-        return [Row("machine", FAILED, f"{what} {needs}: {how}.") for what, how in missing.items()]
+        return [CheckRow("machine", FAILED, f"{what} {needs}: {how}.") for what, how in missing.items()]
     lacking = [*recipe.lacking, *(f"{what}: not installed here ({how})" for what, how in missing.items())]
     if lacking:
-        return [Row("machine", UNSEEN, "; ".join(dict.fromkeys(lacking)))]
+        return [CheckRow("machine", UNSEEN, "; ".join(dict.fromkeys(lacking)))]
     here = "the CPU is enough" if recipe.on_cpu else "there is a GPU, and the packages that the options need"
-    return [Row("machine", OK, here)]
+    return [CheckRow("machine", OK, here)]
 
 
-def dtype(recipe: Recipe) -> list[Row]:
+def dtype(recipe: Recipe) -> list[CheckRow]:
     """Check that the weights have the precision that updates and adapters need. A launched run gets only a warning."""
     sharded = recipe.spread.sharding not in ("none", "ddp")
     lost = lost_in_rounding(recipe.training, recipe.model, sharded) if recipe.stands else None
     status = WARNED if recipe.launching else UNSEEN if recipe.spread.guessed else FAILED
     if lost or not recipe.stands:
-        return [Row("dtype", status, lost)] if lost else []
+        return [CheckRow("dtype", status, lost)] if lost else []
     doubts = [base_drifts(recipe.training, recipe.model, recipe.spread.sharding)]
     if recipe.on_cpu:
         doubts.append(slow_on_processor(recipe.training, recipe.model))
-    return [Row("dtype", WARNED, doubt) for doubt in doubts if doubt]
+    return [CheckRow("dtype", WARNED, doubt) for doubt in doubts if doubt]
 
 
-def output(recipe: Recipe) -> list[Row]:
+def output(recipe: Recipe) -> list[CheckRow]:
     """Check that the resume checkpoint exists, the first model is not overwritten, and no other run uses the folder.
 
     The processes of this run skip the last check, because one of them may hold the folder's lock.
@@ -112,40 +112,40 @@ def output(recipe: Recipe) -> list[Row]:
     from . import previous_run  # they import transformers
 
     if why := not_writable(recipe.training.output_dir):  # for a check alone, the folder may be on another machine
-        return [Row("output", FAILED if recipe.launching else UNSEEN, why)]
+        return [CheckRow("output", FAILED if recipe.launching else UNSEEN, why)]
     try:
         if recipe.name:
             folder_lock.check(recipe.training.output_dir)
         checkpoint = to_resume(previous_run.requested(recipe.training), recipe.training.output_dir)
         previous_run.check_start(recipe.training, recipe.model, resumes=checkpoint is not None)
     except ConfigError as error:
-        return [Row("output", FAILED, str(error))]
+        return [CheckRow("output", FAILED, str(error))]
     if not recipe.stands:
         return []
     if checkpoint:
-        return [Row("output", OK, f"resumes from {checkpoint}")]
+        return [CheckRow("output", OK, f"resumes from {checkpoint}")]
     folder = recipe.training.output_dir
     moves = ": an earlier run there would be moved to earlier-N" if previous_run.of_a_run(Path(folder)) else ""
-    return [Row("output", OK, f"{folder}{moves}")]
+    return [CheckRow("output", OK, f"{folder}{moves}")]
 
 
-def rewards(recipe: Recipe) -> list[Row]:
+def rewards(recipe: Recipe) -> list[CheckRow]:
     """Check that `reward_funcs` names rewards. Sets `recipe.rewards` and the config's `reward_weights`."""
     args = recipe.training
     try:
         recipe.rewards, args.reward_weights = read_rewards(recipe.script.reward_funcs, args.reward_weights)
     except ConfigError as error:
-        return [Row("rewards", FAILED, str(error))]
+        return [CheckRow("rewards", FAILED, str(error))]
     weighed = zip(recipe.rewards, args.reward_weights or [1.0] * len(recipe.rewards), strict=True)
-    return [Row("rewards", OK, ", ".join(f"{reward_name(reward)} x {weight:g}" for reward, weight in weighed))]
+    return [CheckRow("rewards", OK, ", ".join(f"{reward_name(reward)} x {weight:g}" for reward, weight in weighed))]
 
 
-def callables(recipe: Recipe) -> list[Row]:
+def callables(recipe: Recipe) -> list[CheckRow]:
     """Check that the tools, the environment and the rollout function exist."""
     return refused("callables", load_callables, recipe.script)
 
 
-def filter_metric(recipe: Recipe) -> list[Row]:
+def filter_metric(recipe: Recipe) -> list[CheckRow]:
     """Check that the reward that judges groups exists and has a weight."""
     names, args = [reward_name(reward) for reward in recipe.rewards], recipe.training
     if not names:
@@ -154,34 +154,34 @@ def filter_metric(recipe: Recipe) -> list[Row]:
     return [*unknown, *refused("filter", check_weights, args.reward_weights, args)]
 
 
-def stream(recipe: Recipe) -> list[Row]:
+def stream(recipe: Recipe) -> list[CheckRow]:
     """Check that the user's own class for choosing prompts exists."""
     return refused("prompts", check_class, recipe.training) if recipe.stands else []
 
 
-def advantage(recipe: Recipe) -> list[Row]:
+def advantage(recipe: Recipe) -> list[CheckRow]:
     """Check that the user's own advantage functions exist and take their arguments."""
     return refused("advantage", Credit, recipe.training) if recipe.stands else []
 
 
-def data(recipe: Recipe) -> list[Row]:
+def data(recipe: Recipe) -> list[CheckRow]:
     """Check that the data is named exactly once, and exists if the name is a path."""
     return refused("data", check_data_name, recipe.script, recipe.data)
 
 
-def model(recipe: Recipe) -> list[Row]:
+def model(recipe: Recipe) -> list[CheckRow]:
     """Check that the recipe or its prepare function names a model, and that the model exists if the name is a path."""
     name = recipe.model.model_name_or_path
     if not name:
         made_later = recipe.script.prepare and recipe.splits is None
-        return [] if made_later else [Row("model", FAILED, "model_name_or_path is missing.")]
+        return [] if made_later else [CheckRow("model", FAILED, "model_name_or_path is missing.")]
     if not looks_local(name) or os.path.isdir(os.path.expanduser(name)):
         return []
     right = "Give a folder that `save_pretrained` wrote, or an id on the Hub."
-    return [Row("model", FAILED, f"model_name_or_path: there is no folder {name}.{beside(name)} {right}")]
+    return [CheckRow("model", FAILED, f"model_name_or_path: there is no folder {name}.{beside(name)} {right}")]
 
 
-def splits(recipe: Recipe) -> list[Row]:
+def splits(recipe: Recipe) -> list[CheckRow]:
     """Check that there is a training split, and another split if the run evaluates.
 
     Sets `recipe.train_set` and `recipe.eval_sets`.
@@ -191,32 +191,32 @@ def splits(recipe: Recipe) -> list[Row]:
         return []
     if train not in recipe.splits:
         named = f"{', '.join(recipe.splits)}.{did_you_mean(train, recipe.splits)}"
-        return [Row("data", FAILED, f"dataset_train_split: the data has no split {train!r}, only {named}")]
+        return [CheckRow("data", FAILED, f"dataset_train_split: the data has no split {train!r}, only {named}")]
     others = {name: rows for name, rows in recipe.splits.items() if name != train and recipe.evaluates}
     if recipe.evaluates and not others:
         off = "set eval_strategy: 'no', do_eval: false and eval_on_start: false."
         lacking = "Evaluation is on, but the data has no split other than the training split."
-        return [Row("data", FAILED, f"{lacking} Add a split, or {off}")]
+        return [CheckRow("data", FAILED, f"{lacking} Add a split, or {off}")]
     recipe.train_set, recipe.eval_sets = recipe.splits[train], others
     return []
 
 
-def prompts(recipe: Recipe) -> list[Row]:
+def prompts(recipe: Recipe) -> list[CheckRow]:
     """Check that each dataset has prompts, as texts or messages, and that no prompt is empty.
 
     Sets `recipe.prompted` and `recipe.first_prompt`.
     """
     wrong = [why for what, rows in recipe.sets.items() if (why := wrong_prompts(rows, what))]
     if wrong or recipe.train_set is None:
-        return [Row("prompts", FAILED, why) for why in wrong]
+        return [CheckRow("prompts", FAILED, why) for why in wrong]
     recipe.prompted = hasattr(recipe.train_set, "__len__") and len(recipe.train_set) > 0
     first: Any = next(iter(recipe.train_set), {"prompt": ""})["prompt"]
     recipe.first_prompt = first or None
     roles = ", ".join(turn["role"] for turn in first) if is_conversation(first) else ""
-    return [Row("prompts", OK, f"messages of {roles}" if roles else "texts")]
+    return [CheckRow("prompts", OK, f"messages of {roles}" if roles else "texts")]
 
 
-def enough(recipe: Recipe) -> list[Row]:
+def enough(recipe: Recipe) -> list[CheckRow]:
     """Check that the training set has enough rows for a step, and more rows to resample from."""
     if recipe.train_set is None or not recipe.stands:
         return []
@@ -225,7 +225,7 @@ def enough(recipe: Recipe) -> list[Row]:
     return [*streamed, *few]
 
 
-def remembered(recipe: Recipe) -> list[Row]:
+def remembered(recipe: Recipe) -> list[CheckRow]:
     """Check that the training set has the columns used to choose prompts, share beliefs and compute advantages."""
     if recipe.train_set is None or not recipe.stands:
         return []
@@ -235,7 +235,7 @@ def remembered(recipe: Recipe) -> list[Row]:
     return [*forgotten, *lacking, *(refused("rows", check_column, rows, args) if hasattr(rows, "__len__") else [])]
 
 
-def columns(recipe: Recipe) -> list[Row]:
+def columns(recipe: Recipe) -> list[CheckRow]:
     """Check that each dataset has the columns that the rewards read; their values are not read."""
     if recipe.script.environment_factory or recipe.script.rollout_func:
         return []  # these add columns, so the trainer skips this check too
@@ -248,16 +248,16 @@ def columns(recipe: Recipe) -> list[Row]:
     return [row for reward in recipe.rewards for row in refused(reward_name(reward), check, reward)]
 
 
-def template(recipe: Recipe) -> list[Row]:
+def template(recipe: Recipe) -> list[CheckRow]:
     """Check that the tokenizer has a chat template if the prompts are messages."""
     if recipe.train_set is None or not has_messages(recipe.train_set):
         return []
     tokenizer = recipe.tokenizer()
     why = None if tokenizer is None else lacks_template(tokenizer, recipe.model.model_name_or_path)
-    return [Row("template", FAILED, why)] if why else []
+    return [CheckRow("template", FAILED, why)] if why else []
 
 
-Check = Callable[[Recipe], Iterable[Row]]
+Check = Callable[[Recipe], Iterable[CheckRow]]
 PAPER: tuple[Check, ...] = (
     *(keys, preset, processes, options, together, machine, dtype, output),
     *(rewards, callables, filter_metric, stream, advantage, data, model),
@@ -266,11 +266,11 @@ PAPER: tuple[Check, ...] = (
 DATA: tuple[Check, ...] = (splits, model, prompts, enough, remembered, columns, template)
 
 
-def on_paper(recipe: Recipe) -> list[Row]:
+def on_paper(recipe: Recipe) -> list[CheckRow]:
     """Return the rows of the checks in PAPER; only those of `keys` if the recipe is not readable."""
     return [row for check in PAPER[: None if recipe.readable else 1] for row in check(recipe)]
 
 
-def on_data(recipe: Recipe) -> list[Row]:
+def on_data(recipe: Recipe) -> list[CheckRow]:
     """Return the rows of the checks in DATA, which read `recipe.splits`. Call `on_paper` first."""
     return [row for check in DATA for row in check(recipe)]

@@ -19,7 +19,7 @@ from ..config import presets
 from ..trainer.vllm_server import ServerFailed
 from ..utils.distributed import lost_process
 from ..utils.fork_server import end_with_parent
-from ..utils.tables import WARNED, Row, failures
+from ..utils.tables import WARNED, CheckRow, failures
 from ..utils.terminal import say, tell_errors_visibly
 from ..utils.validation import ConfigError
 from .arguments import make_parser
@@ -101,7 +101,7 @@ def _run(recipe: Recipe, trainer_class: Callable[..., Any] | None, loader: Calla
     return 0
 
 
-def _raise_failures(rows: list[Row], training_args: Any) -> None:
+def _raise_failures(rows: list[CheckRow], training_args: Any) -> None:
     """Raise all failures in one error. If there are none, print the warnings on the main process."""
     if failed := failures(rows):
         raise ConfigError("\n".join(row.text for row in failed))

@@ -16,7 +16,18 @@ from .batch_scoring import Scoring
 from .columns import NOT_GIVEN, check_columns, check_splits, columns_of
 from .definition import ONLY_IN_A_RUN, TRL_GIVES, Definition, Example, Policy, define, definition_at
 from .failures import TRL_UNSCORED, RewardError, held_back
-from .outcome import NO_VERDICT, STATUSES, AnnotatedScore, Outcome, Step, outcome_of, outcomes_of, with_worst_status
+from .outcome import (
+    NO_VERDICT,
+    STATUSES,
+    AnnotatedScore,
+    Outcome,
+    Step,
+    WrongScoresError,
+    all_failed,
+    outcome_of,
+    outcomes_of,
+    with_worst_status,
+)
 from .process_state import kept
 from .prompts import (
     check_prompts,
@@ -27,6 +38,6 @@ from .prompts import (
     lacks_template,
     wrong_prompts,
 )
-from .reward import Reward, reports_outcomes, scores_of_part
+from .reward import Reward, outcomes_without_run, reports_outcomes, scores_of_part
 from .worker_main import excuse, sandbox_options
 from .worker_pool import configure, default_size, shared

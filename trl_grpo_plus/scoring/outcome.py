@@ -76,6 +76,10 @@ class Outcome(NamedTuple):
         return AnnotatedScore(math.nan if self.score is None else self.score, self.status, self.message)
 
 
+class WrongScoresError(ValueError):
+    """A reward function returned something other than a score for each completion."""
+
+
 class AnnotatedScore(float):
     """A score with a status and a message, which a reward function may return. Other code sees a plain float.
 
@@ -177,18 +181,18 @@ def outcomes_of(scores: Any, completions: Sequence[Any]) -> list[Outcome]:
         completions (`Sequence`): N texts or lists of messages.
 
     Raises:
-        ValueError: `scores` does not hold one value per completion.
+        WrongScoresError: `scores` does not hold one value per completion.
     """
     rows = scores.tolist() if hasattr(scores, "tolist") else scores
     # A dict, a set, a text and bytes are iterable as well, but their items are no rewards or have no order.
     if not isinstance(rows, Iterable) or isinstance(rows, str | bytes | bytearray | memoryview | Mapping | Set):
         got = f"{type(scores).__name__}: {_SHORT.repr(scores)}"
-        raise ValueError(f"it must return one reward a completion in a list, a tensor or an array, got {got}")
+        raise WrongScoresError(f"it must return one reward a completion in a list, a tensor or an array, got {got}")
     count = len(completions)
     values = list(rows) if isinstance(rows, Sized) else list(islice(rows, count + 1))
     if len(values) != count:
         more = "" if isinstance(rows, Sized) or len(values) < count else " or more"
-        raise ValueError(f"it returned {len(values)}{more} rewards for {count} completions")
+        raise WrongScoresError(f"it returned {len(values)}{more} rewards for {count} completions")
     if rows is not scores:
         values = [row[0] if isinstance(row, list) and len(row) == 1 else row for row in values]
     return list(map(_within, map(outcome_of, values), completions))
@@ -207,3 +211,12 @@ def first_failure(
                 f"or 'abstain': reward_funcs takes {{'name': ..., 'on_{outcome.status}': ...}}."
             )
     return None
+
+
+def all_failed(outcomes: Iterable[Outcome]) -> bool:
+    """Return whether each sample that the reward was called with failed, as when one sample's error ends the call.
+
+    A sample without a needed value abstains before the call, so it does not count.
+    """
+    called = [outcome for outcome in outcomes if outcome.status != "abstain"]
+    return bool(called) and all(outcome.status == "error" for outcome in called)

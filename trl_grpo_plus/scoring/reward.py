@@ -11,7 +11,7 @@ from typing import Any
 
 from ..utils import optional_packages
 from ..utils.import_path import load
-from ..utils.signatures import call, is_async
+from ..utils.signatures import call, is_async, synchronous
 from ..utils.validation import ConfigError, Number, did_you_mean, error_prefix, fits, one_of, spelled
 from .definition import FAILURES, FOR_ALL, NOT_IN_WORKERS, POLICIES, TRL_GIVES, Definition, Policy, definition_at
 from .failures import RewardError, hint, in_one_line, own_frames, with_frames
@@ -247,6 +247,22 @@ def scores_of_part(part: Any, columns: Mapping[str, Any]) -> list[float | None]:
         columns (`Mapping[str, Any]`): all values of the call, with the completions.
     """
     return part.annotated(**columns) if isinstance(part, Reward) else part(**columns)
+
+
+def outcomes_without_run(reward: Any, columns: Mapping[str, Any]) -> list[Outcome]:
+    """Return the outcomes of a reward function that is called outside a run. What it logs is not kept.
+
+    Args:
+        reward (`Callable`): a [`Reward`], or another function, which may be async and whose own errors are raised.
+        columns (`Mapping[str, Any]`): all values of the call, with the completions.
+
+    Raises:
+        WrongScoresError: a function other than a [`Reward`] returns anything but a score for each completion.
+    """
+    values = {**columns, **dict.fromkeys(("log_extra", "log_metric"), lambda *logged: None)}
+    if isinstance(reward, Reward):
+        return reward.score(**values)
+    return outcomes_of(call(synchronous(reward), values), columns["completions"])
 
 
 def _is_at(path: str, function: Callable[..., Any]) -> bool:

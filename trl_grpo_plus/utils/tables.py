@@ -3,7 +3,7 @@
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ WIDTH = 119
 
 
 @dataclass(frozen=True)
-class Row:
+class CheckRow:
     """The result of one check."""
 
     name: str  # the subject of the check
@@ -24,16 +24,16 @@ class Row:
     text: str
 
 
-def refused(name: str, check: Callable[..., Any], *args: Any) -> list[Row]:
+def refused(name: str, check: Callable[..., Any], *args: Any) -> list[CheckRow]:
     """Return a failed row with the message if `check` refuses; no row otherwise."""
     try:
         check(*args)
     except ConfigError as error:
-        return [Row(name, FAILED, str(error))]
+        return [CheckRow(name, FAILED, str(error))]
     return []
 
 
-def failures(rows: Iterable[Row]) -> list[Row]:
+def failures(rows: Iterable[CheckRow]) -> list[CheckRow]:
     """Return the rows that failed."""
     return [row for row in rows if row.status == FAILED]
 
@@ -46,13 +46,13 @@ def in_a_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {error} ({file}:{line})"
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[CheckRow]) -> str:
     """Return the rows as text, and a closing line with the overall result."""
     cells = [(row.name, f"{row.status:<8}", row.text) for row in rows]
     return "\n".join([*aligned(cells, WIDTH), "", closing(rows)])
 
 
-def closing(rows: Sequence[Row]) -> str:
+def closing(rows: Sequence[CheckRow]) -> str:
     """Return the overall result of the checks, in a few sentences."""
     kinds = (FAILED, UNSEEN, WARNED)
     failed, unseen, warned = (", ".join(dict.fromkeys(row.name for row in rows if row.status == s)) for s in kinds)
@@ -64,21 +64,22 @@ def closing(rows: Sequence[Row]) -> str:
     return " ".join(sentences) or "All checks passed."
 
 
-def aligned(rows: Iterable[Sequence[str]], width: int | None = None) -> list[str]:
+def aligned(rows: Iterable[Sequence[str]], width: int | None = None, right: Container[int] = ()) -> list[str]:
     """Lay rows of cells out in aligned columns, with two blanks between columns; return the lines.
 
     Args:
         rows (`Iterable[Sequence[str]]`): rows with the same number of cells each.
         width (`int`, *optional*): of a line, to which the last cell is wrapped. `None`: the last cell is not wrapped.
+        right (`Container[int]`, *optional*, defaults to `()`): columns whose cells are aligned to the right.
     """
     rows = [[*map(visible, row)] for row in rows]
-    widths = [max(map(len, cells)) for cells in zip(*(row[:-1] for row in rows), strict=True)]
-    indent = sum(widths) + 2 * len(widths)
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    indent = sum(widths[:-1]) + 2 * len(widths[:-1])
     lines = []
-    for *cells, last in rows:
-        first, *more = _wrapped(last, width - indent) if width else [last]
-        cells = [f"{cell:<{size}}" for cell, size in zip(cells, widths, strict=True)]
-        lines.append("  ".join([*cells, first]).rstrip())
+    for row in rows:
+        cells = [f"{cell:{'>' if at in right else '<'}{widths[at]}}" for at, cell in enumerate(row)]
+        first, *more = _wrapped(row[-1], width - indent) if width else cells[-1:]
+        lines.append("  ".join([*cells[:-1], first]).rstrip())
         lines += [(" " * indent + line).rstrip() for line in more]
     return lines
 

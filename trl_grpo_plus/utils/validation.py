@@ -6,7 +6,6 @@ Every refusal of a user's value is a [`ConfigError`], so that a launch script ca
 import collections.abc
 import difflib
 import inspect
-import json
 import math
 import sys
 import types
@@ -98,17 +97,6 @@ def finite_or_none(value: Any) -> float | None:
 def finite_values(rows: Iterable[Mapping[str, Any]], name: str) -> list[float]:
     """Return the finite numbers that the rows have under a name."""
     return [value for row in rows if (value := finite_or_none(row.get(name))) is not None]
-
-
-def json_object(option: str, text: str) -> dict[str, Any]:
-    """Parse the JSON object that a user gave for the command line's `option`."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise ConfigError(f'{option}: {text!r} is not a JSON object such as \'{{"column": "solution"}}\'.')
-    return value
 
 
 def fits(value: Any, annotation: Any) -> bool:

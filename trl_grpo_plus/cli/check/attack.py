@@ -9,16 +9,17 @@ marks is too strict.
 import re
 import time
 from collections.abc import Sequence
+from functools import partial
 from statistics import median
 from typing import Any
 
 from ...registry import Reward, check_columns
-from ...scoring import TRL_GIVES, Outcome
-from ...utils.tables import FAILED, OK, UNSEEN, Row
+from ...scoring import TRL_GIVES, Outcome, all_failed
+from ...utils.tables import FAILED, OK, UNSEEN, CheckRow
 from ...utils.text import as_text, content_of
 from ...utils.validation import ConfigError
 from .attacks import ATTACKS, Target, as_number
-from .rewards import all_failed, as_completions, bare_answer, gold_text, spread
+from .rewards import as_completions, bare_answer, gold_text, row_values, spread
 
 
 GOLD_COLUMNS = ("answer", "solution", "ground_truth", "gold", "target", "label")
@@ -44,7 +45,7 @@ _TOLERANCE = 1e-6
 _MOST_SHOWN = 100  # maximum characters of a completion in the table
 
 
-def attack(reward: Reward, dataset: Any = None, gold: str | None = None, limit: int = ATTACKED_ROWS) -> list[Row]:
+def attack(reward: Reward, dataset: Any = None, gold: str | None = None, limit: int = ATTACKED_ROWS) -> list[CheckRow]:
     r"""Attack a reward, and return a row for each attack.
 
     Args:
@@ -59,25 +60,22 @@ def attack(reward: Reward, dataset: Any = None, gold: str | None = None, limit: 
     Raises:
         ConfigError: the dataset lacks a column, or no completion with the gold answer earns full marks.
     """
-    rows = _rows_of(reward, dataset, limit)
+    rows, unseen = _rows_of(reward, dataset, limit), partial(CheckRow, "attack", UNSEEN)
     if not rows:
-        return [Row("attack", UNSEEN, "there is no gold answer to build completions from: give --dataset")]
+        return [unseen("there is no gold answer to build completions from: give --dataset")]
     if not _reads_gold(reward, rows):
-        return [Row("attack", UNSEEN, "the reward reads no column of the dataset, so there is no answer to attack")]
+        return [unseen("the reward reads no column of the dataset, so there is no answer to attack")]
     targets, full = _targets(reward, rows, gold)
     if not targets:
-        return [Row("attack", UNSEEN, f"no gold answers: {_none_in(dataset, len(rows))}")]
+        tried = f"none of the {len(rows)} rows tried has one. Give a dataset with gold answers"
+        if dataset is None:
+            tried = "none can be made of the reward's own examples. Give a dataset with gold answers: --dataset"
+        return [unseen(f"no gold answers: {tried}")]
     targets = _with_wrong(reward, targets, full)
     return [
-        Row("form", OK, f"gold answers were posed as {_short(targets[0].gold)}, which scores {full:g}"),
+        CheckRow("form", OK, f"gold answers were posed as {_short(targets[0].gold)}, which scores {full:g}"),
         *(_run(reward, name, targets, full) for name in ATTACKS),
     ]
-
-
-def _none_in(dataset: Any, rows: int) -> str:
-    if dataset is None:
-        return "none can be made of the reward's own examples. Give a dataset with gold answers: --dataset"
-    return f"none of the {rows} rows tried has one. Give a dataset with gold answers"
 
 
 def _rows_of(reward: Reward, dataset: Any, limit: int) -> list[dict[str, Any]]:
@@ -86,8 +84,8 @@ def _rows_of(reward: Reward, dataset: Any, limit: int) -> list[dict[str, Any]]:
         examples = [e for e in definition.examples if e.reward == definition.full_marks and not e.args]
         return [{**example.columns, _EXAMPLE: content_of(example.completion)} for example in examples[:limit]]
     check_columns(reward, dataset, "the dataset")
-    back = {column: name for name, column in reward.renamed.items()}
-    return [{back.get(name, name): value for name, value in row.items()} for row in spread(dataset, limit)]
+    renamed, rows = reward.renamed.values(), spread(dataset, limit)
+    return [{name: row[name] for name in row if name not in renamed} | row_values(reward, row) for row in rows]
 
 
 def _reads_gold(reward: Reward, rows: Sequence[dict[str, Any]]) -> bool:
@@ -182,14 +180,14 @@ def _with_wrong(reward: Reward, targets: Sequence[Target], full: float) -> list[
     return [target._replace(wrong=tuple(texts[:MOST_WRONG])) for target, texts in zip(targets, wrong, strict=True)]
 
 
-def _run(reward: Reward, name: str, targets: Sequence[Target], full: float) -> Row:
+def _run(reward: Reward, name: str, targets: Sequence[Target], full: float) -> CheckRow:
     """Run one attack on all rows, and return its row of the table."""
     kind = ATTACKS[name]
     posed = [(target, text) for target in targets for text in dict.fromkeys(kind.build(target))]
     if not kind.honest:
         posed = [(target, text) for target, text in posed if text.strip() != target.gold.strip()]
     if not posed:
-        return Row(name, OK, "nothing to try on these rows")
+        return CheckRow(name, OK, "nothing to try on these rows")
     start = time.perf_counter()
     outcomes = _outcomes(reward, posed)
     ms = (time.perf_counter() - start) * 1000 / len(posed)
@@ -198,17 +196,17 @@ def _run(reward: Reward, name: str, targets: Sequence[Target], full: float) -> R
     if failed:
         text, outcome = failed[0]
         share = f"{len(failed)} of {len(scored)}"
-        return Row(name, FAILED, f"the reward stops the run at {share}, such as {_short(text)}: {outcome.reason}")
+        return CheckRow(name, FAILED, f"the reward stops the run at {share}, such as {_short(text)}: {outcome.reason}")
     if kind.honest:
         wrong = [one for one in scored if (one[2].score or 0.0) < full - _TOLERANCE]
     else:
         wrong = [one for one in scored if (one[2].score or 0.0) > full / 2]
     if not wrong:
-        return Row(name, OK, f"{len(scored)} completions, {ms:.2f} ms each")
+        return CheckRow(name, OK, f"{len(scored)} completions, {ms:.2f} ms each")
     target, text, outcome = min(wrong, key=lambda one: len(one[1]))
     share = f"{kind.meaning}: {len(wrong)} of {len(scored)}"
     gold = f", where the gold answer is {_short(target.answer)}"
-    return Row(name, kind.status, f"{share}. {_short(text)} scores {outcome.score}{gold}")
+    return CheckRow(name, kind.status, f"{share}. {_short(text)} scores {outcome.score}{gold}")
 
 
 def _scores(reward: Reward, targets: Sequence[Target]) -> list[float]:

@@ -151,6 +151,13 @@ def data(load_data: Any, script_args: Any, training_args: Any, model_args: Any, 
     return Loaded(load_data(*args, smoke=True), "stand-in")
 
 
+def needed_data(load_data: Any, *args: Any) -> Loaded:
+    """Return what [`data`] returns; refuse a run whose data has not even sample rows."""
+    if loaded := data(load_data, *args):
+        return loaded
+    raise ConfigError("the data cannot be reached, and no sample rows of it ship with this package.")
+
+
 def _no_answer() -> str:
     """Return the reason why the Hub does not answer; "" if it answers."""
     # In a thread, because the wait for a silent name server has no time limit.

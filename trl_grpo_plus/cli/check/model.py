@@ -16,7 +16,7 @@ from ...launch.recipe import Recipe, total_steps
 from ...scoring import default_size
 from ...traces import ADDS_SYSTEM, as_given
 from ...utils.resources import memory_bytes
-from ...utils.tables import FAILED, OK, UNSEEN, WARNED, Row
+from ...utils.tables import FAILED, OK, UNSEEN, WARNED, CheckRow
 from ...utils.validation import ConfigError
 from . import hub
 from .estimate import GIB, Job, ModelShape, checkpoint, context_of, count, memory, rounded, seconds, vllm_sequences
@@ -30,42 +30,42 @@ BYTES_A_TOKEN = 4  # of text, in English
 WORKER = GIB / 64  # memory of a reward worker itself: the largest measured with the rewards of this package
 
 
-def model(recipe: Recipe) -> tuple[list[Row], Loaded | None]:
+def model(recipe: Recipe) -> tuple[list[CheckRow], Loaded | None]:
     """Check that the model exists, and return its config."""
     name = recipe.model.model_name_or_path
     try:
         loaded = hub.model_config(name, recipe.model.model_revision, recipe.training.trust_remote_code)
     except ConfigError as error:
-        return [Row("model", FAILED, str(error))], None
+        return [CheckRow("model", FAILED, str(error))], None
     recipe.kind = loaded.what.model_type if loaded else None
     if loaded is None:
         text = f"{name}: {hub.unreachable()}, and this package knows nothing of it: no estimate"
-        return [Row("model", UNSEEN, text)], None
+        return [CheckRow("model", UNSEEN, text)], None
     if loaded.is_real:
         shown = "what prepare made" if recipe.prepared else name
-        return [Row("model", OK, f"{shown}, a {loaded.what.model_type} ({loaded.origin})")], loaded
+        return [CheckRow("model", OK, f"{shown}, a {loaded.what.model_type} ({loaded.origin})")], loaded
     text = f"{name}: {hub.unreachable()}; the estimates are from what this package knows of it"
-    return [Row("model", UNSEEN, text)], loaded
+    return [CheckRow("model", UNSEEN, text)], loaded
 
 
-def sampled(recipe: Recipe) -> list[Row]:
+def sampled(recipe: Recipe) -> list[CheckRow]:
     """Warn of settings that sample attempts from another distribution than the policy's. The trainer warns too."""
     own = hub.generation_config(recipe.model.model_name_or_path, recipe.model.model_revision)
-    return [Row("sampling", WARNED, text) for text in sampling_distribution.differences(recipe.training, own)]
+    return [CheckRow("sampling", WARNED, text) for text in sampling_distribution.differences(recipe.training, own)]
 
 
-def tokenizer(recipe: Recipe) -> tuple[list[Row], Loaded | None]:
+def tokenizer(recipe: Recipe) -> tuple[list[CheckRow], Loaded | None]:
     """Check that there is a tokenizer. Sets `recipe.tokenizer` if it is the model's own."""
     name = recipe.model.model_name_or_path
     try:
         loaded = hub.tokenizer(name, recipe.model.model_revision, recipe.training.trust_remote_code)
     except ConfigError as error:
-        return [Row("tokenizer", FAILED, str(error))], None
+        return [CheckRow("tokenizer", FAILED, str(error))], None
     if not loaded.is_real:
-        return [Row("tokenizer", UNSEEN, f"of {name}: the Hub cannot be reached; one of bytes stands in")], loaded
+        return [CheckRow("tokenizer", UNSEEN, f"of {name}: the Hub cannot be reached; one of bytes stands in")], loaded
     recipe.tokenizer = lambda: loaded.what
     text = f"ends with {loaded.what.eos_token!r}, pads with {loaded.what.pad_token or loaded.what.eos_token!r}"
-    return [Row("tokenizer", OK, text + (", has a chat template" if loaded.what.chat_template else ""))], loaded
+    return [CheckRow("tokenizer", OK, text + (", has a chat template" if loaded.what.chat_template else ""))], loaded
 
 
 def lengths(recipe: Recipe, tokens: Any) -> list[int]:
@@ -81,18 +81,18 @@ def lengths(recipe: Recipe, tokens: Any) -> list[int]:
     return [len(ids) for ids in _encoded(recipe, tokens, prompts)]
 
 
-def given(recipe: Recipe, tokens: Loaded) -> list[Row]:
+def given(recipe: Recipe, tokens: Loaded) -> list[CheckRow]:
     """Show the first row's prompt as the model is given it."""
     whose = "the first prompt" if recipe.has_real_data else "the first prompt of the sample rows"
     if not tokens.is_real:
         name = recipe.model.model_name_or_path
-        return [Row("given", UNSEEN, f"{whose} is not shown: that takes the tokenizer of {name}")]
+        return [CheckRow("given", UNSEEN, f"{whose} is not shown: that takes the tokenizer of {name}")]
     (ids,) = _encoded(recipe, tokens.what, [recipe.first_prompt])
     rendered = as_given(ids, recipe.first_prompt, tokens.what, recipe.training.chat_template_kwargs or {})
     about = [f"{whose}, as the model is given it, in {rendered['tokens']:,} tokens", *rendered["flags"]]
     # Most models whose template adds a system message were trained with it. Other flags are mistakes.
     status = WARNED if set(rendered["flags"]) - {ADDS_SYSTEM} else OK
-    return [Row("given", status, "; ".join(about) + f":\n{rendered['text']}")]
+    return [CheckRow("given", status, "; ".join(about) + f":\n{rendered['text']}")]
 
 
 def _encoded(recipe: Recipe, tokens: Any, prompts: list[Any]) -> list[list[int]]:
@@ -108,7 +108,7 @@ def _characters(prompt: Any) -> int:
     return len(prompt) if isinstance(prompt, str) else sum(len(str(turn.get("content") or "")) for turn in prompt)
 
 
-def context(recipe: Recipe, config: Loaded | None, tokens: Loaded, counts: list[int]) -> list[Row]:
+def context(recipe: Recipe, config: Loaded | None, tokens: Loaded, counts: list[int]) -> list[CheckRow]:
     """Check that prompts and completions fit into the model's context and vLLM's."""
     args = recipe.training
     completion = args.max_completion_length or 0
@@ -127,19 +127,19 @@ def context(recipe: Recipe, config: Loaded | None, tokens: Loaded, counts: list[
             f"{what}. Lower max_completion_length, leave out the longest prompts, or raise the limit."
         )
         certain = (tokens.is_real and recipe.has_real_data) or completion >= limit
-        return [Row("context", FAILED if certain else UNSEEN, over)]
+        return [CheckRow("context", FAILED if certain else UNSEEN, over)]
     contexts = [f"{limit:,} of {what}" for what, limit in limits.items() if limit]
     if not contexts:
-        return [Row("context", UNSEEN, f"{summary}; the model's context is not known")]
+        return [CheckRow("context", UNSEEN, f"{summary}; the model's context is not known")]
     fits = f"with {completion:,} of completion they fit into the {' and the '.join(contexts)}"
     # A token is at least a byte, so a text that fits in bytes fits in tokens.
-    return [Row("context", OK if recipe.has_real_data else UNSEEN, f"{summary}; {fits}")]
+    return [CheckRow("context", OK if recipe.has_real_data else UNSEEN, f"{summary}; {fits}")]
 
 
-def shape(recipe: Recipe, config: Loaded) -> tuple[list[Row], ModelShape | None]:
+def shape(recipe: Recipe, config: Loaded) -> tuple[list[CheckRow], ModelShape | None]:
     """Count the model's weights, with the adapter that the recipe trains, and return its shape."""
     if recipe.model.use_peft and find_spec("peft") is None:
-        return [Row("weights", UNSEEN, "peft is not installed here")], None
+        return [CheckRow("weights", UNSEEN, "peft is not installed here")], None
     try:
         from trl import get_peft_config
 
@@ -147,11 +147,11 @@ def shape(recipe: Recipe, config: Loaded) -> tuple[list[Row], ModelShape | None]
     except Exception as error:  # such as peft's error about an adapter that does not fit
         reason = str(error).partition("\n")[0]
         status = FAILED if recipe.model.use_peft else UNSEEN
-        return [Row("weights", status, f"a {config.what.model_type} cannot be counted: {reason}")], None
+        return [CheckRow("weights", status, f"a {config.what.model_type} cannot be counted: {reason}")], None
     text = f"{_many(counted.parameters)} weights"
     if counted.adapter:
         text += f", of which the adapter's {_many(counted.trained)} are trained"
-    return [Row("weights", OK, text)], counted
+    return [CheckRow("weights", OK, text)], counted
 
 
 def _many(number: float) -> str:
@@ -196,7 +196,7 @@ def job_of(recipe: Recipe, config: Loaded, shape: ModelShape, prompt: int) -> Jo
     )
 
 
-def costs(recipe: Recipe, shape: ModelShape, job: Job, card: Card, granted: str) -> list[Row]:
+def costs(recipe: Recipe, shape: ModelShape, job: Job, card: Card, granted: str) -> list[CheckRow]:
     """Estimate the run's memory and time on `card`. `granted` names the other assumptions."""
     # If neither the number nor the kind of the GPUs was given, too little memory is not a failure.
     lacking = FAILED if card.named or recipe.spread.named else UNSEEN
@@ -207,7 +207,7 @@ def costs(recipe: Recipe, shape: ModelShape, job: Job, card: Card, granted: str)
     ]
 
 
-def _memory(shape: ModelShape, job: Job, gpu: GPU, granted: str, lacking: str) -> list[Row]:
+def _memory(shape: ModelShape, job: Job, gpu: GPU, granted: str, lacking: str) -> list[CheckRow]:
     size = gpu.memory * GIB
     needed = memory(shape, job, size)
     parts = _in_gib(needed.parts)
@@ -223,22 +223,23 @@ def _memory(shape: ModelShape, job: Job, gpu: GPU, granted: str, lacking: str) -
     return [*rows, _vllm(shape, job, gpu, lacking)] if job.vllm in ("colocate", "sleep") else rows
 
 
-def _vllm(shape: ModelShape, job: Job, gpu: GPU, lacking: str) -> Row:
+def _vllm(shape: ModelShape, job: Job, gpu: GPU, lacking: str) -> CheckRow:
     """Return the row about the sequences that vLLM's share of a GPU holds."""
     share = f"vllm_gpu_memory_utilization={job.vllm_share:g} is {rounded(job.vllm_share * gpu.memory)} GiB"
     weights = rounded(2 * shape.parameters / job.vllm_parallel / GIB)
     held, sampled = vllm_sequences(shape, job, gpu.memory * GIB), job.generated * job.vllm_parallel
     if not held:
         beside = f"no sequence of {job.tokens:,} tokens fits beside them. Raise it, or vllm_tensor_parallel_size."
-        return Row("vllm", lacking, f"{share}: the weights take {weights}, and {beside}")
+        return CheckRow("vllm", lacking, f"{share}: the weights take {weights}, and {beside}")
     beside = f"beside the weights ({weights}) an engine holds"
     if held >= sampled:
-        return Row("vllm", OK, f"{share}: {beside} all of its {sampled:,} attempts at once")
+        return CheckRow("vllm", OK, f"{share}: {beside} all of its {sampled:,} attempts at once")
     slow = "The others wait. A larger share is faster, with vllm_enable_sleep_mode if training needs the memory."
-    return Row("vllm", OK, f"{share}: {beside} {held:,} of its {sampled:,} attempts of {job.tokens:,} tokens. {slow}")
+    some = f"{held:,} of its {sampled:,} attempts of {job.tokens:,} tokens"
+    return CheckRow("vllm", OK, f"{share}: {beside} {some}. {slow}")
 
 
-def costs_on_cpu(recipe: Recipe, shape: ModelShape, job: Job, granted: str) -> list[Row]:
+def costs_on_cpu(recipe: Recipe, shape: ModelShape, job: Job, granted: str) -> list[CheckRow]:
     """Estimate the run's memory on this machine. Its time is measured only with --smoke."""
     needed, here = memory(shape, job), memory_bytes()
     workers = _reward_workers(recipe)
@@ -261,11 +262,11 @@ def _in_gib(parts: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {rounded(part / GIB)}" for name, part in parts.items() if part >= 0.05 * GIB)
 
 
-def _fits(needed: float, available: float, summary: str, lacking: str, advice: str) -> Row:
+def _fits(needed: float, available: float, summary: str, lacking: str, advice: str) -> CheckRow:
     """Return the row about memory. If there is too little, its status is `lacking`, and it ends with the advice."""
     if needed > TOO_MUCH * available:
-        return Row("memory", lacking, f"{summary}. {advice}")
-    return Row("memory", OK, f"tight: {summary}" if needed > TIGHT * available else summary)
+        return CheckRow("memory", lacking, f"{summary}. {advice}")
+    return CheckRow("memory", OK, f"tight: {summary}" if needed > TIGHT * available else summary)
 
 
 def _reward_workers(recipe: Recipe) -> int:
@@ -274,7 +275,7 @@ def _reward_workers(recipe: Recipe) -> int:
     return (recipe.training.reward_workers or max(1, default_size() // recipe.spread.processes)) if limited else 0
 
 
-def _speed(recipe: Recipe, shape: ModelShape, job: Job, gpu: GPU) -> list[Row]:
+def _speed(recipe: Recipe, shape: ModelShape, job: Job, gpu: GPU) -> list[CheckRow]:
     args, spent = recipe.training, seconds(shape, job, gpu)
     step, total = sum(spent.values()), total_steps(recipe)
     parts = ", ".join(f"{name} {rounded(part, 1)}" for name, part in spent.items() if part > 0.02 * step)
@@ -288,10 +289,10 @@ def _speed(recipe: Recipe, shape: ModelShape, job: Job, gpu: GPU) -> list[Row]:
     assumed = f"{gpu.name}, 40 % of its peak in training, 60 % of its bandwidth in generation, completions as long as"
     engines = ", a server's engines as many and as large as colocated ones" if job.vllm == "server" else ""
     rest = f"they may be, no group dropped, no evaluation{engines}"
-    return [Row("speed", OK, f"{summary}. Taken for granted: {assumed} {rest}."), *_timeout(args, spent, job)]
+    return [CheckRow("speed", OK, f"{summary}. Taken for granted: {assumed} {rest}."), *_timeout(args, spent, job)]
 
 
-def _timeout(args: Any, spent: Mapping[str, float], job: Job) -> list[Row]:
+def _timeout(args: Any, spent: Mapping[str, float], job: Job) -> list[CheckRow]:
     """Warn if a process may wait for others' attempts for longer than its collectives wait."""
     waits = (spent["generating"] + spent["rewards"]) / job.generations
     if job.processes == 1 or waits <= args.ddp_timeout:
@@ -300,10 +301,10 @@ def _timeout(args: Any, spent: Mapping[str, float], job: Job) -> list[Row]:
         f"a generation batch may take {rounded(waits, 1)} s, more than ddp_timeout={args.ddp_timeout}: a process that "
         "is done earlier, or waits for a server, then ends the run. Raise ddp_timeout."
     )
-    return [Row("timeout", WARNED, text)]
+    return [CheckRow("timeout", WARNED, text)]
 
 
-def _disk(recipe: Recipe, shape: ModelShape, job: Job) -> list[Row]:
+def _disk(recipe: Recipe, shape: ModelShape, job: Job) -> list[CheckRow]:
     """Tell what the checkpoints and traces of a run take."""
     args, total = recipe.training, total_steps(recipe)
     said = (
@@ -316,7 +317,7 @@ def _disk(recipe: Recipe, shape: ModelShape, job: Job) -> list[Row]:
         written = min(args.generation_batch_size, most * args.num_generations) / args.trace_every
         size = written * total * job.generations * job.completion * BYTES_A_TOKEN / 1e9
         said.append(f"the traces' completions about {rounded(size)} GB at full length (trace_compress: a third)")
-    return [Row("disk", OK, "; ".join(said))] if said else []
+    return [CheckRow("disk", OK, "; ".join(said))] if said else []
 
 
 def _checkpoints(args: Any, total: int | None, one: float) -> str:

@@ -16,7 +16,7 @@ from ...launch.launchers import Start
 from ...launch.preflight import on_data, on_paper
 from ...launch.recipe import Recipe, batches, read
 from ...utils import optional_packages
-from ...utils.tables import FAILED, OK, UNSEEN, Row, failures, in_a_line
+from ...utils.tables import FAILED, OK, UNSEEN, CheckRow, failures, in_a_line
 from ..env import gpus
 from . import data as check_data
 from . import hub
@@ -30,12 +30,12 @@ from .smoke import smoke as run_smoke
 # Checks whose failure does not stop the smoke run, which has a tiny model, short texts and no GPU.
 FINE_IN_SMALL = ("memory", "vllm", "context", "dtype")
 UNKNOWN_PROMPT, BYTES_A_TOKEN = 512, 3
-NOT_TIMED = Row("speed", OK, "not estimated: a CPU's must be measured; --smoke takes steps of the model itself")
+NOT_TIMED = CheckRow("speed", OK, "not estimated: a CPU's must be measured; --smoke takes steps of the model itself")
 
 
 def check_recipe(
     start: Start, gpu: str | None = None, gpu_memory: float | None = None, smoke: bool = False
-) -> list[Row]:
+) -> list[CheckRow]:
     """Check everything that a recipe needs.
 
     Args:
@@ -45,7 +45,7 @@ def check_recipe(
         smoke (`bool`, *optional*, defaults to `False`): also run two steps on a tiny model.
 
     Returns:
-        `list[Row]`: the rows of the checks, in order.
+        `list[CheckRow]`: the rows of the checks, in order.
 
     Raises:
         ConfigError: the GPU is unknown.
@@ -65,7 +65,7 @@ def check_recipe(
         more, config, tokens = _model(recipe)
         rows += [*more, *on_data(recipe), *check_data.score(recipe)]
         if recipe.stands:
-            rows.append(Row("batches", OK, batches(recipe)))
+            rows.append(CheckRow("batches", OK, batches(recipe)))
         rows += [*_given(recipe, tokens), *_costs(recipe, config, tokens, card)]
         rows = list(dict.fromkeys(rows))  # two checks may find the same mistake
         ran = _smoked(recipe, folder, rows, start.launcher) if smoke else []
@@ -123,7 +123,7 @@ def _lies_here(recipe: Recipe) -> bool:
     return os.path.exists(os.path.expanduser(recipe.script.dataset_name or ""))
 
 
-def _model(recipe: Recipe) -> tuple[list[Row], Loaded | None, Loaded | None]:
+def _model(recipe: Recipe) -> tuple[list[CheckRow], Loaded | None, Loaded | None]:
     """Check that the model can be read; return the rows, the config and the tokenizer."""
     if not recipe.model.model_name_or_path or any(preflight.model(recipe)):
         return [], None, None
@@ -136,17 +136,17 @@ def _model(recipe: Recipe) -> tuple[list[Row], Loaded | None, Loaded | None]:
     return [*rows, *more], config, tokens
 
 
-def _given(recipe: Recipe, tokens: Loaded | None) -> list[Row]:
+def _given(recipe: Recipe, tokens: Loaded | None) -> list[CheckRow]:
     """Show the first prompt as the model is given it, if there is a tokenizer and a chat template for it."""
     if tokens is None or recipe.first_prompt is None or any(preflight.template(recipe)):
         return []
     try:
         return check_model.given(recipe, tokens)
     except Exception as error:  # of a chat template, on messages that it was not written for
-        return [Row("given", UNSEEN, f"the first prompt cannot be tokenized: {in_a_line(error)}")]
+        return [CheckRow("given", UNSEEN, f"the first prompt cannot be tokenized: {in_a_line(error)}")]
 
 
-def _costs(recipe: Recipe, config: Loaded | None, tokens: Loaded | None, card: Card) -> list[Row]:
+def _costs(recipe: Recipe, config: Loaded | None, tokens: Loaded | None, card: Card) -> list[CheckRow]:
     """Check that the prompts fit the model's context, and that the run fits the GPUs or the CPU."""
     rows = []
     prompt, prompt_from = UNKNOWN_PROMPT, "a prompt, for want of data"
@@ -154,7 +154,7 @@ def _costs(recipe: Recipe, config: Loaded | None, tokens: Loaded | None, card: C
         try:
             lengths = check_model.lengths(recipe, tokens.what)
         except Exception as error:  # of a chat template, on messages that it was not written for
-            return [Row("context", FAILED, f"the prompts cannot be tokenized: {in_a_line(error)}")]
+            return [CheckRow("context", FAILED, f"the prompts cannot be tokenized: {in_a_line(error)}")]
         if recipe.stands:
             rows += check_model.context(recipe, config, tokens, lengths)
         if recipe.has_real_data:
@@ -174,28 +174,29 @@ def _costs(recipe: Recipe, config: Loaded | None, tokens: Loaded | None, card: C
     return rows
 
 
-def _smoked(recipe: Recipe, folder: str, rows: list[Row], launcher: str) -> list[Row]:
+def _smoked(recipe: Recipe, folder: str, rows: list[CheckRow], launcher: str) -> list[CheckRow]:
     if any(row.name not in FINE_IN_SMALL for row in failures(rows)):
-        return [Row("smoke", UNSEEN, "not run: it needs what FAILED above")]
+        return [CheckRow("smoke", UNSEEN, "not run: it needs what FAILED above")]
     away = [reward for reward in recipe.rewards if isinstance(reward, str) and not os.path.isdir(reward)]
     if away and not hub.online():
-        return [Row("smoke", UNSEEN, f"not run: the reward model {away[0]} cannot be reached")]
+        return [CheckRow("smoke", UNSEEN, f"not run: the reward model {away[0]} cannot be reached")]
     if recipe.splits is None:
-        return [Row("smoke", UNSEEN, "not run: the data cannot be reached")]
+        return [CheckRow("smoke", UNSEEN, "not run: the data cannot be reached")]
     if recipe.model.use_peft and not optional_packages.is_installed("peft"):
-        return [Row("smoke", UNSEEN, "not run: peft is not installed here")]
+        return [CheckRow("smoke", UNSEEN, "not run: peft is not installed here")]
     return run_smoke(recipe, folder, launcher)
 
 
-def _speed_on_cpu(recipe: Recipe, folder: str, rows: list[Row], origin: str, start: Start) -> Row:
+def _speed_on_cpu(recipe: Recipe, folder: str, rows: list[CheckRow], origin: str, start: Start) -> CheckRow:
     """Return the time of a run on a CPU, which only steps of the real model can tell."""
     if failures(rows) or rows[-1].status != OK:
-        return Row("speed", UNSEEN, "not measured: it needs what FAILED, or the smoke run, which was not run")
+        return CheckRow("speed", UNSEEN, "not measured: it needs what FAILED, or the smoke run, which was not run")
     if any(row.name == "machine" and row.status == UNSEEN for row in rows):
-        return Row("speed", UNSEEN, "not measured: it needs what this machine lacks")
+        return CheckRow("speed", UNSEEN, "not measured: it needs what this machine lacks")
     if origin != "here":
         away = f"{recipe.model.model_name_or_path} is in no folder here"
-        return Row("speed", UNSEEN, f"not measured: {away}, and the tiny model tells nothing of its time")
+        return CheckRow("speed", UNSEEN, f"not measured: {away}, and the tiny model tells nothing of its time")
     if start.nodes.count > 1:
-        return Row("speed", UNSEEN, f"not measured: the run has {start.nodes.count} nodes, and this machine is one")
+        nodes = f"the run has {start.nodes.count} nodes"
+        return CheckRow("speed", UNSEEN, f"not measured: {nodes}, and this machine is one")
     return run_clocked(recipe, folder, start.launcher)

@@ -14,7 +14,8 @@ from typing import Any
 from ...registry import Example, Reward, check_columns, find
 from ...scoring import Definition, Outcome, columns_of
 from ...utils import optional_packages
-from ...utils.tables import FAILED, OK, UNSEEN, aligned, in_a_line
+from ...utils.tables import FAILED, OK, UNSEEN, WARNED, CheckRow, aligned, in_a_line
+from ...utils.text import shortened
 from ...utils.validation import ConfigError
 
 
@@ -22,11 +23,13 @@ Pair = tuple[dict[str, Any], str]  # a row's columns and a gold completion
 
 _MOST_SHOWN = 60  # characters
 SHUFFLED_AT_MOST = 0.05  # share of other rows' answers that may score: two rows may have equal answers
+MOST_WRONG_GOLD = 0.05  # share of rows whose gold answer may fail; a higher share means that the reward is wrong
+_SHOWS = {"examples": "its examples", "gold": "gold answers score full marks", "shuffled": "another row's do not"}
 
 
 @dataclass(frozen=True)
 class RewardCheck:
-    """The result of one check of one reward; one line of the table."""
+    """The result of one check of one reward; one line of the table. A result without a problem may have a remark."""
 
     name: str
     what: str  # "examples", "gold", "shuffled" or "call"
@@ -36,7 +39,13 @@ class RewardCheck:
     problems: tuple[str, ...] = ()  # the check failed if there are any
     unseen: str = ""  # why the check could not be made here; this is not a failure
     form: str = ""  # the form of the gold answers as posed, if it is not the data's form
-    note: str = ""  # a remark on a check that did not fail
+    warning: str = ""  # a remark on what a run would go on in spite of
+    note: str = ""  # another remark
+
+    @property
+    def status(self) -> str:
+        """The result in a word."""
+        return FAILED if self.problems else UNSEEN if self.unseen else WARNED if self.warning else OK
 
 
 def check_examples(name: str) -> RewardCheck:
@@ -87,30 +96,38 @@ def check_gold(reward: Reward, dataset: Any, limit: int = 200) -> list[RewardChe
     Raises:
         ConfigError: `limit` is below 2.
     """
-    raw_rows = spread(dataset, limit)
-    name, definition = reward.__name__, reward.definition
-    if definition.gold is None:
-        return [
-            RewardCheck(name, "gold", problems=("it cannot tell what a gold completion is: register it with gold=",))
-        ]
+    rows = spread(dataset, limit)
     try:
-        check_columns(reward, dataset, "the dataset")
-        columns = columns_of(definition, dataset.column_names, reward.renamed, name)
+        pairs = _with_gold(reward, dataset, rows)
     except ValueError as error:
-        return [RewardCheck(name, "gold", problems=(str(error),))]
-    rows = [{name: raw[column] for name, column in columns.items()} for raw in raw_rows]
-    try:
-        golds = [gold_text(reward, row) for row in rows]
-    except ConfigError as error:
-        return [RewardCheck(name, "gold", problems=(str(error),))]
-    pairs = [(row, text) for row, text in zip(rows, golds, strict=True) if text is not None]
-    if not pairs:
-        return [RewardCheck(name, "gold", problems=("no row has a gold answer",))]
+        return [RewardCheck(reward.__name__, "gold", problems=(str(error),))]
     gold = replace(_gold(reward, pairs), form=_form(reward, pairs))
-    if not columns:  # all rows have the same gold completion
+    if not pairs[0][0]:  # the reward reads no column, so all rows have the same gold completion
         return [gold]
     others = [(pairs[i][0], pairs[i - 1][1]) for i in range(len(pairs)) if pairs[i][1] != pairs[i - 1][1]]
     return [gold, _shuffled(reward, others)]
+
+
+def row_values(reward: Reward, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that a reward reads from a dataset's row, by the names of the function's columns.
+
+    Raises:
+        ConfigError: the row lacks a column that the reward needs.
+    """
+    columns = columns_of(reward.definition, row, reward.renamed, reward.__name__)
+    return {name: row[column] for name, column in columns.items()}
+
+
+def _with_gold(reward: Reward, dataset: Any, rows: Iterable[Mapping[str, Any]]) -> list[Pair]:
+    """Return those of a dataset's rows that have a gold answer, each with its gold completion; refuse if none has."""
+    if reward.definition.gold is None:
+        raise ConfigError("it cannot tell what a gold completion is: register it with gold=")
+    check_columns(reward, dataset, "the dataset")
+    read = [row_values(reward, row) for row in rows]
+    pairs = [(row, text) for row in read if (text := gold_text(reward, row)) is not None]
+    if not pairs:
+        raise ConfigError("no row has a gold answer")
+    return pairs
 
 
 def gold_text(reward: Reward, row: Mapping[str, Any]) -> str | None:
@@ -157,20 +174,39 @@ def _score(reward: Reward, example: Example) -> Outcome:
 
 def findings_table(findings: Sequence[RewardCheck]) -> str:
     """Return the findings as a table, with the problems below it."""
-    rows = [("reward", "check", "right", "ms/sample", "")]
+    rows = [("reward", f"{'check':<8}", f"{'right':>9}", "ms/sample", "")]
     for finding in findings:
         ms = "" if math.isnan(finding.ms) else f"{finding.ms:.2f}"
-        verdict = FAILED if finding.problems else f"{UNSEEN}: {finding.unseen}" if finding.unseen else OK
+        verdict = f"{UNSEEN}: {finding.unseen}" if finding.status == UNSEEN else finding.status
         rows.append((finding.name, finding.what, f"{finding.right}/{finding.total}", ms, verdict))
-    lines = aligned(
-        (name, f"{what:<8}", f"{right:>9}", f"{ms:>9}", verdict) for name, what, right, ms, verdict in rows
-    )
+    lines = aligned(rows, right=(2, 3))
     for finding in findings:
         lines += [f"\n{finding.name}, {finding.what}: {problem}" for problem in finding.problems[:5]]
         if len(finding.problems) > 5:
             lines.append(f"... and {len(finding.problems) - 5} more.")
-        lines += [f"\n{finding.name}: {text}" for text in (finding.form, finding.note) if text]
+        lines += [f"\n{finding.name}: {text}" for text in (finding.form, finding.warning, finding.note) if text]
     return "\n".join(lines)
+
+
+def as_row(name: str, findings: Sequence[RewardCheck]) -> CheckRow:
+    """Return what was found about one reward as one row of a recipe's checks."""
+    first = findings[0]
+    if first.what == "call" or first.unseen:
+        return CheckRow(name, first.status, "\n".join(first.problems) or first.unseen or first.warning or first.note)
+    gold = [finding for finding in findings if finding.what == "gold"]
+    bearable = [one for one in gold if 0 < one.total - one.right <= MOST_WRONG_GOLD * one.total]
+    failed = [finding for finding in findings if finding.problems and finding not in bearable]
+    if problems := [f"{finding.what}: {problem}" for finding in failed for problem in finding.problems[:3]]:
+        return CheckRow(name, FAILED, "\n".join(problems))
+    parts = [f"{finding.right}/{finding.total} {_SHOWS[finding.what]}" for finding in findings]
+    parts += [f"no attempt can earn them in the others, such as: {finding.problems[0]}" for finding in bearable]
+    forms = [finding.form for finding in findings if finding.form]
+    return CheckRow(name, OK, "\n".join(["; ".join([*parts, f"{ms_of(findings):.2g} ms a sample"]), *forms]))
+
+
+def ms_of(findings: Iterable[RewardCheck]) -> float:
+    """Return the milliseconds that a sample took in the last check that measured them; 0.0 if none did."""
+    return [0.0, *(finding.ms for finding in findings if not math.isnan(finding.ms))][-1]
 
 
 def _gold(reward: Reward, pairs: Sequence[Pair]) -> RewardCheck:
@@ -231,19 +267,9 @@ def outcomes(reward: Reward, pairs: Sequence[tuple[Mapping[str, Any], Any]]) -> 
     return reward.score(completions=[completion for _, completion in pairs], **columns)
 
 
-def all_failed(outcomes: Iterable[Outcome]) -> bool:
-    """Return whether each sample that the reward was called with failed, as when one sample's error ends the call.
-
-    A sample without a needed value abstains before the call, so it does not count.
-    """
-    called = [outcome for outcome in outcomes if outcome.status != "abstain"]
-    return bool(called) and all(outcome.status == "error" for outcome in called)
-
-
 def _start(text: str) -> str:
     """Return the beginning of a completion, on one line."""
-    line = " ".join(text.split())
-    return line if len(line) <= _MOST_SHOWN else f"{line[:_MOST_SHOWN]}..."
+    return shortened(" ".join(text.split()), _MOST_SHOWN)
 
 
 def _shuffled(reward: Reward, pairs: Sequence[Pair]) -> RewardCheck:

@@ -5,10 +5,11 @@ from dataclasses import replace
 from typing import Any
 
 from ...launch.datasets_by_name import load
-from ...utils.signatures import synchronous
-from ...utils.tables import OK, UNSEEN, Row, failures, table
+from ...utils.signatures import name_of, synchronous
+from ...utils.tables import OK, UNSEEN, CheckRow, failures, table
 from ...utils.terminal import say
-from ...utils.validation import ConfigError, did_you_mean, json_object
+from ...utils.validation import ConfigError
+from ..option_values import args_of, check_split
 
 
 HELP = """\
@@ -50,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     """Check rewards or attack them, and return the exit status."""
     from .trial import check_args
 
-    args = json_object("--args", options.args)
+    args = args_of(options.args)
     if args and len(options.names) != 1:
         raise ConfigError("--args needs exactly one reward: trl-grpo-plus check rewards NAME --args '{...}'.")
     if options.dataset and len(options.names) != 1:
@@ -70,23 +71,18 @@ def _rows_of(options: argparse.Namespace) -> Any:
         splits = load(options.dataset, options.config)
     except ValueError as error:  # of the library, such as an unknown configuration
         raise ConfigError(str(error)) from error
-    if options.split not in splits:
-        guess = did_you_mean(options.split, splits)
-        raise ConfigError(
-            f"--split: {options.dataset} has no split {options.split!r}, only {', '.join(splits)}.{guess}"
-        )
+    check_split(f"{options.dataset} has no split", options.split, splits)
     return splits[options.split]
 
 
 def _check(options: argparse.Namespace, args: dict[str, Any], dataset: Any, limit: dict[str, int]) -> int:
     """Score examples, and gold answers of the dataset."""
-    from ...registry import get_reward, list_rewards
-    from .rewards import check_gold, findings_table
-    from .trial import check_alone
+    from ...registry import list_rewards
+    from .rewards import findings_table
+    from .trial import check_named
 
-    findings = [check_alone(name, args, dataset) for name in options.names or list_rewards()]
-    if dataset is not None and findings[0].what == "examples" and not findings[0].unseen:
-        findings += check_gold(get_reward(options.names[0], **args), dataset, **limit)
+    names = options.names or list_rewards()
+    findings = [finding for name in names for finding in check_named(name, args, dataset, **limit)]
     say(findings_table(findings))
     return int(any(finding.problems for finding in findings))
 
@@ -95,6 +91,7 @@ def _attack(options: argparse.Namespace, args: dict[str, Any], dataset: Any, lim
     """Score adversarial and honest completions."""
     from ...registry import Reward, list_rewards
     from .attack import attack
+    from .rewards import as_row
     from .trial import definition_of, is_registered, try_out
 
     failed = False
@@ -103,13 +100,13 @@ def _attack(options: argparse.Namespace, args: dict[str, Any], dataset: Any, lim
             definition = definition_of(name)
             reward = Reward(replace(definition, function=synchronous(definition.function)), args).prepare()
             plain = reward if args else definition.function
-            rows = [] if is_registered(definition) else [try_out(plain, dataset)]
+            rows = [] if is_registered(definition) else [as_row(name_of(plain), [try_out(plain, dataset)])]
             if all(row.status == OK for row in rows):
                 rows += attack(reward, dataset, options.gold, **limit)
         except ConfigError as error:
             if len(options.names) == 1:
                 raise
-            rows = [Row("attack", UNSEEN, str(error))]
+            rows = [CheckRow("attack", UNSEEN, str(error))]
         say(f"{name}\n\n{table(rows)}\n")
         failed = failed or bool(failures(rows))
     return int(failed)

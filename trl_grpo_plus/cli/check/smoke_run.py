@@ -20,12 +20,14 @@ import torch
 from transformers import TrainerCallback
 
 from ... import GRPOPlusTrainer
+from ...launch.reward_inputs import load_data
 from ...launch.train import main, run
-from ...scoring import Reward, columns_of
+from ...scoring import Reward
 from ...utils.validation import ConfigError
 from . import hub
-from .rewards import gold_text, outcomes, same
-from .smoke import ERROR, REPORT, read_data, upload_no_completions
+from .rewards import gold_text, outcomes, row_values, same
+from .smoke import ERROR, REPORT
+from .smoke_options import upload_no_completions
 from .tiny_model import write
 
 
@@ -105,8 +107,7 @@ def _golds(rewards: Iterable[Reward], row: dict[str, Any]) -> Iterator[str]:
 
 def _values(reward: Reward, row: dict[str, Any]) -> dict[str, Any] | None:
     """Return the values that a reward reads from a row; `None` if the row lacks one that the reward needs."""
-    columns = columns_of(reward.definition, row, reward.renamed, reward.__name__)
-    values = {name: row[column] for name, column in columns.items()}
+    values = row_values(reward, row)
     return None if any(values[name] is None for name in reward.definition.needed) else values
 
 
@@ -165,7 +166,7 @@ def load(script_args: Any, training_args: Any, model_args: Any, dataset_args: An
 
     `model_args.model_name_or_path` is set to the tiny model, which the main process makes.
     """
-    loaded = read_data(script_args, training_args, model_args, dataset_args)
+    loaded = hub.needed_data(load_data, script_args, training_args, model_args, dataset_args)
     name, options = model_args.model_name_or_path, (model_args.model_revision, training_args.trust_remote_code)
     model_args.model_name_or_path, model_args.model_revision = str(Path(training_args.output_dir, "tiny")), "main"
     if training_args.process_index == 0:

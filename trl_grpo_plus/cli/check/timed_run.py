@@ -15,9 +15,12 @@ from typing import Any
 from transformers import TrainerCallback
 
 from ... import GRPOPlusTrainer
+from ...launch.reward_inputs import load_data
 from ...launch.train import main, run
 from ...utils.files import replace
-from .smoke import CLOCK, read_data, upload_no_completions
+from . import hub
+from .smoke import CLOCK
+from .smoke_options import upload_no_completions
 
 
 class Done(Exception):
@@ -53,7 +56,7 @@ def trainer(*args: Any, **kwargs: Any) -> GRPOPlusTrainer:
 
 def load(*args: Any) -> Any:
     """Return the recipe's data."""
-    return read_data(*args).what
+    return hub.needed_data(load_data, *args).what
 
 
 def _main(script_args: Any, training_args: Any, model_args: Any, dataset_args: Any) -> int:

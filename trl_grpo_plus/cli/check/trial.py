@@ -1,6 +1,6 @@
-"""The trial of a reward that has neither examples nor `gold`: one call on two rows of the data.
+"""All checks of a reward: its examples and gold answers or, without these, a trial: one call on two rows of the data.
 
-The call shows whether the reward takes the data's columns and returns a score for each completion. It cannot show
+The trial shows whether the reward takes the data's columns and returns a score for each completion. It cannot show
 whether the scores are right. Two rows are few on purpose: a reward may be slow or cost money.
 """
 
@@ -19,14 +19,23 @@ from itertools import islice
 from typing import Any
 
 from ...registry import Reward, check_columns, find, list_rewards
-from ...scoring import NO_VERDICT, NOT_GIVEN, ONLY_IN_A_RUN, TRL_GIVES, Definition, Outcome, outcomes_of
+from ...scoring import (
+    NO_VERDICT,
+    NOT_GIVEN,
+    ONLY_IN_A_RUN,
+    TRL_GIVES,
+    Definition,
+    Outcome,
+    WrongScoresError,
+    outcomes_without_run,
+)
 from ...utils.import_path import is_path, load
-from ...utils.signatures import call, name_of, needed, synchronous
-from ...utils.tables import FAILED, OK, UNSEEN, WARNED, Row, in_a_line
+from ...utils.signatures import name_of, needed
+from ...utils.tables import in_a_line
 from ...utils.text import content_of
 from ...utils.validation import ConfigError
 from .attack import GOLD_COLUMNS
-from .rewards import RewardCheck, as_completions, check_examples, not_installed
+from .rewards import RewardCheck, as_completions, check_examples, check_gold, not_installed
 
 
 ROWS = 2
@@ -67,34 +76,47 @@ def check_args(name: str, args: Mapping[str, Any]) -> None:
         reward.prepare()
 
 
-def check_alone(name: str, args: Mapping[str, Any], dataset: Any = None) -> RewardCheck:
-    """Score the examples of a registered reward; call another one on two rows of a dataset.
-
-    Args:
-        name (`str`): a registered name or a path.
-        args (`Mapping[str, Any]`): arguments of the reward. Examples have arguments of their own.
-        dataset (*optional*): a map-style dataset.
-    """
+def check_named(name: str, args: Mapping[str, Any], dataset: Any = None, **limit: int) -> list[RewardCheck]:
+    """Check a reward by its name or path, as [`check_reward`] does; strictly, if the reward is registered."""
     try:
         definition = definition_of(name)
-        if is_registered(definition):
-            finding = check_examples(name)
-            note = NO_ARGS if args and dataset is None and finding.total else ""
-            return replace(finding, note=note)
-        reward = Reward(definition, args).prepare() if args else definition.function
-        row = try_out(reward, dataset)
+        registered = is_registered(definition)
+        reward = Reward(definition, args) if registered or args else definition.function
     except Exception as error:  # a broken reward must not stop the checks of the others
-        return RewardCheck(name, "call", problems=(f"{type(error).__name__}: {error}",))
-    if row.status == UNSEEN:
-        return RewardCheck(name, "call", unseen=row.text)
-    if row.status == FAILED:
-        return RewardCheck(name, "call", total=ROWS, problems=(row.text,))
-    only_in_python = "" if _is_function(definition.function) else f" {AN_OBJECT}"
-    return RewardCheck(name, "call", ROWS, ROWS, note=row.text + only_in_python)
+        return [RewardCheck(name, "call", problems=(f"{type(error).__name__}: {error}",))]
+    findings = [replace(finding, name=name) for finding in check_reward(reward, dataset, strict=registered, **limit)]
+    if registered and args and dataset is None and findings[0].total:
+        return [replace(findings[0], note=NO_ARGS)]
+    return findings
 
 
-def try_out(reward: Any, dataset: Any = None) -> Row:
-    """Call a reward once, on two rows, and return a row of the table about the result.
+def check_reward(reward: Any, dataset: Any = None, limit: int = 200, strict: bool = False) -> list[RewardCheck]:
+    """Score a reward's examples, and a dataset's gold answers. Call a reward once if it has neither.
+
+    Args:
+        reward: a [`Reward`], or another reward function.
+        dataset (*optional*): a dataset. The gold answers of a stream are not scored.
+        limit (`int`, *optional*, defaults to `200`): maximum number of rows whose gold answers are scored.
+        strict (`bool`, *optional*, defaults to `False`): whether a [`Reward`] that ships no examples fails, and one
+            that has no `gold` for a dataset.
+
+    Raises:
+        ConfigError: `limit` is below 2, or the reward is not ready for a run.
+    """
+    findings: list[RewardCheck] = []
+    if isinstance(reward, Reward):
+        definition = reward.definition
+        if strict or (definition.examples and is_registered(definition)):
+            findings.append(check_examples(definition.name))
+        if any(finding.unseen for finding in findings):
+            return findings
+        if hasattr(dataset, "__len__") and (strict or definition.gold is not None):
+            findings += check_gold(reward.prepare(), dataset, limit)
+    return findings or [try_out(reward, dataset)]
+
+
+def try_out(reward: Any, dataset: Any = None) -> RewardCheck:
+    """Call a reward once, on two rows, and return the result of the check.
 
     The first completion is empty. The second is its row's gold answer, or [`NO_ANSWER`] if the row has none.
 
@@ -103,77 +125,94 @@ def try_out(reward: Any, dataset: Any = None) -> Row:
         dataset (*optional*): a dataset, which may be a stream. `None`: the reward is called without columns.
 
     Returns:
-        `Row`: FAILED if the reward raises, or returns anything but a score for each completion; UNSEEN if it needs
-        values that only the trainer has, or what this machine lacks.
+        `RewardCheck`: FAILED if the reward raises, or returns anything but a score for each completion; UNSEEN if it
+        needs values that only the trainer has, or what this machine lacks.
     """
-    function = reward.definition.function if isinstance(reward, Reward) else reward
-    name = name_of(reward)
-    if isinstance(function, type):
-        made = f"make an instance, such as judge = {name}(...), and give that"
-        return Row(name, FAILED, f"it is a class, and a call of it makes an object, not rewards: {made}")
+    if isinstance(_function(reward), type):
+        made = f"make an instance, such as judge = {name_of(reward)}(...), and give that"
+        return _failed(reward, f"it is a class, and a call of it makes an object, not rewards: {made}")
     try:
         check_columns(reward, dataset, "the dataset", read=False)
     except ConfigError as error:
-        return Row(name, FAILED, str(error))
+        return _failed(reward, str(error))
     rows = [] if dataset is None else list(islice(dataset, ROWS))
-    values = _values(rows)
-    if lacking := [each for each in needed(function) if each in TRL_GIVES and each not in values]:
-        return Row(name, UNSEEN, _of_the_trainer(name, lacking))
-    given = {*values, *(reward.args if isinstance(reward, Reward) else ())}
-    if columns := [each for each in needed(function) if each not in given and not rows]:
-        return Row(name, UNSEEN, f"it needs the column {columns[0]!r}. {GIVE_ROWS}")
-    return _called(reward, name, function, values, bool(rows))
+    values, needs = _values(rows), needed(_function(reward))
+    if lacking := [name for name in needs if name in ("prompts", *ONLY_IN_A_RUN) and name not in values]:
+        return _unseen(reward, _of_the_trainer(reward, lacking))
+    args = reward.args if isinstance(reward, Reward) else ()
+    if not rows and (columns := [name for name in needs if name not in (*TRL_GIVES, *args)]):
+        return _unseen(reward, f"it needs the column {columns[0]!r}. {GIVE_ROWS}")
+    return _called(reward, values)
+
+
+def _failed(reward: Any, text: str) -> RewardCheck:
+    return RewardCheck(name_of(reward), "call", total=ROWS, problems=(text,))
+
+
+def _unseen(reward: Any, text: str) -> RewardCheck:
+    return RewardCheck(name_of(reward), "call", unseen=text)
+
+
+def _function(reward: Any) -> Any:
+    return reward.definition.function if isinstance(reward, Reward) else reward
 
 
 def _values(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return what a reward is given: completions, and for rows of data their prompts and columns."""
     texts = ["", NO_ANSWER]
-    logs = {"log_extra": _ignore, "log_metric": _ignore}
     if not rows:
-        return {"completions": texts, **logs}
+        return {"completions": texts}
     rows = [rows[0], rows[-1]]
     golds = (rows[-1].get(name) for name in GOLD_COLUMNS)
     texts[1] = next((str(gold) for gold in golds if isinstance(gold, str | int | float)), NO_ANSWER)
     prompts = [row.get("prompt", "") for row in rows]
     columns = {name: [row.get(name) for row in rows] for name in rows[0] if name not in NOT_GIVEN}
-    return {**columns, "prompts": prompts, "completions": as_completions(texts, prompts), **logs}
+    return {**columns, "prompts": prompts, "completions": as_completions(texts, prompts)}
 
 
-def _ignore(*logged: Any) -> None:
-    """Ignore what a reward logs."""
-
-
-def _called(reward: Any, name: str, function: Any, values: dict[str, Any], has_rows: bool) -> Row:
-    on = f"called once, on {ROWS} {'rows of the data' if has_rows else 'completions and no data'}"
+def _called(reward: Any, values: Mapping[str, Any]) -> RewardCheck:
+    on = f"called once, on {ROWS} {'rows of the data' if 'prompts' in values else 'completions and no data'}"
     start = time.perf_counter()
     try:
         with _limited():
-            outcomes = _outcomes(reward, values)
+            outcomes = outcomes_without_run(reward, values)
     except WrongScoresError as error:
-        return Row(name, FAILED, f"{on}: {error}. Return a list with a number, or None, for each completion.")
+        return _failed(reward, f"{on}: {error}. Return a list with a number, or None, for each completion.")
     except (Exception, SystemExit, asyncio.CancelledError) as error:
-        said = in_a_line(error)
-        if _lacks_something(error):
-            return Row(name, UNSEEN, f"{on}: this machine cannot reach or find what the reward needs, {said}")
-        if trainers := _read_by(function):
-            return Row(name, UNSEEN, f"{_of_the_trainer(name, trainers)} Without: {said}")
-        if not has_rows and _reads_columns(function):
-            return Row(name, UNSEEN, f"{on}: {said}. {GIVE_ROWS}")
-        return Row(name, FAILED, f"{on}: it failed, {said}")
+        return _raised(reward, error, on, "prompts" in values)
     seconds = time.perf_counter() - start
     took = "less than a second" if seconds < 1 else f"{seconds:.0f} s"
     texts = [content_of(completion) for completion in values["completions"]]
-    wrong = [(o, text) for o, text in zip(outcomes, texts, strict=True) if o.status in NO_VERDICT]
-    if wrong:
-        if trainers := _read_by(function):
-            return Row(name, UNSEEN, _of_the_trainer(name, trainers))
-        outcome, text = wrong[0]
-        stops = not isinstance(reward, Reward) or reward.failure([outcome], [text])
-        why = outcome.reason.rstrip(".")
-        return Row(name, FAILED if stops else WARNED, f"{on}: {why}. The completion was {text!r:.80}.")
-    scores = ", ".join(f"{text!r:.80} {_score(o)}" for o, text in zip(outcomes, texts, strict=True))
+    for outcome, text in zip(outcomes, texts, strict=True):
+        if outcome.status in NO_VERDICT:
+            return _without_verdict(reward, outcome, text, on)
+    said = ("is not scored (None)" if outcome.score is None else f"scores {outcome.score:g}" for outcome in outcomes)
+    scores = ", ".join(f"{text!r:.80} {score}" for text, score in zip(texts, said, strict=True))
     unknown = "It has no examples and no gold answers that tell whether this is right."
-    return Row(name, OK, f"{on}, in {took}: {scores}. {unknown}")
+    in_python = "" if hasattr(_function(reward), "__name__") else f" {AN_OBJECT}"
+    return RewardCheck(name_of(reward), "call", ROWS, ROWS, note=f"{on}, in {took}: {scores}. {unknown}{in_python}")
+
+
+def _raised(reward: Any, error: BaseException, on: str, has_rows: bool) -> RewardCheck:
+    """Return the result of a call that raised: not seen, if the call lacked what a run would give it."""
+    said = in_a_line(error)
+    if _lacks_something(error):
+        return _unseen(reward, f"{on}: this machine cannot reach or find what the reward needs, {said}")
+    if trainers := _read_by(_function(reward)):
+        return _unseen(reward, f"{_of_the_trainer(reward, trainers)} Without: {said}")
+    if not has_rows and _reads_columns(_function(reward)):
+        return _unseen(reward, f"{on}: {said}. {GIVE_ROWS}")
+    return _failed(reward, f"{on}: it failed, {said}")
+
+
+def _without_verdict(reward: Any, outcome: Outcome, text: str, on: str) -> RewardCheck:
+    """Return the result of a call with an outcome that gives no verdict on its completion."""
+    if trainers := _read_by(_function(reward)):
+        return _unseen(reward, _of_the_trainer(reward, trainers))
+    why = f"{on}: {outcome.reason.rstrip('.')}. The completion was {text!r:.80}."
+    if not isinstance(reward, Reward) or reward.failure([outcome], [text]):
+        return _failed(reward, why)
+    return RewardCheck(name_of(reward), "call", ROWS, ROWS, warning=why)
 
 
 def _lacks_something(error: BaseException | None) -> bool:
@@ -209,33 +248,15 @@ def _limited() -> Iterator[None]:
         signal.signal(signal.SIGALRM, previous)
 
 
-def _of_the_trainer(name: str, values: Sequence[str]) -> str:
-    register = f"Register it to have it checked: @register_reward({name!r}, examples=[...], gold=...)."
+def _of_the_trainer(reward: Any, values: Sequence[str]) -> str:
+    register = f"Register it to have it checked: @register_reward({name_of(reward)!r}, examples=[...], gold=...)."
     return f"it reads {', '.join(values)}, which only the trainer has. {register}"
-
-
-def _score(outcome: Outcome) -> str:
-    return "is not scored (None)" if outcome.score is None else f"scores {outcome.score:g}"
-
-
-class WrongScoresError(ValueError):
-    """A reward function returned something other than a score for each completion."""
-
-
-def _outcomes(reward: Any, values: dict[str, Any]) -> list[Outcome]:
-    if isinstance(reward, Reward):
-        return reward.score(**values)
-    returned = call(synchronous(reward), values)
-    try:
-        return outcomes_of(returned, values["completions"])
-    except ValueError as error:
-        raise WrongScoresError(str(error)) from error
 
 
 def _read_by(function: Any) -> list[str]:
     """Return the values of the trainer that a function's source mentions and that a trial does not give."""
     try:
-        source = inspect.getsource(function if _is_function(function) else type(function))
+        source = inspect.getsource(function if hasattr(function, "__name__") else type(function))
     except (OSError, TypeError):
         return []
     return [name for name in ONLY_IN_A_RUN if re.search(rf"\b{name}\b", source)]
@@ -245,8 +266,3 @@ def _reads_columns(function: Any) -> bool:
     """Return whether a function may read columns: it takes all of them, or names some."""
     definition = Definition("", function, "")
     return definition.takes_all or bool(definition.columns)
-
-
-def _is_function(function: Any) -> bool:
-    """Return whether a recipe can name a callable by its path."""
-    return hasattr(function, "__name__")

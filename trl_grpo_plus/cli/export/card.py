@@ -8,7 +8,7 @@ import yaml
 
 from ... import __version__
 from .columns import COLUMNS, clean
-from .schema import MESSAGES, RunColumns
+from .run_columns import MESSAGES, RunColumns
 
 
 _SIZES = {10**3: "n<1K", 10**4: "1K<n<10K", 10**5: "10K<n<100K", 10**6: "100K<n<1M", 10**7: "1M<n<10M"}

@@ -22,11 +22,12 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from ... import traces
 from ...traces import Row
 from ...utils.files import replace
-from ...utils.validation import ConfigError, Number, did_you_mean
+from ...utils.validation import ConfigError, Number
 from ...view import by_stock_trl
+from ..option_values import check_split
 from .card import card
 from .columns import COLUMNS, clean, flat
-from .schema import MESSAGES, RunColumns, look
+from .run_columns import MESSAGES, RunColumns, look
 
 
 CHUNK = 4000  # attempts; a row group of a parquet file, whose footer grows with the number of row groups
@@ -141,10 +142,8 @@ def _steps(run: str | Path, columns: RunColumns, split: str | None, last: int | 
     """Return the steps to export of each split."""
     if not columns.steps:
         raise ConfigError(f"{run} holds no whole group of attempts: was it ended before its first step?")
-    if split is not None and split not in columns.steps:
-        raise ConfigError(
-            f"--split: {run} has no {split!r}, only {', '.join(columns.steps)}.{did_you_mean(split, columns.steps)}"
-        )
+    if split is not None:
+        check_split(f"{run} has no", split, columns.steps)
     splits = columns.steps if split is None else (split,)
     return {name: set(columns.steps[name][-last if last else 0 :]) for name in splits}
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from ...traces import evaluated
 from ...utils.optional_packages import install
+from ...utils.tables import aligned
 
 
 COLOURS = ("#c4570a", "#0072b2")
@@ -81,7 +82,7 @@ def lines(standings: Sequence[Standing]) -> list[str]:
         of = f"{run.step}/{run.settings['max_steps']}" if run.settings else "starting"
         rewards = [f"{last[split]:.3f}" if split in last else "-" for split in splits]
         rows.append([run.name, of, f"{run.rollouts:,.0f}", f"{run.seconds:.1f}", *rewards])
-    return _columns(rows)
+    return aligned(rows, right=range(1, len(rows[0])))
 
 
 def line(name: str, look: Evaluation) -> str:
@@ -108,7 +109,7 @@ def table(standings: Sequence[Standing], split: str) -> str:
         cells = [f"{at:.3f}" if (at := _reward_at(run, split, share * most)) is not None else "-"
                  for share in (0.0, *SHARES)]  # fmt: skip
         rows.append([run.name, *cells, f"{run.seconds:.1f}"])
-    texts = ["Held-out reward after so many rollouts:", "", *_columns(rows)]
+    texts = ["Held-out reward after so many rollouts:", "", *aligned(rows, right=range(1, len(rows[0])))]
     others = [other for other in (standings[0].looks[-1].rewards if standings[0].looks else {}) if other != split]
     for other in others:
         ends = (f"{run.name} {run.looks[-1].rewards[other]:.3f}" for run in standings if run.looks)
@@ -183,10 +184,3 @@ def _reward_at(run: Standing, split: str, rollouts: float) -> float | None:
             share = (rollouts - before.rollouts) / max(after.rollouts - before.rollouts, 1e-9)
             return before.rewards[split] + share * (after.rewards[split] - before.rewards[split])
     return run.looks[0].rewards[split] if run.looks and not rollouts else None
-
-
-def _columns(rows: list[list[str]]) -> list[str]:
-    """Align the rows in columns: the first column to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join([f"{row[0]:<{widths[0]}}", *(f"{c:>{w}}" for c, w in zip(row[1:], widths[1:], strict=True))])
-            for row in rows]  # fmt: skip

@@ -4,7 +4,8 @@ options            the command's options; imports nothing heavy
 requested_rewards  the requested rewards, and a check that the traces hold their inputs
 scoring_loop       reads and scores, in batches of whole groups
 scored_groups      the scored groups, in a temporary file
-compare            pure functions: agreement, kinds of disagreement, verdicts, advantages
+agreement          agreement with the recorded reward, kinds of differences
+effect             the verdicts and advantages that the new reward would have given
 report             the result, as text and as lines of JSON
 page               the result as a page's data
 command            the whole command

@@ -15,9 +15,10 @@ from ...traces import files as files_of
 from ...traces import lines as lines_of
 from ...utils import files
 from ...utils.terminal import say
-from ...utils.validation import ConfigError, Number, did_you_mean, finite_or_none
+from ...utils.validation import ConfigError, Number, finite_or_none
 from ...view import Rescored, write_page
-from .compare import Rescoring
+from ..option_values import check_split
+from .agreement import Rescoring
 from .page import rescored
 from .report import report, to_lines
 from .requested_rewards import RequestedReward, build, check, read
@@ -123,11 +124,7 @@ def _since(folder: str, split: str, last: int | None) -> int:
     steps: dict[str, set[int]] = {}
     for step, of, _ in files_of(folder):
         steps.setdefault(of, set()).add(step)
-    if split not in steps:
-        splits = ", ".join(sorted(steps))
-        raise ConfigError(
-            f"--split: the traces of {folder} have no {split!r}, only {splits}.{did_you_mean(split, steps)}"
-        )
+    check_split(f"the traces of {folder} have no", split, sorted(steps))
     return 0 if last is None else sorted(steps[split])[-last:][0]
 
 

@@ -6,7 +6,8 @@ from typing import Any
 from ...rollouts.verdicts import VERDICTS
 from ...traces import Row
 from ...view import Rescored, Tried
-from .compare import Agreement, Rescoring, alike_batches, kind, new_totals, verdicts
+from .agreement import PLACES, Agreement, Rescoring, kind
+from .effect import alike_batches, new_totals, verdicts
 from .requested_rewards import TOTAL, RequestedReward
 from .scoring_loop import Group
 
@@ -19,9 +20,9 @@ def rescored(rescoring: Rescoring) -> Rescored:
     groups, rewards, agreements = rescoring.groups, rescoring.rewards, rescoring.agreements
     numbers, differing = _Numbers(groups), bytearray(len(groups))
     new_verdicts = _new_verdicts(rescoring, numbers)
-    for number, group in enumerate(groups):
-        disagrees = any(score[4] is not None for n in range(group.size) for score in _scores(group, n, rewards))
-        differing[number] = disagrees or any(codes[number] for codes in new_verdicts.values())
+    for places in (places for found in agreements.values() for places in found.differences.values()):
+        for place in places:
+            differing[place // PLACES] = True
 
     def of(rows: Sequence[Row]) -> Tried | None:
         """Return a group's new scores; `None` if the group was not scored."""
@@ -35,7 +36,9 @@ def rescored(rescoring: Rescoring) -> Rescored:
     def differs(of_split: str, place: tuple[int, ...]) -> bool | None:
         """Return whether a new score of the group differs; `None` if the group was not scored."""
         number = numbers.of(place) if of_split == rescoring.split else None
-        return None if number is None else bool(differing[number])
+        if number is None:
+            return None
+        return bool(differing[number]) or any(codes[number] for codes in new_verdicts.values())
 
     sentences = [_sentence(reward, agreements[reward.label]) for reward in rewards]
     kinds = [(reward.label, name) for reward in rewards for name in agreements[reward.label].differences]

@@ -7,9 +7,10 @@ from ...rollouts.verdicts import VERDICTS
 from ...traces import logged_step
 from ...utils.tables import aligned
 from ...utils.terminal import quoted
-from .compare import Agreement, Difference, Effect, Pair, Rescoring, Score, effect, pearson, replaces, share_equal
+from .agreement import PLACES, Agreement, Pearson, Rescoring, same
+from .effect import Effect, effect, replaces
 from .requested_rewards import TOTAL, RequestedReward
-from .scoring_loop import Group
+from .scoring_loop import Group, Score
 
 
 EXAMPLES = 5  # examples of each kind
@@ -50,12 +51,11 @@ def _agreement(reward: RequestedReward, rescoring: Rescoring) -> list[str]:
     found = rescoring.agreements[reward.label]
     of = "the recorded total" if reward.against == TOTAL else f"the recorded {reward.against}"
     statuses = ", ".join(f"{status} {count:,}" for status, count in found.statuses.most_common())
-    r = pearson(_recorded(rescoring.groups, reward.label, reward.against))
     lines = [
         f"{reward.label} against {of}",
         f"  equal     {found.equal:,} of {found.attempts:,} ({_percent(found.equal, found.attempts)})",
         f"  mean      {_number(found.old_mean)} recorded, {_number(found.new_mean)} now",
-        f"  Pearson   {_r(r)}",
+        f"  Pearson   {_r(found.r)}",
         f"  outcomes  {statuses}",
     ]
     if found.lacking:
@@ -65,10 +65,10 @@ def _agreement(reward: RequestedReward, rescoring: Rescoring) -> list[str]:
     if not found.differences:
         return lines
     lines += ["", "  differs   attempts"]
-    for kind, differences in found.differences.items():
-        lines.append(f"  {kind:<8}  {len(differences):>8,}")
-        apart = -(-len(differences) // EXAMPLES)  # examples are spread over the run
-        lines += aligned(_example(reward.label, one, rescoring.split) for one in differences[::apart])
+    for kind, places in found.differences.items():
+        lines.append(f"  {kind:<8}  {len(places):>8,}")
+        apart = -(-len(places) // EXAMPLES)  # examples are spread over the run
+        lines += aligned(_example(reward, rescoring, *divmod(place, PLACES)) for place in places[::apart])
     return lines
 
 
@@ -78,15 +78,14 @@ def _stops(reward: RequestedReward, found: Agreement) -> str:
     return ", ".join(f"on_{name} is 'raise'" for name in raising)
 
 
-def _example(label: str, one: Difference, split: str) -> tuple[str, str, str]:
-    place, attempt = one.group.place, one.attempt
-    at = f"    step {logged_step(place['step'], split)}, " + "".join(
-        f"{k} {place[k]}, " for k in ("batch", "round") if place[k]
-    )
-    reason = one.group.outcomes[label][attempt].reason
-    why = f"  {quoted(reason[:200])}" if reason else ""
-    scores = f"{_number(one.old)} -> {_number(one.new)}"
-    return f"{at}group {place['group']}, attempt {attempt}", scores, f"{quoted(one.group.tails[attempt])}{why}"
+def _example(reward: RequestedReward, rescoring: Rescoring, number: int, attempt: int) -> tuple[str, str, str]:
+    group = rescoring.groups[number]
+    place, outcome = group.place, group.outcomes[reward.label][attempt]
+    later = "".join(f"{name} {place[name]}, " for name in ("batch", "round") if place[name])
+    at = f"    step {logged_step(place['step'], rescoring.split)}, {later}"
+    why = f"  {quoted(outcome.reason[:200])}" if outcome.reason else ""
+    scores = f"{_number(group.recorded[reward.against][attempt])} -> {_number(outcome.score)}"
+    return f"{at}group {place['group']}, attempt {attempt}", scores, f"{quoted(group.tails[attempt])}{why}"
 
 
 def _effect(reward: RequestedReward, found: Effect, weights: Mapping[str, float]) -> list[str]:
@@ -104,9 +103,8 @@ def _effect(reward: RequestedReward, found: Effect, weights: Mapping[str, float]
         return head
     columns = [*(name for name in VERDICTS if name in new)]
     rows = [*(name for name in VERDICTS if name in old), *sorted(old - set(VERDICTS))]
-    width = max(8, *map(len, columns))
-    cells = [("  was", *(f"{name:>{width}}" for name in columns))]
-    cells += [(f"  {was}", *(f"{found.table[was, now]:>{width},}" for now in columns)) for was in rows]
+    cells = [("  was", *(f"{name:>8}" for name in columns))]
+    cells += [(f"  {was}", *(f"{found.table[was, now]:,}" for now in columns)) for was in rows]
     alive = [sum(count for pair, count in found.table.items() if pair[side] == "alive") for side in (0, 1)]
     count = found.table.total()
     lines = [
@@ -114,7 +112,7 @@ def _effect(reward: RequestedReward, found: Effect, weights: Mapping[str, float]
         f"  alive     {alive[0]:,} of {count:,} ({_percent(alive[0], count)}) recorded, "
         f"{alive[1]:,} ({_percent(alive[1], count)}) now",
         "",
-        *aligned(cells),
+        *aligned(cells, right=range(1, len(cells[0]))),
         "",
     ]
     if found.unexplained:
@@ -134,28 +132,22 @@ def _pairs(groups: Sequence[Group], rewards: Sequence[RequestedReward]) -> list[
     labels = [reward.label for reward in rewards]
     cells = [("  r, equal", *labels)]
     for number, label in enumerate(labels[1:], start=1):
-        row = [_pair([*_new(groups, other, label)]) for other in labels[:number]]
+        row = [_pair((group.scores(other), group.scores(label)) for group in groups) for other in labels[:number]]
         cells.append((f"  {label}", *row, *[""] * (len(labels) - number)))
-    cells.append(("  recorded total", *(_pair([*_recorded(groups, label, TOTAL)]) for label in labels)))
+    with_total = (_pair((group.scores(label), group.recorded[TOTAL]) for group in groups) for label in labels)
+    cells.append(("  recorded total", *with_total))
     return ["Pairs of rewards: Pearson's r, share of equal scores", "", *aligned(cells)]
 
 
-def _pair(pairs: Sequence[Pair]) -> str:
-    r = pearson(pairs)
-    return f"{'-' if r is None else f'{r:.3f}'} {100 * share_equal(pairs):.2f} %"
-
-
-def _new(groups: Iterable[Group], first: str, second: str) -> Iterator[Pair]:
-    for group in groups:
-        for one, other in zip(group.outcomes[first], group.outcomes[second], strict=True):
-            yield one.score, other.score
-
-
-def _recorded(groups: Iterable[Group], label: str, name: str) -> Iterator[Pair]:
-    for group in groups:
-        if name in group.recorded:
-            for outcome, recorded in zip(group.outcomes[label], group.recorded[name], strict=True):
-                yield outcome.score, recorded
+def _pair(columns: Iterable[tuple[Sequence[Score], Sequence[Score]]]) -> str:
+    """Compare two columns of scores, which come in parts."""
+    correlation, equal, count = Pearson(), 0, 0
+    for first, second in columns:
+        correlation.add(first, second)
+        equal += sum(map(same, first, second))
+        count += len(first)
+    r = correlation.r
+    return f"{'-' if r is None else f'{r:.3f}'} {100 * equal / count:.2f} %"
 
 
 def _percent(part: int, whole: int) -> str:

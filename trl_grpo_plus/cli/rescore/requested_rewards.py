@@ -1,20 +1,20 @@
 """The requested rewards, and a check that the traces hold their inputs."""
 
 import traceback
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ...registry import RewardSpec
-from ...scoring import ONLY_IN_A_RUN, Outcome, Reward, check_columns, outcomes_of
-from ...utils.signatures import call, name_of, needed, synchronous
-from ...utils.validation import ConfigError, json_object, one_of
+from ...scoring import ONLY_IN_A_RUN, Outcome, Reward, WrongScoresError, check_columns, outcomes_without_run
+from ...traces import Row
+from ...utils.signatures import name_of, needed
+from ...utils.text import distinct
+from ...utils.validation import ConfigError, one_of
+from ..option_values import args_of
 
 
 TOTAL = "reward"  # name of the total in a trace
-
-Row = Mapping[str, Any]  # an attempt, as a line of a trace
 
 
 @dataclass(frozen=True)
@@ -38,18 +38,13 @@ class RequestedReward:
 
     def score(self, completions: Sequence[Any], columns: Mapping[str, Any]) -> list[Outcome]:
         """Return one outcome for each completion. A failure is an outcome too, despite `on_error` and `on_timeout`."""
-        columns = {**columns, "log_extra": _nothing, "log_metric": _nothing}
-        if isinstance(self.function, Reward):
-            return self.function.score(completions, **columns)
         try:
-            scores = call(synchronous(self.function), {"completions": completions, **columns})
-            return outcomes_of(scores, completions)
-        except (Exception, SystemExit):
-            return [Outcome(None, "error", traceback.format_exc(limit=-8))] * len(completions)
-
-
-def _nothing(*args: Any) -> None:
-    """Do nothing, in place of TRL's loggers."""
+            return outcomes_without_run(self.function, {"completions": completions, **columns})
+        except (Exception, SystemExit) as error:
+            if isinstance(self.function, Reward):  # no error of its function, but of a worker that cannot start
+                raise
+            message = str(error) if isinstance(error, WrongScoresError) else traceback.format_exc(limit=-8)
+            return [Outcome(None, "error", message)] * len(completions)
 
 
 def read(words: Iterable[tuple[str, str]]) -> list[tuple[str, dict[str, Any]]]:
@@ -71,7 +66,7 @@ def read(words: Iterable[tuple[str, str]]) -> list[tuple[str, dict[str, Any]]]:
                 f"--args {text}: {entries[-1][0]!r} already has arguments. Give all of them in one JSON object."
             )
         else:
-            entries[-1] = (entries[-1][0], json_object("--args", text))
+            entries[-1] = (entries[-1][0], args_of(text))
     return [(name, args or {}) for name, args in entries]
 
 
@@ -96,7 +91,6 @@ def build(
     if against is not None:
         one_of("--against", against, (TOTAL, *recorded))
     rewards: list[RequestedReward] = []
-    times: Counter[str] = Counter()
     for name, args in entries:
         function = RewardSpec(name, args, timeout=timeout).build()
         if not callable(function):
@@ -104,8 +98,7 @@ def build(
                 f"--reward {name} is a reward model. Give a function instead: a name, pkg.mod:f or file.py:f."
             )
         called = name_of(function)
-        times[called] += 1
-        label = called if times[called] == 1 else f"{called}-{times[called]}"
+        (label,) = distinct([called], taken=[reward.label for reward in rewards])
         rewards.append(RequestedReward(label, function, against or (called if called in recorded else TOTAL)))
     return rewards
 

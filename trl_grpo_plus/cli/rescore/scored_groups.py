@@ -3,15 +3,11 @@
 import marshal
 import tempfile
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
-from typing import Any, TypeVar, overload
+from collections.abc import Sequence
+from typing import Any
 
 from ...scoring import Outcome
 from .scoring_loop import Group
-
-
-Item = TypeVar("Item")
 
 
 class NoRoom(OSError):
@@ -39,10 +35,7 @@ class ScoredGroups(Sequence[Group]):
         Raises:
             NoRoom: the group cannot be written. The groups before it can be read.
         """
-        outcomes = {
-            label: [tuple(outcome._replace(steps=None)) for outcome in of_one]
-            for label, of_one in group.outcomes.items()
-        }
+        outcomes = {label: [*map(tuple, of_one)] for label, of_one in group.outcomes.items()}
         plain = (group.place, group.verdict, group.recorded, group.advantages, outcomes, group.tails)
         data, start = marshal.dumps(plain), self._ends[-1] if self._ends else 0
         self._file.seek(start)
@@ -60,15 +53,7 @@ class ScoredGroups(Sequence[Group]):
     def __len__(self) -> int:
         return len(self._ends)
 
-    @overload
-    def __getitem__(self, number: int) -> Group: ...
-
-    @overload
-    def __getitem__(self, number: slice) -> list[Group]: ...
-
-    def __getitem__(self, number: int | slice) -> Group | list[Group]:
-        if isinstance(number, slice):
-            return [self[one] for one in range(*number.indices(len(self)))]
+    def __getitem__(self, number: int) -> Group:  # type: ignore[override]  # nobody takes slices
         number = range(len(self))[number]
         start = self._ends[number - 1] if number else 0
         self._file.seek(start)
@@ -76,10 +61,3 @@ class ScoredGroups(Sequence[Group]):
         place, verdict, recorded, advantages, outcomes, tails = plain
         named = {label: [Outcome(*one) for one in of_one] for label, of_one in outcomes.items()}
         return Group(place, verdict, recorded, advantages, named, tails)
-
-
-def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Yield the items in lists of `size`; the last may be shorter."""
-    remaining = iter(items)
-    while batch := list(islice(remaining, size)):
-        yield batch

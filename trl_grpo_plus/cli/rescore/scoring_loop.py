@@ -4,14 +4,14 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ...scoring import Outcome
-from ...traces import attempt_label
+from ...scoring import Outcome, all_failed
+from ...traces import Row, attempt_label
 from ...utils.text import as_text
 from ...utils.validation import ConfigError
-from ..check.rewards import all_failed
-from .requested_rewards import TOTAL, RequestedReward, Row
+from .requested_rewards import TOTAL, RequestedReward
 
 
+Score = float | None
 FIRST, MOST = 32, 8192  # attempts in the first batch, and in the largest
 BATCH_S = 1.0  # target seconds for scoring a batch, which an interrupt loses
 TAIL_CHARS = 80
@@ -35,8 +35,8 @@ class Group:
 
     place: dict[str, int]
     verdict: str
-    recorded: dict[str, list[float | None]]
-    advantages: list[float | None]
+    recorded: dict[str, list[Score]]
+    advantages: list[Score]
     outcomes: dict[str, list[Outcome]]
     tails: list[str]
 
@@ -44,6 +44,10 @@ class Group:
     def size(self) -> int:
         """G, the number of attempts."""
         return len(self.tails)
+
+    def scores(self, label: str) -> list[Score]:
+        """Return the G scores of a requested reward."""
+        return [outcome.score for outcome in self.outcomes[label]]
 
 
 def scored(groups: Iterable[Sequence[Row]], rewards: Sequence[RequestedReward]) -> Iterator[Group]:

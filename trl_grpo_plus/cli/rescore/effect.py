@@ -1,0 +1,122 @@
+"""The verdicts and advantages that a new reward would have given: pure functions of the scored groups."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...objective.advantages import compute
+from ...rollouts.groups import judge, totals
+from .agreement import Pearson
+from .requested_rewards import TOTAL
+from .scoring_loop import Group, Score
+
+
+BATCH = 4096  # groups that are judged at once
+
+
+def replaces(against: str, weights: Mapping[str, float]) -> bool:
+    """Return `True` if the new reward replaces a recorded reward in the total.
+
+    Otherwise the new reward alone is the new total.
+    """
+    return against != TOTAL and bool(weights.get(against))
+
+
+def _counted(weights: Mapping[str, float]) -> dict[str, float]:
+    """Remove the monitors, whose weight is 0, so that they do not change the total."""
+    return {name: weight for name, weight in weights.items() if weight}
+
+
+def _is_weighted_by(group: Group, weights: Mapping[str, float]) -> bool:
+    if not weights.keys() <= group.recorded.keys():
+        return False
+    rewards = torch.stack([_tensor(group.recorded[name]) for name in weights], dim=1)
+    summed = totals(rewards, torch.tensor(list(weights.values())))
+    return torch.allclose(summed.double(), _tensor(group.recorded[TOTAL]).double(), atol=1e-4, equal_nan=True)
+
+
+def new_totals(groups: Sequence[Group], label: str, against: str, weights: Mapping[str, float]) -> Tensor:
+    """Return the totals `(P, G)` of groups of one size with the new reward; NaN if an attempt is unscored.
+
+    Args:
+        groups (`Sequence[Group]`): P groups of G attempts, from [`alike_batches`].
+        label (`str`), against (`str`): label of the new reward, and name of the recorded reward to compare with.
+        weights (`Mapping[str, float]`): weights of the recorded rewards.
+    """
+    share = _counted(weights) if replaces(against, weights) else {against: 1.0}
+    columns = [
+        [one for group in groups for one in (group.scores(label) if name == against else group.recorded[name])]
+        for name in share
+    ]
+    rewards = torch.stack([*map(_tensor, columns)], dim=1)
+    return totals(rewards, torch.tensor(list(share.values()))).view(len(groups), -1)
+
+
+def old_totals(groups: Sequence[Group]) -> Tensor:
+    """Return the recorded totals `(P, G)` of groups of one size."""
+    return torch.stack([_tensor(group.recorded[TOTAL]) for group in groups])
+
+
+def verdicts(groups: Sequence[Group], rewards: Tensor, limits: Mapping[str, Any]) -> list[str]:
+    """Return P verdicts for the totals `(P, G)`. A group recorded as truncated stays so, whatever its rewards."""
+    judged = judge(rewards, **limits)
+    return ["truncated" if one.verdict == "truncated" else new for one, new in zip(groups, judged, strict=True)]
+
+
+class Effect(NamedTuple):
+    """The effect of the new reward on the verdicts and advantages of the groups."""
+
+    table: Counter[tuple[str, str]]  # (recorded verdict, new verdict) -> groups
+    unexplained: int  # groups whose recorded verdict does not follow from the recorded totals
+    advantages: float | None  # Pearson's r of the recorded advantages with GRPO's advantages of the new totals
+    alive: int  # groups with recorded advantages that are alive by both verdicts: `advantages` is over these
+    left_out: int  # groups whose new total is not known
+
+
+def effect(
+    groups: Sequence[Group], label: str, against: str, weights: Mapping[str, float], limits: Mapping[str, Any]
+) -> Effect:
+    """Compute verdicts and GRPO's advantages (the group's mean as baseline, its std as scale) of the new totals.
+
+    Args:
+        groups, label, against, weights: as in [`new_totals`], but groups may have any size.
+        limits (`Mapping`): arguments of [`~trl_grpo_plus.rollouts.groups.judge`].
+    """
+    table: Counter[tuple[str, str]] = Counter()
+    correlation = Pearson()
+    unexplained = alive = judged_groups = 0
+    for alike in alike_batches(groups, against, weights):
+        judged_groups += len(alike)
+        news = new_totals(alike, label, against, weights)
+        advantages = compute(news.double()).tolist()
+        judged = zip(alike, verdicts(alike, old_totals(alike), limits), verdicts(alike, news, limits), strict=True)
+        for (group, again, new), of_group in zip(judged, advantages, strict=True):
+            table[group.verdict, new] += 1
+            unexplained += group.verdict != again
+            if group.verdict == new == "alive" and group.advantages[0] is not None:
+                alive += 1
+                correlation.add(group.advantages, of_group)
+    return Effect(table, unexplained, correlation.r, alive, len(groups) - judged_groups)
+
+
+def alike_batches(groups: Iterable[Group], against: str, weights: Mapping[str, float]) -> Iterator[list[Group]]:
+    """Yield the groups whose new total is known, in batches of groups of one size.
+
+    If the new reward replaces `against`, these are the groups whose recorded total is the weighted sum of the recorded
+    rewards with the known weights. The other groups were sampled before a resume with other rewards or weights.
+    """
+    weights = _counted(weights) if replaces(against, weights) else {}
+    remaining = iter(groups)
+    while batch := list(islice(remaining, BATCH)):
+        known = [group for group in batch if not weights or _is_weighted_by(group, weights)]
+        for size in sorted({group.size for group in known}):
+            yield [group for group in known if group.size == size]
+
+
+def _tensor(scores: Sequence[Score]) -> Tensor:
+    return torch.tensor([math.nan if score is None else score for score in scores], dtype=torch.float32)
