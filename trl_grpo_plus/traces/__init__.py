@@ -58,6 +58,6 @@ if TYPE_CHECKING:
     from .writer import Writer
 
 # Writing a trace imports torch, and the index imports numpy. Reading needs neither.
-_PLACES = dict.fromkeys(("Part", "SampledBatch", "complete", "part_of", "pick", "json_value"), ".records")
-_PLACES |= {"advantages_by_token": ".token_runs", "Writer": ".writer", "group_index": ".group_index"}
-__getattr__ = lazy_imports(__name__, _PLACES)
+_LAZY = dict.fromkeys(("Part", "SampledBatch", "complete", "part_of", "pick", "json_value"), ".records")
+_LAZY |= {"advantages_by_token": ".token_runs", "Writer": ".writer", "group_index": ".group_index"}
+__getattr__ = lazy_imports(__name__, _LAZY)
