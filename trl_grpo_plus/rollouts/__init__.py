@@ -1,7 +1,7 @@
 """Groups of attempts: their verdicts, more rounds where groups are dead, and the exchange between ranks.
 
 groups          [`~groups.Attempt`], [`~groups.Round`], the verdict on each group, plan and partition of a batch
-verdicts        the names of the verdicts, and which of them are dead
+verdicts        the names of the verdicts, which of them are dead, and advice for each
 generation      TRL's generated output, row by row
 resampling      further rounds for dead groups
 exchange        which rank trains on which groups, and the transfer

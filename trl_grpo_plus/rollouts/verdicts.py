@@ -1,4 +1,4 @@
-"""The verdicts on groups, and the verdicts that make a group dead. This module imports nothing."""
+"""The verdicts on groups, the verdicts that make a group dead, and advice for each. This module imports nothing."""
 
 VERDICTS = ("alive", "all_good", "all_bad", "tied", "unscored", "truncated")
 DEAD = frozenset(VERDICTS) - {"alive"}  # if advantages come from differences of rewards
