@@ -103,10 +103,11 @@ def plot(groups: Groups, kinds: Kinds, target: Path) -> None:
     steps = stacks["alive"][0]
     right.stackplot(steps, [shares for _, shares in stacks.values()], colors=list(VERDICTS.values()), alpha=0.85)
     below, half = 0.0, len(steps) // 2
-    some, at = (slice(half, None), steps[half]) if kinds.bars else (slice(half), steps[0] + 0.01 * steps[-1])
+    some = slice(half, None) if kinds.bars else slice(half)
+    at, align = (fmean((steps[half], steps[-1])), "center") if kinds.bars else (steps[0] + 0.01 * steps[-1], "left")
     for verdict, (_, shares) in stacks.items():
         middle = below + fmean(shares[some]) / 2
-        right.text(at, middle, TOLD[verdict], color="white", va="center", fontsize=9)
+        right.text(at, middle, TOLD[verdict], color="white", ha=align, va="center", fontsize=9)
         below += fmean(shares[some])
     right.set(title="Groups sampled, before filtering", xlabel="step", ylim=(0, 1), xlim=(steps[0], steps[-1]))
     for axes in (left, right):
