@@ -104,7 +104,8 @@ def plot(groups: Groups, kinds: Kinds, target: Path) -> None:
     right.stackplot(steps, [shares for _, shares in stacks.values()], colors=list(VERDICTS.values()), alpha=0.85)
     below, half = 0.0, len(steps) // 2
     some = slice(half, None) if kinds.bars else slice(half)
-    at, align = (fmean((steps[half], steps[-1])), "center") if kinds.bars else (steps[0] + 0.01 * steps[-1], "left")
+    inset = 0.02 * (steps[-1] - steps[0])
+    at, align = (steps[-1] - inset, "right") if kinds.bars else (steps[0] + inset, "left")
     for verdict, (_, shares) in stacks.items():
         middle = below + fmean(shares[some]) / 2
         right.text(at, middle, TOLD[verdict], color="white", ha=align, va="center", fontsize=9)
