@@ -286,6 +286,14 @@ def test_a_value_that_is_not_json_is_not_blamed_on_the_disk(run):
     assert str(failure.value).endswith("resumes from checkpoint-6.")
 
 
+def test_no_checkpoint_of_an_earlier_run_is_promised(run):
+    about = run / "rollouts" / "run.json"
+    about.write_text(json.dumps({**json.loads(about.read_text()), "run": "another"}))
+    with pytest.raises(RuntimeError, match="not saved completely") as failure, saving(run / "checkpoint-8", rank=0):
+        raise OSError(28, "No space left on device")
+    assert str(failure.value).endswith("MB free.")
+
+
 def test_no_checkpoint_is_promised_where_none_is_complete(tmp_path):
     with pytest.raises(RuntimeError, match="not saved completely") as failure, saving(tmp_path / "run" / "c", rank=0):
         raise OSError(28, "No space left on device")

@@ -62,8 +62,8 @@ def saving(folder: Path, rank: int) -> Iterator[None]:
         else:
             there = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
             advice = f"Its disk has {shutil.disk_usage(there).free / 1e6:.0f} MB free."
-        if complete := [path.name for path in checkpoints(str(folder.parent)) if not lacking(path)]:
-            advice += f" resume_from_checkpoint=True skips it and resumes from {complete[-1]}."
+        if complete := _newest(str(folder.parent))[0]:
+            advice += f" resume_from_checkpoint=True skips it and resumes from {Path(complete).name}."
         raise RuntimeError(
             f"{folder} was not saved completely: {lack} ({type(error).__name__}: {error}). {advice}"
         ) from error
@@ -171,10 +171,20 @@ def last_complete_if_any(output_dir: str) -> str | None:
 
 
 def _last_complete(output_dir: str) -> tuple[str | None, list[str], list[str]]:
-    """Return the last complete checkpoint of a run, and warn of later checkpoints that are not taken.
+    """Return what [`_newest`] returns, and warn of later checkpoints that are not taken."""
+    checkpoint, lacks, others = _newest(output_dir)
+    if checkpoint is not None and lacks:
+        _warn(f"{'; '.join(lacks)}. Not saved completely: resuming from {checkpoint}.")
+    if checkpoint is not None and others:
+        _warn(f"Not of the run whose traces are in {output_dir}: {', '.join(others)}. Resuming from {checkpoint}.")
+    return checkpoint, lacks, others
+
+
+def _newest(output_dir: str) -> tuple[str | None, list[str], list[str]]:
+    """Look for the last complete checkpoint of a run.
 
     Returns:
-        `tuple`: the checkpoint, or `None`; what each later one lacks; the complete ones of an earlier run.
+        `tuple`: the checkpoint, or `None`; what each later one lacks; the later complete ones of an earlier run.
     """
     lacks: list[str] = []
     others: list[str] = []
@@ -185,10 +195,6 @@ def _last_complete(output_dir: str) -> tuple[str | None, list[str], list[str]]:
         elif run is not None and _run_of(path) not in (run, None):
             others.append(str(path))
         else:
-            if lacks:
-                _warn(f"{'; '.join(lacks)}. Not saved completely: resuming from {path}.")
-            if others:
-                _warn(f"Not of the run whose traces are in {output_dir}: {', '.join(others)}. Resuming from {path}.")
             return str(path), lacks, others
     return None, lacks, others
 

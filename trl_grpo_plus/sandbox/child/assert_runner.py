@@ -173,11 +173,13 @@ class _ForEffect(ast.NodeTransformer):
     """
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        """Mark a call that stands alone."""
         self.generic_visit(node)
         node.value = _marked(node.value)
         return node
 
     def visit_Assert(self, node: ast.Assert) -> ast.AST:
+        """Mark a value that an assert compares with `None`."""
         self.generic_visit(node)
         test = node.test
         if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], (ast.Is, ast.Eq)):
@@ -187,6 +189,7 @@ class _ForEffect(ast.NodeTransformer):
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
+        """Mark a value that `assertIsNone` gets."""
         self.generic_visit(node)
         if isinstance(node.func, ast.Attribute) and node.func.attr == "assertIsNone" and node.args:
             node.args[0] = _marked(node.args[0])
@@ -279,6 +282,7 @@ def _proxy(frames: _frames.Frames, brings_back: bool) -> Callable[..., Any]:
         return call(args, kwargs, changed=brings_back)
 
     def candidate(*args: Any, **kwargs: Any) -> Any:
+        """Call the program's function, and return what it returned."""
         nonlocal brings_back
         brings_back = False
         if has_changed:  # `_asks_for_an_answer` missed a call, such as `globals()["f"](x)`
