@@ -5,6 +5,7 @@
 # make test             run the tests that need no GPU, except the slowest ones
 # make test-full        run those slowest tests
 # make test-firefox     run the tests of the pages in Firefox; `make test` runs them in Chromium
+# make test-device      run the tests of the trainer on a device that does not mix with the CPU, as a GPU does not
 # make test-trl         run the tests of the code that is built on TRL, on the older supported releases of TRL
 # make test-matrix      run `make test` and `make test-trl`
 # make test-trl-main    run the tests of the code that is built on TRL, on TRL's main branch from GitHub
@@ -47,7 +48,7 @@ RELEASE_VENV := .venv-release
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' trl_grpo_plus/__init__.py)
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: demo real real-model race test test-full test-firefox what-works test-trl test-matrix test-deepspeed test-vllm test-trl-main dist release-check check-tag system-packages docs lint format clean
+.PHONY: demo real real-model race test test-full test-firefox test-device what-works test-trl test-matrix test-deepspeed test-vllm test-trl-main dist release-check check-tag system-packages docs lint format clean
 
 # Install torch first and alone: the next command then finds it installed, and does not ask the index for a newer build.
 $(STAMP): pyproject.toml constraints.txt
@@ -85,6 +86,10 @@ test-full: $(STAMP)
 
 test-firefox: $(STAMP)
 	TEST_BROWSER=firefox $(PYTEST) tests/view tests/cli tests/process
+
+# A stand-in for a GPU, in Python: tests/helpers/second_device.py.
+test-device: $(STAMP)
+	TEST_DEVICE=second $(PYTEST) -m "not full" tests/trainer
 
 what-works: $(STAMP)
 	$(BIN)/python tests/helpers/compatibility_matrix.py

@@ -24,6 +24,14 @@ os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")  # without it four thread
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# TEST_DEVICE=second: trainers are on the device of helpers/second_device.py.
+if "TEST_DEVICE" in os.environ:
+    sys.path.insert(0, str(ROOT / "tests" / "helpers"))
+    import second_device
+
+    second_device.install()
+    os.environ["ACCELERATE_TORCH_DEVICE"] = f"{second_device.NAME}:0"
+
 # A shell starts background jobs with SIGINT ignored, and processes that the tests start would inherit that.
 if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

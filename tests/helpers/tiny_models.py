@@ -3,6 +3,7 @@
 import copy
 import functools
 import importlib.metadata
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +29,8 @@ _read.metadata.__set_name__(_read, "metadata")  # type: ignore[attr-defined]
 ALPHABET = "0123456789+=ab "
 KNOWS_NAN = Version(trl.__version__) >= Version("1.11")  # TRL then takes a NaN log-prob as unknown
 
-BASE = {"bf16": False, "use_cpu": True, "report_to": "none", "learning_rate": 1e-2, "max_completion_length": 6}
+ON_CPU = "TEST_DEVICE" not in os.environ  # see conftest.py
+BASE = {"bf16": False, "use_cpu": ON_CPU, "report_to": "none", "learning_rate": 1e-2, "max_completion_length": 6}
 BASE |= {"per_device_train_batch_size": 8, "num_generations": 4, "max_steps": 3, "logging_steps": 1, "seed": 7}
 BASE |= {"save_strategy": "no", "gradient_checkpointing": False, "dataloader_pin_memory": False, "disable_tqdm": True}
 

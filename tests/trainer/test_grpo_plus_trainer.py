@@ -267,11 +267,11 @@ def test_kl_in_the_reward(tmp_path, form, scale):
     to_go, order = kl_to_go(trained, start)
     assert len(set(order)) == 8, "two completions alike: choose another seed"
     assert to_go[..., 0].abs().min() > 0
-    to_go, totals = to_go.double(), first_batch(trained)[0].double()
+    to_go, totals = to_go.double().cpu(), first_batch(trained)[0].double()
     penalised = totals - 0.2 * to_go[..., 0]
     centred = penalised - penalised.mean(1, keepdim=True)
     std = penalised.std(dim=1, keepdim=True) + 1e-4 if scale == "group" else torch.ones(2, 1, dtype=torch.float64)
-    used = batch["advantages"][order].double()
+    used = batch["advantages"][order].double().cpu()
     if form == "sequence":
         torch.testing.assert_close(used.view(2, 4), centred / std, rtol=1e-3, atol=1e-4)
     else:

@@ -147,7 +147,7 @@ def not_finite_for(numbers, step, parts):
         if self.state.global_step == step and ("loss" if torch.is_grad_enabled() else "batch") in parts:
             texts = self.processing_class.batch_decode(input_ids, skip_special_tokens=True)
             wrong = torch.tensor([text.startswith(tuple(f"{n:02d}+" for n in numbers)) for text in texts])
-            logps = torch.where(wrong.unsqueeze(1), logps * math.nan, logps)
+            logps = torch.where(wrong.unsqueeze(1).to(logps.device), logps * math.nan, logps)
         return logps, *rest
 
     return mock.patch.object(GRPOTrainer, "_get_per_token_logps_and_entropies", broken)
