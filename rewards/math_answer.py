@@ -16,6 +16,7 @@ from typing import Any
 from trl_grpo_plus.registry import Example, register_reward
 from trl_grpo_plus.scoring import AnnotatedScore, shared
 
+from ._denials import BEFORE_A_NUMBER
 from ._math.boxes import final_answer, has_rival_boxes
 from ._math.equivalence import same, why_unreadable
 from ._math.latex import clean
@@ -33,7 +34,7 @@ _MOST_PLACES = 300  # the largest power of ten of a float; doubles end there
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _NO_ANSWER = re.compile(
     r"(?i:n/a|nan|null|see\b.*|.*\b(?:may|might|will|can) vary\W*"
-    r"|(?:not|about|around|approximately|approx\.?|roughly|nearly|almost|circa|maybe|probably)\s[^A-Za-z]*[0-9].*)"
+    rf"|(?:{BEFORE_A_NUMBER})\s[^A-Za-z]*[0-9].*)"
 )
 _INTEGER = re.compile(r"\s*([+-]?[0-9]{1,18})\s*")
 
