@@ -37,7 +37,6 @@ def model(recipe: Recipe) -> tuple[list[CheckRow], Loaded | None]:
         loaded = hub.model_config(name, recipe.model.model_revision, recipe.training.trust_remote_code)
     except ConfigError as error:
         return [CheckRow("model", FAILED, str(error))], None
-    recipe.kind = loaded.what.model_type if loaded else None
     if loaded is None:
         text = f"{name}: {hub.unreachable()}, and this package knows nothing of it: no estimate"
         return [CheckRow("model", UNSEEN, text)], None
