@@ -34,6 +34,21 @@ from ..utils.validation import ConfigError
 logger = get_logger(__name__)
 
 
+@dataclass(frozen=True)
+class Filtered:
+    """The batch that is trained on after dead groups were dropped or replaced.
+
+    Args:
+        plan ([`~trl_grpo_plus.rollouts.groups.Plan`]): its groups.
+        attempts (`Sequence[Attempt]`): this rank's rows.
+        images_on_some_ranks_only (`bool`): whether some ranks' rows have images and others' none.
+    """
+
+    plan: Plan
+    attempts: Sequence[Attempt] = ()
+    images_on_some_ranks_only: bool = False
+
+
 @dataclass
 class Batch:
     """One rank's part of a generation batch.
@@ -45,7 +60,8 @@ class Batch:
         input_indices (`list[int | None]`): for each of the `inputs` that TRL dealt, its row's index in the training
             set, `None` if it is not known.
         filters (`bool`): whether its groups may be dropped or replaced.
-        own (`dict[str, Callable]`): the trainer's own `_generate` and `_calculate_rewards`, or a subclass's, by name.
+        replaced (`dict[str, Callable]`): the methods that stand-ins replace, by name: the trainer's `_generate` and
+            `_calculate_rewards`, or a subclass's.
         row_indices (`tuple[int]`): for each group of all ranks, its row's index in the training set, or with
             `streamed` in the window; empty if prompts are neither chosen nor remembered.
         streamed (`bool`): whether `row_indices` count the rows of a window on a stream.
@@ -54,9 +70,7 @@ class Batch:
         outcomes (`Tensor`): `(K, S)`, number of samples by reward and status, over all ranks and rounds.
         generated_tokens (`int`): number of tokens that all ranks generated, in all rounds.
         rounds (`list[Round]`): the sampled groups.
-        filtered ([`~trl_grpo_plus.rollouts.groups.Plan`], *optional*): the groups to train on, if groups are filtered.
-        exchanged (`Sequence[Attempt]`): this rank's rows of `filtered`.
-        images_on_some_ranks_only (`bool`): whether some ranks' rows have images and others' none.
+        filtered ([`Filtered`], *optional*): the batch to train on, once groups are filtered.
         kl (`Tensor`, *optional*): `(B,)`, each completion's mean KL over its tokens, if it is computed.
         hiding (`ExitStack`): hides monitors from TRL while it computes advantages. Closing it shows them again.
     """
@@ -66,7 +80,7 @@ class Batch:
     inputs: Rows = field(default_factory=list)
     input_indices: list[int | None] = field(default_factory=list)
     filters: bool = False
-    own: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    replaced: dict[str, Callable[..., Any]] = field(default_factory=dict)
     row_indices: tuple[int, ...] = ()
     streamed: bool = False
     generated: Generated | None = None
@@ -74,21 +88,19 @@ class Batch:
     outcomes: Tensor = field(default_factory=lambda: torch.tensor(0))
     generated_tokens: int = 0
     rounds: list[Round] = field(default_factory=list)
-    filtered: Plan | None = None
-    exchanged: Sequence[Attempt] = ()
-    images_on_some_ranks_only: bool = False
+    filtered: Filtered | None = None
     kl: Tensor | None = None
     hiding: ExitStack = field(default_factory=ExitStack)
 
     @property
     def plan(self) -> Plan:
         """The groups of the batch to train on."""
-        return self.filtered or Plan.as_sampled(len(self.rounds[0].verdicts))
+        return self.filtered.plan if self.filtered else Plan.as_sampled(len(self.rounds[0].verdicts))
 
     @property
     def trained(self) -> Sequence[Attempt]:
         """This rank's attempts of the batch to train on."""
-        return self.rounds[0].attempts if self.filtered is None else self.exchanged
+        return self.filtered.attempts if self.filtered else self.rounds[0].attempts
 
     @property
     def sampled(self) -> Tensor:
