@@ -139,9 +139,9 @@ def rows_of(report: dict[str, Any], folder: Path, on: str) -> list[CheckRow]:
         groups = CheckRow("groups", FAILED, f"{groups.text}: {why}")
     try:
         attempts = sum(len(group) for group in traces.groups(folder) if group[0]["split"] == "train")
-    except ValueError:  # there are no traces
-        attempts = 0
-    written = f"{attempts} attempts in rollouts/, and the page"
+        written = f"{attempts} attempts in rollouts/, and the page"
+    except ValueError as error:  # there are no traces, or they are damaged
+        attempts, written = 0, str(error)
     whole = attempts == report["attempts"] and (folder / "report.html").exists()
     return [
         CheckRow("smoke", OK if report["steps"] == STEPS else FAILED, seconds),
