@@ -196,9 +196,11 @@ class Load:
             rewards = torch.tensor([[torch.nan if s is None else s for s in column] for column in scores]).T
         with self._clocked("filter, plan and exchange"):
             attempts = batch.attempts(scoring, inputs, prompts, {}, {EOS})
-            trainable, _ = batch.count(scoring, attempts, False, rewards)
-            judged = judge_batch(self.args, rewards, self._weights, self._names, size, trainable)
-            return Round(attempts, rewards, tuple(judged), self.args.dead, batch.row_indices)
+            counted = batch.count(scoring, attempts, False, rewards)
+            judged = judge_batch(self.args, rewards, self._weights, self._names, size, counted.in_loss)
+            return Round(
+                attempts, rewards, tuple(judged), self.args.dead, batch.row_indices, outcomes=counted.outcomes
+            )
 
     def _completion(self, row: dict[str, Any]) -> str:
         """Return a completion. The answer decides whether its prompt is solved never, sometimes or always."""

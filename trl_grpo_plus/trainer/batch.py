@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from accelerate.logging import get_logger
@@ -49,6 +49,22 @@ class Filtered:
     images_on_some_ranks_only: bool = False
 
 
+class Counted(NamedTuple):
+    """The counts of one generation over all ranks.
+
+    Args:
+        outcomes (`Tensor`): `(K, S)`, number of samples by reward and status.
+        tokens (`int`): number of generated tokens.
+        in_loss (`Tensor`): `(N,)`, whether TRL leaves any token of an attempt in the loss.
+        marks (`tuple[StepMarks]`): the N attempts' steps, as tokens; none if steps are not credited.
+    """
+
+    outcomes: Tensor
+    tokens: int
+    in_loss: Tensor
+    marks: tuple[StepMarks, ...] = ()
+
+
 @dataclass
 class Batch:
     """One rank's part of a generation batch.
@@ -67,8 +83,6 @@ class Batch:
         streamed (`bool`): whether `row_indices` count the rows of a window on a stream.
         generated ([`Generated`], *optional*): the last generation.
         further (`list[dict]`, *optional*): the rows of a further round, while TRL prepares them.
-        outcomes (`Tensor`): `(K, S)`, number of samples by reward and status, over all ranks and rounds.
-        generated_tokens (`int`): number of tokens that all ranks generated, in all rounds.
         rounds (`list[Round]`): the sampled groups.
         filtered ([`Filtered`], *optional*): the batch to train on, once groups are filtered.
         kl (`Tensor`, *optional*): `(B,)`, each completion's mean KL over its tokens, if it is computed.
@@ -85,8 +99,6 @@ class Batch:
     streamed: bool = False
     generated: Generated | None = None
     further: Rows | None = None
-    outcomes: Tensor = field(default_factory=lambda: torch.tensor(0))
-    generated_tokens: int = 0
     rounds: list[Round] = field(default_factory=list)
     filtered: Filtered | None = None
     kl: Tensor | None = None
@@ -214,9 +226,15 @@ class Batch:
         return [names[place] for place in own]
 
     @property
+    def outcomes(self) -> Tensor:
+        """The number of samples by reward and status, `(K, S)`, over all ranks and rounds."""
+        return torch.stack([one_round.outcomes for one_round in self.rounds]).sum(dim=0)
+
+    @property
     def failing(self) -> list[float]:
         """The share of samples on which each reward gave no verdict."""
-        return (self.outcomes[:, -len(NO_VERDICT) :].sum(dim=1) / self.outcomes.sum(dim=1).clamp(min=1)).tolist()
+        outcomes = self.outcomes
+        return (outcomes[:, -len(NO_VERDICT) :].sum(dim=1) / outcomes.sum(dim=1).clamp(min=1)).tolist()
 
     def count(
         self,
@@ -225,7 +243,7 @@ class Batch:
         masked: bool,
         rewards: Tensor,
         tokenizer: Any = None,
-    ) -> tuple[Tensor, tuple[StepMarks, ...]]:
+    ) -> Counted:
         """Count the outcomes and tokens of the last generation over all ranks. Collective.
 
         Args:
@@ -234,10 +252,6 @@ class Batch:
             masked (`bool`): whether TRL leaves truncated attempts out of the loss.
             rewards (`Tensor`): `(N, K)`, gathered.
             tokenizer (*optional*): the tokenizer that decodes completions, to credit steps. `None`: no steps.
-
-        Returns:
-            `tuple[Tensor, tuple[StepMarks]]`: whether TRL leaves any token of each of all ranks' attempts in the
-            loss, `(N,)`; and the N attempts' steps, as tokens, none without a `tokenizer`.
 
         Raises:
             RewardError: a reward failed on some rank. All ranks raise.
@@ -253,18 +267,17 @@ class Batch:
             raise RewardError(gather_object(scoring.failures)[0]) from scoring.cause
         if failure := scoring.failure_of_models(rewards):
             raise RewardError(failure)
-        self.outcomes = self.outcomes + torch.tensor(summed, dtype=torch.int64).view(len(counts), -1)
-        self.generated_tokens += tokens
+        outcomes = torch.tensor(summed, dtype=torch.int64).view(len(counts), -1)
         in_loss = everyones[:, len(numbers) :].flatten().bool()
         if tokenizer is None:
-            return in_loss, ()
+            return Counted(outcomes, tokens, in_loss)
         marks = gather_object(marks)
         if all(of_one is None for mark in marks for of_one in mark.steps):
             logger.warning_once(
                 "step_reward_credit is set, but no reward returned steps for any attempt of this batch. The option "
                 "has no effect until a reward returns a list of Step for a completion."
             )
-        return in_loss, tuple(marks)
+        return Counted(outcomes, tokens, in_loss, tuple(marks))
 
     def attempts(
         self, scoring: Scoring, inputs: Rows, prompts: list[Any], logged: Mapping[str, list[Any]], ends: set[int]

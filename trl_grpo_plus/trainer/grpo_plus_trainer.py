@@ -415,9 +415,11 @@ class GRPOPlusTrainer(GRPOTrainer):
             for record in held:
                 _TRLS_LOGGER.handle(record)
         masked, decodes = self.mask_truncated_completions, self.args.step_reward_credit and self.processing_class
-        trainable, marks = batch.count(scoring, attempts, masked, rewards, decodes)
-        verdicts = tuple(self._judge(rewards, marks, trainable))
-        return groups.Round(attempts, rewards, verdicts, self.args.dead, batch.row_indices, marks)
+        outcomes, tokens, in_loss, marks = batch.count(scoring, attempts, masked, rewards, decodes)
+        verdicts = tuple(self._judge(rewards, marks, in_loss))
+        return groups.Round(
+            attempts, rewards, verdicts, self.args.dead, batch.row_indices, marks, outcomes=outcomes, tokens=tokens
+        )
 
     def _judge(self, rewards: Tensor, marks: Sequence[Any], trainable: Tensor | None = None) -> list[str]:
         """Return the verdict on each group. Without `trainable` only its rewards decide."""
@@ -485,7 +487,7 @@ class GRPOPlusTrainer(GRPOTrainer):
     def _log_batch(self, output: dict[str, Any]) -> None:
         batch = self._batch
         trained = output["num_items_in_batch"].item()
-        tokens = {"tokens/generated": batch.generated_tokens, "tokens/trained": trained}
+        tokens = {"tokens/generated": sum(one_round.tokens for one_round in batch.rounds), "tokens/trained": trained}
         self._log({**groups.summary(batch.rounds, batch.plan), **tokens}.items())
         # TRL's value is a batch statistic under scale_rewards="batch" and normalize_then_sum.
         alike = [verdict != "alive" for verdict in self._judge(batch.sampled, batch.marks_sampled)]
