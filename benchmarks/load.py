@@ -54,7 +54,7 @@ from trl_grpo_plus.rollouts.groups import Round, judge_batch, totals
 from trl_grpo_plus.rollouts.resampling import FurtherPrompts, groups_at_least, resample, settle
 from trl_grpo_plus.scoring import Scoring, configure, shared
 from trl_grpo_plus.traces import SampledBatch
-from trl_grpo_plus.trainer.batch import Batch, Generated
+from trl_grpo_plus.trainer.batch import Batch, Filtered, Generated
 from trl_grpo_plus.trainer.prompt_source import PromptSource
 from trl_grpo_plus.trainer.recorder import Recorder
 
@@ -145,8 +145,8 @@ class Load:
         batch.rounds = resample(first, self._sample, *drawn_from, self.args.max_resample_rounds)
         with self._clocked("filter, plan and exchange"):
             plan = settle(batch.rounds, self.args.resample_fallback, self._step, groups_at_least(self.args, 1))
-            batch.filtered = plan
-            batch.exchanged = attempts = exchange(batch.rounds, plan.order, partition)
+            attempts = exchange(batch.rounds, plan.order, partition)
+            batch.filtered = Filtered(plan, attempts)
             Generated.of(attempts, *carried(attempts, "1.16.0")[:2])
         with self._clocked("advantages"):
             lengths = torch.tensor([attempt.num_tokens for attempt in attempts])[: sum(plan.live) * self._size]
@@ -196,9 +196,11 @@ class Load:
             rewards = torch.tensor([[torch.nan if s is None else s for s in column] for column in scores]).T
         with self._clocked("filter, plan and exchange"):
             attempts = batch.attempts(scoring, inputs, prompts, {}, {EOS})
-            trainable, _ = batch.count(scoring, attempts, False, rewards)
-            judged = judge_batch(self.args, rewards, self._weights, self._names, size, trainable)
-            return Round(attempts, rewards, tuple(judged), self.args.dead, batch.row_indices)
+            counted = batch.count(scoring, attempts, False, rewards)
+            judged = judge_batch(self.args, rewards, self._weights, self._names, size, counted.in_loss)
+            return Round(
+                attempts, rewards, tuple(judged), self.args.dead, batch.row_indices, outcomes=counted.outcomes
+            )
 
     def _completion(self, row: dict[str, Any]) -> str:
         """Return a completion. The answer decides whether its prompt is solved never, sometimes or always."""

@@ -14,9 +14,11 @@ from functools import lru_cache
 from typing import Any
 
 from trl_grpo_plus.registry import Example, register_reward
+from trl_grpo_plus.scoring import AnnotatedScore, shared
 
+from ._denials import BEFORE_A_NUMBER
 from ._math.boxes import final_answer, has_rival_boxes
-from ._math.equivalence import readable, same
+from ._math.equivalence import same, why_unreadable
 from ._math.latex import clean
 from ._math.terms import literal, words
 from ._math.units import split_unit
@@ -32,7 +34,7 @@ _MOST_PLACES = 300  # the largest power of ten of a float; doubles end there
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _NO_ANSWER = re.compile(
     r"(?i:n/a|nan|null|see\b.*|.*\b(?:may|might|will|can) vary\W*"
-    r"|(?:not|about|around|approximately|approx\.?|roughly|nearly|almost|circa|maybe|probably)\s[^A-Za-z]*[0-9].*)"
+    rf"|(?:{BEFORE_A_NUMBER})\s[^A-Za-z]*[0-9].*)"
 )
 _INTEGER = re.compile(r"\s*([+-]?[0-9]{1,18})\s*")
 
@@ -42,31 +44,32 @@ def _check_columns(answer: list[Any], **_: Any) -> None:
     problems = {row: problem for row, gold in enumerate(answer) if (problem := _problem(gold))}
     unsure = [row for row, gold in enumerate(answer) if row not in problems and not _is_plain(gold)]
     unreadable = _unreadable({answer[row] for row in unsure})
-    problems |= {row: "is no LaTeX that can be compared" for row in unsure if answer[row] in unreadable}
+    problems |= {row: unreadable[answer[row]] for row in unsure if answer[row] in unreadable}
     shown = [f"{gold!r:.100} {problems[row]}" if row in problems else None for row, gold in enumerate(answer)]
     hint = "An answer is a number, a word, LaTeX or a text that has it in \\boxed{}. Mend or filter these rows."
     refuse_rows("math_answer", lambda problem: problem, shown, hint=hint)
 
 
-def _unreadable(golds: Iterable[Hashable]) -> set[Hashable]:
-    from trl_grpo_plus.scoring import shared
-
+def _unreadable(golds: Iterable[Hashable]) -> dict[Hashable, str]:
+    """Return for each gold that no answer can be compared with what is wrong with it."""
     samples = [{"completions": "", "answer": gold} for gold in golds]
     target = f"{__name__}:score_golds"
     outcomes = shared().map(target, {}, samples, GOLD_LIMIT_S, preload=PRELOAD) if samples else []
-    return {sample["answer"] for sample, outcome in zip(samples, outcomes, strict=True) if outcome.score != 1.0}
+    what = {"error": "is no LaTeX that can be compared"}
+    return {
+        sample["answer"]: f"{what.get(outcome.status, 'could not be read')}: {outcome.reason:.200}"
+        for sample, outcome in zip(samples, outcomes, strict=True)
+        if not outcome.score
+    }
 
 
 def score_golds(completions: list[Any], answer: list[Any]) -> list[float]:
-    """Return 1.0 for each gold that answers can be compared with, else 0.0. Workers run it before training."""
-    return [float(_is_readable(gold)) for gold in answer]
+    """Return 1.0 for each gold that answers can be compared with, else 0.0 with the reason.
 
-
-def _is_readable(gold: Any) -> bool:
-    try:
-        return readable(_gold(gold)[0])
-    except Exception:
-        return False
+    Workers call it before training.
+    """
+    whys = [why_unreadable(_gold(gold)[0]) for gold in answer]
+    return [AnnotatedScore(0.0, "error", why) if why else 1.0 for why in whys]
 
 
 def _is_plain(gold: Any) -> bool:

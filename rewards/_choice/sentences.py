@@ -2,6 +2,8 @@
 
 import re
 
+from .._denials import DENIAL, DOUBT
+
 
 _SO = r"(?:so|thus|therefore|hence)"
 _HEAD = (
@@ -66,24 +68,6 @@ _SAYS = re.compile(
     rf"|(?:\b([A-Z])|\(([a-z])\))\W{{0,4}} is (?i:{_THE_ANSWER}|correct|right)",
     re.ASCII,
 )
-_AGAINST = (
-    r"exclu\w+|eliminat\w+|reject\w*|(?:rul(?:ed?|es|ing)|crossed) (?:it |this |that )?out|invalid|contrary"
-    r"|contradict\w*|fail\w*|cannot|opposite|reverse|inverse|nonsense|disqualif\w+|den(?:y|ied|ies|ying)|a lie"
-    r"|far from|hardly|barely|scarcely|nobody|nothing|least|worst|unlikely|impossible|ignor\w+|disregard\w*|dismiss\w*"
-    r"|discard\w*|avoid\w*|refut\w+|disprov\w+|doubt\w*"
-)
-_DOUBT = re.compile(
-    r"[?？<>]|n['’]t\b|\b(?:wait|actually|hmm+|no|not|un?sure|maybe|perhaps|possibly|probably|might|may|could|would"
-    r"|alternatively|instead|rather|sorry|correction|mistake\w*|mistaken|wrong|incorrect|false|untrue|scratch|reconsider"
-    r"|oops|either|neither|nor|however|but|guess\w*|joke|back|changed|meant|unknown|unclear|unless|if|also"
-    rf"|as well|too|right|correct|{_AGAINST}|every|each|random\w*|suppos\w+|assum\w+|pretend\w*"
-    r"|presumabl[ey]|although|though|despite|nevertheless|seems?"
-    r"|all of|any|both|none|forget|never|first|second|third|fourth|last|former|latter|another|other than|except)\b"
-    r"|[不错錯吗嗎或]|等等|应该|應該|可能|也许|也許"
-    r"|^[^\w\n]*(?:or|and)\b"
-    r"|^[^\w\n]*(?:question|user|human|assistant|system|q|options|choices)[^\w\n:]*:",
-    re.IGNORECASE | re.MULTILINE,
-)
 _EXPLAINS = re.compile(
     r"\W*(?:explanation|reason|reasoning|rationale|justification|解析|解释|解釋|理由|分析|説明|설명|해설)\b[^\w:]*:"
     r"|\W*(?:because|since)\b",
@@ -95,13 +79,6 @@ _LONE_LETTER = re.compile(
     r"|(?<![\w.])(?<!\w['’])(?<!\d )(?:[b-hj]|a(?=\W*\Z|[.,;:)]| (?:is|was|fits|holds|because|since|and|or)\b)"
     r"|(?:(?<=option )|(?<=letter )|(?<=choice ))a)(?![\w(]|\.\w|['’](?!s\b)\w)",
     re.ASCII,
-)
-# Searched for in the line above a lone letter.
-_DENIAL = re.compile(
-    rf"\b(?:{_AGAINST}|not|never|none|neither|nor|wrong|incorrect|false|untrue|except|but|unlike|rather|than|perhaps|maybe"
-    r"|possibly|probably|might|may|could|if|unless|second|third|fourth|bad)\b|n['’]t\b|[不错錯误誤非]"
-    r"|\b(?:or|and|vs|versus)\W*\Z",
-    re.IGNORECASE,
 )
 
 
@@ -150,7 +127,7 @@ def last_line(text: str) -> str:
 
 def is_denied(before: str) -> bool:
     """Return whether the last sentence before a lone letter denies it, doubts it or joins it to other letters."""
-    return _DENIAL.search(_SENTENCE_END.split(last_line(before))[-1]) is not None
+    return DENIAL.search(_SENTENCE_END.split(last_line(before))[-1]) is not None
 
 
 def _is_heading(line: str) -> bool:
@@ -167,7 +144,7 @@ def takes_nothing_back(text: str, letter: str) -> bool:
 
     Such a text has no doubt, no change of mind and no letter of another choice.
     """
-    return not _DOUBT.search(text) and _letters(text) <= {letter, "I"} and re.search(r"\w", text) is not None
+    return not DOUBT.search(text) and _letters(text) <= {letter, "I"} and re.search(r"\w", text) is not None
 
 
 def _letters(text: str) -> set[str]:

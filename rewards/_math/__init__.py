@@ -16,7 +16,7 @@ styles         Removes what changes an answer's looks and not its meaning: fonts
 terms          Numbers and words in a cleaned answer.
 unevaluated    A check for arithmetic that an expression leaves undone.
 unicode        Typed signs as LaTeX: `½`, `x²`, `７２`, `θ`, `≤`, `√12`, `5 ㎡`.
-unit_names     The words that are units, in one spelling (`cm^2`, `m s^-2`, `dollar d^-1`), and the words that are not.
+unit_names     The words that are units, in one spelling (`cm^2`, `m s^-2`, `dollar d^-1`), and which words are none.
 units          Units in a cleaned answer: `18 dollars`, `5\text{ cm}^2`, `42\%`, `\$18\text{ per day}`.
 values         The comparison of two expressions by value: math-verify's LaTeX reader, then exact or 60-digit values.
 """

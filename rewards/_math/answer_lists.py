@@ -2,6 +2,8 @@
 
 import re
 
+from .._denials import BETWEEN
+
 
 _FAR, _FAR_BLANK = 200, 10_000  # most characters between joined answers: with runs of blanks as one, with all
 _MARKS = re.compile(r"\$|\*\*|\\[()\[\]]|\\[,;:! ]|~(?=~)|\\q?quad(?![A-Za-z])")
@@ -13,15 +15,6 @@ _JOINTS = {
     ", or equivalently": "=", "equivalently": "=", ", i.e.": "=", ", i.e.,": "=", "i.e.": "=", ", that is,": "=",
 }  # fmt: skip
 _WORD = re.compile(r"\\?[^\W\d_]+")
-_HEDGES = frozenset({
-    "or", "and", "maybe", "perhaps", "possibly", "probably", "alternatively", "else", "either", "also", "even",
-    "otherwise", "vs", "versus", "oder", "vielleicht", "und", "ou", "et", "peut", "être", "o", "y", "quizás",
-    "或", "或者",
-    "和", "または", "или", "\\to", "\\rightarrow", "\\Rightarrow", "\\longrightarrow", "\\implies", "\\sim", "\\lor",
-    "\\vee", "\\land", "\\wedge", "\\mid", "\\cup", "\\pm", "\\leftrightarrow", "\\iff", "\\slash", "\\vert", "\\cdot",
-    "\\text", "\\le", "\\ge", "\\leq", "\\geq", "\\ne", "\\neq", "\\not", "\\times", "\\div",
-})  # fmt: skip
-_FOLDED = {word.casefold() for word in _HEDGES}
 _END_OF_SENTENCE = re.compile(r"[.!?:。！？：]")
 
 
@@ -49,6 +42,6 @@ def between(text: str) -> str | None:
     if bare.casefold() in _JOINTS:
         return _JOINTS[bare.casefold()]
     words = _WORD.findall(bare)
-    if _END_OF_SENTENCE.search(bare.replace("vs.", "vs")) or not all(word.casefold() in _FOLDED for word in words):
+    if _END_OF_SENTENCE.search(bare.replace("vs.", "vs")) or not all(word.casefold() in BETWEEN for word in words):
         return None
     return None if "\n" in text and not words else ""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import NamedTuple
 
+from .._denials import BESIDE_A_BOX
 from .answer_lists import between
 
 
@@ -29,12 +30,6 @@ _SENTENCE_END = re.compile(r"\n|[.!?。]\s")
 _WORD = re.compile(r"[^\W\d_]+(?:['’]t)?")
 _NUMBER_BEFORE = re.compile(r"[0-9][})\s,;/&|$*\\]*$")
 _NUMBER_BEHIND = re.compile(r"[\s,;/&|$*\\]*-?[0-9]")
-_TAKEN_BACK = frozenset({
-    "not", "no", "never", "nor", "neither", "either", "or", "cannot", "maybe", "perhaps", "possibly", "probably",
-    "unlikely", "about", "around", "approximately", "roughly", "almost", "nearly", "guess", "unsure", "wrong", "false",
-    "incorrect", "invalid", "rejected", "mistaken", "isn't", "isn’t", "isnt", "can't", "can’t", "don't", "wasn't",
-    "nicht", "oder", "vielleicht", "pas", "ou", "nunca", "不是", "或", "可能",
-})  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -96,7 +91,7 @@ def _is_taken_back(text: str, tag: int, box: int) -> bool:
     head = _SENTENCE_END.split(inside[: boxes[0].opened][-_LONGEST_SENTENCE:])[-1]
     tail = _SENTENCE_END.split(inside[(boxes[-1].end or 0) + 1 :][:_LONGEST_SENTENCE])[0]
     words = {word.casefold() for word in _WORD.findall(f"{head} {tail}")}
-    return bool(words & _TAKEN_BACK or _NUMBER_BEFORE.search(head) or _NUMBER_BEHIND.match(tail))
+    return bool(words & BESIDE_A_BOX or _NUMBER_BEFORE.search(head) or _NUMBER_BEHIND.match(tail))
 
 
 def _without_lead(text: str) -> str:

@@ -2,8 +2,8 @@ r"""The labels of choices in a cleaned answer: `\text{(B)} 12`, `B. 12`, `\text{
 
 import re
 
+from .._denials import AFTER_A_NUMBER
 from .terms import literal
-from .unit_names import NO_UNIT
 from .units import split_unit
 
 
@@ -51,4 +51,4 @@ def labelled(text: str, gold: bool = False) -> tuple[str, str] | None:
 
 def denies(words: str) -> bool:
     """Return whether the words deny or hedge."""
-    return not NO_UNIT.isdisjoint(re.split(r"[\s.,'-]+", words.casefold()))
+    return not AFTER_A_NUMBER.isdisjoint(re.split(r"[\s.,'-]+", words.casefold()))

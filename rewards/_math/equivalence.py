@@ -8,11 +8,11 @@ from itertools import combinations, pairwise
 
 from .assignments import assigned, in_order
 from .choice_labels import denies, labelled
-from .latex import has_variable, split_with_signs
+from .latex import has_variable, split_with_signs, why_unbalanced
 from .parse import RELATIONS, Shape, is_name, shape, squeezed
 from .terms import literal, words
 from .units import same_unit, scaled, split_unit
-from .values import has_value, is_rounded, proportional, same_value
+from .values import is_rounded, proportional, same_value, why_no_value
 
 
 # Answers that are compared as text.
@@ -63,18 +63,22 @@ def _as_words(text: str) -> str | None:
     return "".join(text.split()).casefold() if _CAPITALS.fullmatch(text) else words(text)
 
 
-def readable(text: str) -> bool:
-    """Return whether every part of a cleaned gold is a number, words, or an expression that can be compared."""
+def why_unreadable(text: str) -> str:
+    """Return why a cleaned gold cannot be compared with answers.
+
+    The result is "" if every part of it is a number, words, or an expression that can be compared.
+    """
     if literal(split_unit(text)[0]) or words(text) or _BY_TEXT.fullmatch(text):
-        return True
+        return ""
     if choice := labelled(text, gold=True):
-        return _is_sound(choice[1])
+        return "" if _is_sound(choice[1]) else f"has the label {choice[0]} before something that cannot be compared"
     shaped = shape(text)
     if shaped is None:
-        return False
+        return why_unbalanced(text) or "is a chain, or of a form that is not known"
     if shaped.kind == "one":
-        return has_value(split_unit(shaped.parts[0])[0])
-    return bool(shaped.parts) and all(map(has_value if shaped.kind in RELATIONS else readable, shaped.parts))
+        return why_no_value(split_unit(shaped.parts[0])[0])
+    check = why_no_value if shaped.kind in RELATIONS else why_unreadable
+    return next(filter(None, map(check, shaped.parts)), "") if shaped.parts else "is empty"
 
 
 def _same_number(gold: str, answer: str, evaluated: bool) -> bool | None:
@@ -164,7 +168,7 @@ def _adds_nothing(value: str, answer: str) -> bool:
 
 def _is_sound(value: str) -> bool:
     phrase = words(value)
-    return not denies(phrase) if phrase is not None else readable(value)
+    return not denies(phrase) if phrase is not None else not why_unreadable(value)
 
 
 def _same_shape(gold: Shape, answer: Shape, evaluated: bool) -> bool:

@@ -197,6 +197,7 @@ def _braced_arguments(rest: str, count: int) -> str:
     return done + rest
 
 
+MAX_DEPTH = 12  # of brackets in an answer
 _BRACKETS = r"\\[{}]|\\begin\{[a-z]*\}|\\end\{[a-z]*\}|[()\[\]{}]"
 _PAIRS = re.compile(rf"{_BRACKETS}|\\.", re.DOTALL)
 
@@ -229,6 +230,14 @@ def depth_of(text: str) -> int | None:
         if depth < 0:
             return None
     return deepest if depth == 0 else None
+
+
+def why_unbalanced(text: str) -> str:
+    """Return what is wrong with the brackets of a text; "" if they match and are not too deep."""
+    depth = depth_of(text)
+    if depth is None:
+        return "its brackets do not match"
+    return f"has brackets more than {MAX_DEPTH} deep" if depth > MAX_DEPTH else ""
 
 
 def has_variable(text: str) -> bool:

@@ -4,12 +4,11 @@ import re
 from itertools import pairwise
 from typing import NamedTuple
 
-from .latex import closing, depth_of, has_variable, split, split_with_signs
+from .latex import closing, has_variable, split, split_with_signs, why_unbalanced
 from .terms import literal
 from .unit_names import disowns
 
 
-MAX_DEPTH = 12
 RELATIONS = ("=", "<", "\\le", "\\ne")
 
 _LIST = re.compile(r"[,;]")
@@ -68,8 +67,7 @@ def shape(text: str) -> Shape | None:
     if system := _SYSTEM.fullmatch(text):
         rows = [row.replace("&", "").strip().rstrip(".,;") for row in split(system[2], _ROWS) if row.strip()]
         return Shape("list", tuple(rows)) if all(_is_equation(row) for row in rows) else None
-    depth = depth_of(text)
-    if depth is None or depth > MAX_DEPTH or not text:
+    if not text or why_unbalanced(text):
         return None
     if built := _BUILDER.fullmatch(text):
         return shape(built[2].strip())

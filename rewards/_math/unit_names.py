@@ -1,46 +1,11 @@
-"""The words that are units, in one spelling (`cm^2`, `m s^-2`, `dollar d^-1`), and the words that are not."""
+"""The words that are units, in one spelling (`cm^2`, `m s^-2`, `dollar d^-1`), and which words are none."""
 
 import re
 
+from .._denials import AFTER_A_NUMBER
 from .comparisons import compares
 
 
-# Words that deny, hedge or change the number. Words that a unit may contain too ("times", "more", "options") are left
-# out, because the number before them must be right in any case.
-_DENIALS = """
-    or and not no nor never maybe perhaps about approx around doubtful dubious almost if when unless least most than
-    minus plus half double triple hundred thousand million billion trillion quadrillion googol dozen is was negative
-    infinity pi mod wrong false untrue fake either neither but except so otherwise instead hundreds thousands millions
-    billions trillions dozens tens quarter third score tenth tenths hundredth hundredths thousandth thousandths
-    millionth millionths thirds halves fourths fifths sixths sevenths eighths ninths elevenths twelfths twentieths
-    factorial root over divided multiplied modulo base power reciprocal inverse squared cubed then unknown unsure
-    uncertain impossible guess answer incorrect lakh lakhs crore crores ish nope nah nay think believe suppose assume
-    guessed estimate estimated estimation rounded approximate approximation approximated circa close give take kinda
-    sorta dunno sure doubt error without versus vs hardly might may could should would cannot isnt one two three four
-    five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty
-    thirty forty fifty sixty seventy eighty ninety zero wait hmm myriad gross permille promille permil basis grand
-    doubled tripled quadrupled halved thirded quartered twice thrice itself octal hex hexadecimal binary ternary lac
-    lacs arab arabs kharab kilo mega giga tera milli micro nano tau infinite invalid mistaken mistake rejected reject
-    excluded ruled erroneous inaccurate imprecise fail fails failed refuted disproved disproven eliminated discarded
-    dismissed denied void nonsense bogus ignored ignore disregard disregarded contradiction contradicts contradicted
-    contradictory inconsistent implausible improbable unacceptable inadmissible extraneous retracted withdrawn
-    disqualified unlikely probably possibly allegedly supposedly hypothetical
-"""
-# German, Dutch, Swedish, Polish
-_DENIALS_NORTH = """
-    nicht nein kein keine keiner nie niemals vielleicht etwa zirka oder und ungefaehr mio tausend hundert millionen
-    milliarde milliarden billionen dutzend falsch halb wahrscheinlich mindestens ohne sondern beinahe fast niet geen
-    nooit misschien ongeveer bijna duizend honderd miljoen miljard fout inte ej aldrig kanske eller tusen hundra miljon
-    miljoner miljarder tysiac tysiace milion miliony lub albo chyba ikke kanskje
-"""
-# French, Spanish, Portuguese, Italian, Latin
-_DENIALS_SOUTH = """
-    non pas jamais peut ou environ presque mille milliard milliards faux moins demi sauf aucun rien ni douzaine
-    centaine millier milliers nunca quiza quizas casi mil cien ciento cientos millon millones falso falsa menos mas
-    jamas tampoco sin acaso docena nao talvez quase milhao milhoes bilhao bilhoes mais cerca ovvero oppure mai forse
-    quasi mila cento milione milioni miliardo miliardi meno piu dozzina nec haud
-"""
-NO_UNIT = frozenset(f"{_DENIALS} {_DENIALS_NORTH} {_DENIALS_SOUTH}".split())
 # Most words in -ly or -mente hedge: "presumably", "aproximadamente".
 _ADVERB = re.compile(r"[a-z]{2,}(?:ly|mente)")
 _FOLD = re.compile(r"(?:two|three|four|five|six|seven|eight|nine|ten|twelve|twenty|hundred|thousand|million|many)fold")
@@ -158,7 +123,9 @@ def disowns(name: str) -> bool:
     """Return whether the words before an equals sign deny, hedge or judge what follows it: "not", "wrong", "true"."""
     words = re.findall(r"(?<![A-Za-z\\])[A-Za-z]+", name)
     return any(
-        (word in NO_UNIT and word not in _NAMES_TOO) or word in _JUDGEMENTS or (_ADVERB.fullmatch(word) is not None)
+        (word in AFTER_A_NUMBER and word not in _NAMES_TOO)
+        or word in _JUDGEMENTS
+        or (_ADVERB.fullmatch(word) is not None)
         for word in map(str.lower, words)
     )
 
@@ -236,7 +203,7 @@ _CAPITALS = frozenset({"cm", "km", "kg", "ml", "ft", "in", "lb", "oz", "yd", "hr
 def _counted(phrase: str) -> str | None:
     """Return what a phrase counts, in words; `None` if the phrase counts nothing."""
     parts = [part for part in re.split(r"[ ./'-]+", phrase.lower()) if part]
-    if len(phrase) > 60 or not _FREE.fullmatch(phrase) or len(parts) > 4 or NO_UNIT.intersection(parts):
+    if len(phrase) > 60 or not _FREE.fullmatch(phrase) or len(parts) > 4 or AFTER_A_NUMBER.intersection(parts):
         return None
     if any((_ADVERB.fullmatch(part) and part not in _HARMLESS) or _FOLD.fullmatch(part) for part in parts):
         return None

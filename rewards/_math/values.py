@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from .latex import depth_of, has_variable
+from .latex import has_variable, why_unbalanced
 from .terms import literal
 from .unevaluated import functions, functions_of_constants, leaves_undone, with_i
 
 
-_MAX_CHARS, _MAX_DEPTH = 400, 12
+_MAX_CHARS = 400
 _COMMANDS = frozenset({
     "frac", "sqrt", "pi", "cdot", "times", "div", "infty", "ln", "log", "sin", "cos", "tan", "cot", "sec", "csc",
     "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "exp", "lfloor", "rfloor", "lceil", "rceil", "binom",
@@ -28,7 +28,7 @@ _WILD_CHARACTER = re.compile(r"\\[^A-Za-z]|[^\\A-Za-z0-9 +\-*/^_!.,|()\[\]{}]")
 _WILD = re.compile(
     r"[0-9]{41}|![ )}]*!|[0-9]{4,}[ )}]*!|\)\s*!|\^\s*\{?[^{}^]*![^{}]*\}?"  # long numbers, factorials
     r"|\^\s*\{?\s*[-+]?[0-9]{5}|\)\s*\^\s*\{?\s*[-+]?[0-9]{3}|\\binom\{[^{}]*[0-9]{5}"  # powers, binomials
-    r"|\^\s*(?:[^\s{}\\]|\\[A-Za-z]+|\{[^{}]*\})\s*\^|(?<![A-Za-z\\])[A-Za-z]{5}"  # double powers, prose
+    r"|\^\s*(?:[^\s{}\\]|\\[A-Za-z]+|\{[^{}]*\})\s*\^|(?<![A-Za-z\\])[A-Za-z]{5,}"  # double powers, prose
     r"|(?<![\^_0-9.])[0-9]+\.?\s+[0-9]|[0-9]\.[0-9]+\.|[0-9]e[0-9]"  # two numbers, programmers' notation
     r"|[0-9)\]}]\s*_|[0-9A-F][A-F]+\s*_\s*\{?1[1-6]"  # numbers with a base: the reader drops it
     r"|[+\-*/^_][ {(]*[*/^_]|[+-]\s*[+-]|[+\-*/^_]\s*$|^\s*[*/^_]|\.\s*\."  # no formula
@@ -49,16 +49,27 @@ def is_tame(text: str) -> bool:
         >>> is_tame(r"2^{10}\sqrt{3}"), is_tame("9^{9^{9}}"), is_tame("(9!)!"), is_tame(r"\int_0^1 x dx")
         (True, False, False, False)
     """
-    depth = depth_of(text) if len(text) <= _MAX_CHARS else None
+    return not why_wild(text)
+
+
+def why_wild(text: str) -> str:
+    r"""Return why a cleaned expression cannot be a final answer; "" if it is tame.
+
+    Example:
+        >>> why_wild(r"\int_0^1 x dx"), why_wild("9^{9^{9}}"), why_wild(r"\sqrt{3}")
+        ('has the command \\int', 'has a power in an exponent', '')
+    """
+    if len(text) > _MAX_CHARS:
+        return f"has more than {_MAX_CHARS} characters"
+    if why := why_unbalanced(text):
+        return why
     text = _SYMBOLIC_FACTORIAL.sub("(n)", text)
-    return (
-        depth is not None
-        and depth <= _MAX_DEPTH
-        and not _WILD_CHARACTER.search(text)
-        and not _WILD.search(text)
-        and all(name in _COMMANDS for name in _COMMAND.findall(text))
-        and all(_is_tame_exponent(match[1]) for match in _EXPONENT.finditer(text))
-    )
+    if command := next((name for name in _COMMAND.findall(text) if name not in _COMMANDS), None):
+        return f"has the command \\{command}"
+    if wild := _WILD_CHARACTER.search(text) or _WILD.search(text):
+        return f"has {wild[0]!r:.50}, which a formula here may not have"
+    towers = not all(_is_tame_exponent(match[1]) for match in _EXPONENT.finditer(text))
+    return "has a power in an exponent" if towers else ""
 
 
 def _is_tame_exponent(text: str) -> bool:
@@ -85,17 +96,21 @@ def same_value(gold: str, answer: str, evaluated: bool) -> bool:
     return _equal(with_i(left), with_i(right))
 
 
-def has_value(text: str) -> bool:
-    r"""Return whether a cleaned expression can be read and has a value somewhere: `\frac{1}{0}` has none."""
+def why_no_value(text: str) -> str:
+    r"""Return why a cleaned expression has no value that answers can be compared with; "" if it has one.
+
+    `\frac{1}{0}` has none.
+    """
     from sympy.core.function import AppliedUndef
 
     expression = read(text)
     if expression is None:
-        return False
+        return why_wild(text) or "cannot be read as an expression"
     expression = with_i(expression)
     if expression.has(AppliedUndef) or (expression.is_extended_real and expression.is_infinite):
-        return True
-    return any(_at(expression, point) is not None for point in _points(sorted(_names(expression))))
+        return ""
+    has_value = any(_at(expression, point) is not None for point in _points(sorted(_names(expression))))
+    return "" if has_value else "has no value"
 
 
 def proportional(gold: tuple[str, str], answer: tuple[str, str], positive: bool) -> bool:

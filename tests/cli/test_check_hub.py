@@ -16,11 +16,14 @@ from invalid_recipes import Mistake, make_place
 from transformers import LlamaConfig
 from trl.scripts.utils import DatasetConfig, DatasetMixtureConfig
 
-from trl_grpo_plus.cli.check import hub, samples
+from trl_grpo_plus.cli.check import hub, samples, tiny_model
 from trl_grpo_plus.launch import reward_inputs
+from trl_grpo_plus.utils.validation import ConfigError
 
 
 pytestmark = pytest.mark.long
+# transformers' messages about missing packages begin with an empty line.
+NEEDS = "\nLlamaTokenizer requires the protobuf library but it was not found in your environment.\nInstall it."
 
 
 @pytest.fixture
@@ -147,7 +150,8 @@ def test_a_local_folder_is_read_or_refused(tmp_path):
     with pytest.raises(ValueError, match=f"the tokenizer of {tmp_path} cannot be read"):
         hub.tokenizer(str(tmp_path))
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ValueError, match=f"model_name_or_path of {tmp_path} cannot be read: Unrecognized model"):
+    said = f"model_name_or_path of {tmp_path} cannot be read: ValueError: Unrecognized model"
+    with pytest.raises(ValueError, match=said):
         hub.model_config(str(tmp_path))
 
 
@@ -200,3 +204,22 @@ def test_sample_rows_stand_in_for_a_mixture_as_a_whole_or_not_at_all(paths, orig
     if sample:
         assert [part.path for part in mixture.datasets] == ["json", "json"]
         assert mixture.datasets[0].data_files.endswith(".jsonl")
+
+
+def test_a_reason_after_an_empty_line_is_told(tmp_path):
+    class Tokenizer:
+        @staticmethod
+        def from_pretrained(name, **options):
+            raise ImportError(NEEDS)
+
+    with pytest.raises(ConfigError, match="cannot be read: ImportError: LlamaTokenizer requires the protobuf library"):
+        hub._from_hub(Tokenizer, "the tokenizer", str(tmp_path), None, False)
+
+
+def test_a_tiny_model_tells_such_a_reason_too(monkeypatch):
+    def build(config):
+        raise ImportError(NEEDS)
+
+    monkeypatch.setattr(tiny_model, "build", build)
+    with pytest.raises(ValueError, match="no tiny llama could be made: ImportError: LlamaTokenizer requires"):
+        tiny_model.shrink(LlamaConfig(), tiny_model.byte_tokenizer())

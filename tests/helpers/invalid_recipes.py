@@ -201,6 +201,8 @@ MISTAKES = (
             {"deepspeed": "latin.yaml"}, ("--num_processes", "2")),
     Mistake("a missing configuration of DeepSpeed", ("deepspeed: there is no file zero.json.",),
             {"deepspeed": "zero.json"}, ("--num_processes", "2")),
+    Mistake("a folder as a configuration of DeepSpeed", ("deepspeed: . cannot be read: Is a directory.",),
+            {"deepspeed": "."}, ("--num_processes", "2")),
     Mistake("no processes", ("--num_processes: 0 must be 1 or more.",), options=("--num_processes", "0"), status=2),
     Mistake("one attempt a prompt", ("at least 2 generations", "provided 1"), {"num_generations": 1}),
     Mistake("no model", ("model_name_or_path is missing.",), {"model_name_or_path": ...}),

@@ -90,3 +90,19 @@ def test_the_log_of_a_real_run_has_what_the_report_reads(tmp_path):
     assert f"\n{LEARNT} 4: the sampled groups were 100% all_bad.\nall_bad: Every attempt failed." in said
     assert "\ncut off at max_completion_length=6: " in said
     assert "cut off" not in report(summarise(tiny_models.trained(tmp_path, max_steps=4, max_completion_length=40), []))
+
+
+def test_an_error_of_the_page_is_told_by_its_kind(tmp_path, monkeypatch, capsys):
+    """The text of a KeyError alone is a name in quotes."""
+
+    def broken(folder, page):
+        return {}["verdict"]
+
+    monkeypatch.setattr("trl_grpo_plus.launch.report.write_page", broken)
+    assert ended(tmp_path, (0.0, ALIVE))["page"] is None
+    assert "The page of attempts was not written: KeyError: 'verdict' (" in capsys.readouterr().out
+
+
+def test_a_run_without_traces_says_so_in_a_sentence(tmp_path, capsys):
+    ended(tmp_path, (0.0, ALIVE))
+    assert f"not written: {tmp_path} has no traces in it" in capsys.readouterr().out

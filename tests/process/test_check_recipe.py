@@ -946,6 +946,7 @@ def test_gold_answers_that_earn_nothing_are_found_out(tmp_path):
     assert rows["groups"].status == FAILED
     assert "no group was alive, though half its attempts were gold answers" in rows["groups"].text
     assert rows["traces"].status == FAILED
+    assert f"{tmp_path} has no traces in it" in rows["traces"].text
     bare = by_name(check_smoke.rows_of({**report, "planted": 0}, tmp_path, "one process"))
     assert "no reward could tell one" in bare["groups"].text
 

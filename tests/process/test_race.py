@@ -358,3 +358,18 @@ def test_a_run_that_fails_ends_the_other_and_is_told(tmp_path, monkeypatch, caps
     assert processes.run(replace(race, together=False), "again") == 1  # a new race in the same folder
     assert not Path("out_race", f"{PLUS}.log").exists(), "the second was started after the first had failed"
     assert sorted(path.name for path in Path("out_race", "earlier-1").iterdir()) == [f"{STOCK}.log", f"{PLUS}.log"]
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_ctrl_c_while_a_run_is_being_started_ends_the_race(tmp_path, monkeypatch, capsys, together):
+    started = []
+
+    def start(command, environment, log):
+        started.append(log)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(processes, "start", start)
+    race = plan(Start("arithmetic_cpu", ("--output_dir", str(tmp_path / "both"))))
+    assert processes.run(replace(race, together=together), "again") == 130
+    assert len(started) == 1  # the other run is not started after it
+    assert "Interrupted. To continue:\n\n  again" in capsys.readouterr().out

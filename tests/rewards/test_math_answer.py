@@ -16,7 +16,8 @@ from trl.rewards import accuracy_rewards
 from trl_grpo_plus.registry import Reward, get_reward
 from trl_grpo_plus.rewards._math import boxes
 from trl_grpo_plus.rewards._math import values as _math_values
-from trl_grpo_plus.rewards.math_answer import _is_readable, _score, math_answer
+from trl_grpo_plus.rewards.math_answer import _score, math_answer, score_golds
+from trl_grpo_plus.scoring import Outcome
 
 
 MODULE = importlib.import_module("trl_grpo_plus.rewards.math_answer")
@@ -97,9 +98,27 @@ def test_deciding_raises_nothing(verdicts: list[float | Exception]) -> None:
 
 def test_every_gold_of_the_table_passes_the_check_and_deserves_full_marks() -> None:
     golds = list(dict.fromkeys(case.gold for case in ANSWERS))
-    assert [gold for gold in golds if not _is_readable(gold)] == []
+    assert [gold for gold in golds if score_golds([""], [gold]) != [1.0]] == []
     completions = [math_answer.definition.gold(answer=gold) for gold in golds]
     assert [gold for gold, text in zip(golds, completions, strict=True) if _score(text, gold) != 1.0] == []
+
+
+def test_a_gold_that_takes_too_long_to_read_is_not_called_unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gold may be fine: only the limit, or a busy machine, kept it from being read."""
+    monkeypatch.setattr(MODULE, "GOLD_LIMIT_S", 0.01)
+    slow = "+".join(rf"\sin({x})\cos({y})" for x in "abc" for y in "xyz")
+    with pytest.raises(ValueError, match=r"row 0: .* could not be read: It was stopped after 0\.01 s"):
+        math_answer.definition.check_columns(answer=[slow])
+
+
+def test_an_error_while_a_gold_is_read_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Pool:
+        def map(self, target: str, args: Any, samples: list[Any], *_: Any, **__: Any) -> list[Outcome]:
+            return [Outcome(None, "error", "Traceback ...\nRecursionError: too deep") for _ in samples]
+
+    monkeypatch.setattr(MODULE, "shared", Pool)
+    with pytest.raises(ValueError, match=r"row 0: .* is no LaTeX that can be compared: RecursionError: too deep"):
+        math_answer.definition.check_columns(answer=[r"\sqrt{12}"])
 
 
 @pytest.mark.parametrize(
@@ -170,7 +189,7 @@ def test_poison_as_gold_is_found_before_training_or_harmless(name: str) -> None:
     gold = POISON[name][0]
     with ends():
         if not MODULE._problem(gold):
-            _is_readable(gold)
+            score_golds([""], [gold])
             assert _score(boxed("72.5"), gold) == 0.0
 
 

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
+from ..curriculum.selection import check_dataset
 from ..objective.advantage_functions import by_path
-from ..scoring import datasets_named
+from ..scoring import check_prompts, check_splits, datasets_named
+from ..traces import check_split_names
 from ..utils.validation import ConfigError, did_you_mean
 
 
@@ -73,6 +75,35 @@ def check_later_data(train_dataset: Any, eval_dataset: Any, config: "GRPOPlusCon
             f"train_dataset is a {type(train_dataset).__name__}, and prompts are chosen and remembered in a Dataset "
             "of `datasets` alone. Make one: Dataset.from_list(...)."
         )
+
+
+def check_data(
+    train_dataset: Any,
+    eval_dataset: Any,
+    rewards: Any,
+    columns: Sequence[str],
+    config: "GRPOPlusConfig",
+    *,
+    rollouts: Any,
+    environments: Any,
+) -> None:
+    """Refuse datasets that would stop TRL in one of its steps, as far as this is known without a model.
+
+    Args:
+        train_dataset, eval_dataset: the datasets; `eval_dataset` may map names to datasets.
+        rewards: the reward functions, as the trainer takes them.
+        columns (`Sequence[str]`): the columns that a baseline or an advantage function reads.
+        config ([`GRPOPlusConfig`]): the configuration.
+        rollouts, environments: `rollout_func` and environments of the trainer, false if there are none.
+    """
+    check_dataset(train_dataset, "train_dataset", config)
+    if config.trace_every:
+        check_split_names(eval_dataset)
+    if not environments:  # an environment may supply the prompts
+        check_prompts(train_dataset, eval_dataset, read=rollouts is None)
+    if not (rollouts or environments):  # these add columns
+        check_splits(rewards, train_dataset, eval_dataset)
+    check_columns_read(columns, train_dataset, config)
 
 
 def check_columns_read(columns: Sequence[str], dataset: Any, config: "GRPOPlusConfig") -> None:

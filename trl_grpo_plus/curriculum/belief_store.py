@@ -230,32 +230,15 @@ class BeliefStore:
 
     def _moved(self, state: dict[str, Any]) -> Callable[[Tensor], Tensor] | None:
         """Return a function from the checkpoint's rows to rows of this training set; `None` if the sets are equal."""
-        before, column = state["rows"], (state["ids"] or {}).get("column")
-        if (before is None) != (self._rows is None):
-            saved, now = ("a stream" if rows is None else "a loaded dataset" for rows in (before, self._rows))
-            raise ConfigError(
-                f"The checkpoint's beliefs are about {saved}, this run's training set is {now}. {_WAYS_ON}"
-            )
+        column = (state["ids"] or {}).get("column")
+        self._check_kind(state["rows"], column)
         if self._rows is None:
-            if column != self._id_column:
-                raise ConfigError(
-                    f"The checkpoint's beliefs are about belief_id={column!r}, this run has "
-                    f"belief_id={self._id_column!r}. {_WAYS_ON}"
-                )
             return None
-        what = dataset_rows.difference(before, self._rows)
+        what = dataset_rows.difference(state["rows"], self._rows)
         if self._ids is None or column != self._id_column:
-            if not what:
-                return None
-            hint = "A run that sets belief_id finds its prompts again among other rows."
-            if self._ids is not None:
-                hint = (
-                    f"The checkpoint was saved with belief_id={column!r}: belief_id={self._id_column!r} finds nothing."
-                )
-            raise ConfigError(
-                f"The checkpoint's beliefs are about other rows, or about these in another order: {what}. {hint} "
-                f"{_WAYS_ON}"
-            )
+            if what:
+                raise ConfigError(self._other_rows(what, column))
+            return None
         rows, found = state["ids"]["rows"], self._ids.rows_of(state["ids"]["ids"])
         if not what and torch.equal(rows, found):
             return None
@@ -265,6 +248,26 @@ class BeliefStore:
             f"{len(found):,} remembered prompts. Their beliefs and rests go on.{order}"
         )
         return lambda saved: found[torch.searchsorted(rows, saved)]
+
+    def _check_kind(self, before: Any, column: str | None) -> None:
+        """Refuse a stream's beliefs for loaded rows, the reverse, and those of a stream with another `belief_id`."""
+        if (before is None) != (self._rows is None):
+            saved, now = ("a stream" if rows is None else "a loaded dataset" for rows in (before, self._rows))
+            raise ConfigError(
+                f"The checkpoint's beliefs are about {saved}, this run's training set is {now}. {_WAYS_ON}"
+            )
+        if self._rows is None and column != self._id_column:
+            raise ConfigError(
+                f"The checkpoint's beliefs are about belief_id={column!r}, this run has "
+                f"belief_id={self._id_column!r}. {_WAYS_ON}"
+            )
+
+    def _other_rows(self, what: str, column: str | None) -> str:
+        hint = "A run that sets belief_id finds its prompts again among other rows."
+        if self._ids is not None:
+            hint = f"The checkpoint was saved with belief_id={column!r}: belief_id={self._id_column!r} finds nothing."
+        other = f"The checkpoint's beliefs are about other rows, or about these in another order: {what}."
+        return f"{other} {hint} {_WAYS_ON}"
 
     def _places(self, rows: Sequence[int]) -> Sequence[int]:
         """Return the rows' places in the tables of beliefs and states."""

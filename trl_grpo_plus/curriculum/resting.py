@@ -173,6 +173,7 @@ class _Ends:
         self._at: Counter[int] = Counter()  # step -> rests that end with it
 
     def add(self, ends: Tensor, sign: int) -> None:
+        """Count rests by the steps that they end with, or with `sign` -1 take them out of the count."""
         self.total += sign * len(ends)
         for end, count in zip(*(column.tolist() for column in ends.unique(return_counts=True)), strict=True):
             self._at[end] += sign * count

@@ -185,8 +185,10 @@ def _json_of(deepspeed: str) -> dict[str, Any]:
     try:
         with error_prefix("deepspeed"):
             text = deepspeed if deepspeed.lstrip().startswith("{") else text_of(Path(deepspeed))
-    except OSError:
+    except FileNotFoundError:
         raise ConfigError(f"deepspeed: there is no file {deepspeed}.") from None
+    except OSError as error:  # a folder, or a file that may not be read
+        raise ConfigError(f"deepspeed: {deepspeed:.80} cannot be read: {error.strerror}.") from None
     try:
         content = json.loads(text)
     except ValueError as error:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..utils.files import beside, looks_local
+from ..utils.tables import in_short
 from ..utils.validation import ConfigError
 
 
@@ -72,7 +73,7 @@ def load_mixture(mixture: Any) -> Any:
         except Exception as error:
             for part in filter(is_here, mixture.datasets):
                 _check_alone(mixture, part)
-            raise ConfigError(f"they cannot be read, or do not go together: {_in_short(error)}") from error
+            raise ConfigError(f"they cannot be read, or do not go together: {in_short(error)}") from error
 
 
 def _check_alone(mixture: Any, part: Any) -> None:
@@ -199,8 +200,4 @@ def _cause(error: BaseException) -> str:
     """Return the original cause of an error, in one line."""
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__  # type: ignore[assignment]
-    return _in_short(error)
-
-
-def _in_short(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    return in_short(error)

@@ -8,8 +8,10 @@ from typing import Any
 
 from ..rollouts.verdicts import ADVICE, VERDICTS
 from ..traces import evaluations
-from ..utils.files import write_json
+from ..utils.files import TracesError, write_json
+from ..utils.tables import in_a_line
 from ..utils.terminal import say
+from ..utils.validation import ConfigError
 from ..view import write_page
 from .previous_run import PAGE, SUMMARY, stamps
 
@@ -142,7 +144,8 @@ def _write_page(folder: str) -> str | None:
     try:
         write_page(folder, page)
     except Exception as error:  # such as no traces or a full disk: the run has still succeeded
-        say(f"The page of attempts was not written: {error}")
+        why = error if isinstance(error, TracesError | ConfigError | OSError) else in_a_line(error)
+        say(f"The page of attempts was not written: {why}")
         return None
     return page
 

@@ -67,7 +67,6 @@ def _run(recipe: Recipe, trainer_class: Callable[..., Any] | None, loader: Calla
     from ..trainer.recorder import Recorder
     from .interrupts import StopOnInterrupt
     from .previous_run import settle_folder
-    from .report import report, save, summarise
 
     training_args = recipe.training
     if training_args.preset and training_args.process_index == 0:
@@ -84,21 +83,30 @@ def _run(recipe: Recipe, trainer_class: Callable[..., Any] | None, loader: Calla
     trainer.add_callback(stop)
     trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)
     if stop.stopped:
-        step = trainer.state.global_step
-        checkpoint = os.path.join(training_args.output_dir, f"checkpoint-{step}")
-        stopped = f"\nStopped after step {step}. The checkpoint is {checkpoint}. To resume from it:"
-        trainer.accelerator.print(f"{stopped}\n\n  {resume_command(checkpoint)}\n")
-        _end(trainer)
-        return 130
+        _say_how_to_resume(trainer)
+    else:
+        _finish(trainer, recipe)
+    _end(trainer)
+    return 130 if stop.stopped else 0
+
+
+def _say_how_to_resume(trainer: Any) -> None:
+    step = trainer.state.global_step
+    checkpoint = os.path.join(trainer.args.output_dir, f"checkpoint-{step}")
+    stopped = f"\nStopped after step {step}. The checkpoint is {checkpoint}. To resume from it:"
+    trainer.accelerator.print(f"{stopped}\n\n  {resume_command(checkpoint)}\n")
+
+
+def _finish(trainer: Any, recipe: Recipe) -> None:
+    """Evaluate, save, report and push after the last step."""
+    from .report import report, save, summarise
 
     _evaluate_last(trainer)
     saved = save(trainer)
     if trainer.accelerator.is_main_process:
         say(report(summarise(trainer, saved)))
-    if training_args.push_to_hub:
+    if recipe.training.push_to_hub:
         trainer.push_to_hub(dataset_name=recipe.script.dataset_name)
-    _end(trainer)
-    return 0
 
 
 def _raise_failures(rows: list[CheckRow], training_args: Any) -> None:

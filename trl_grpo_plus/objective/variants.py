@@ -26,6 +26,15 @@ from .group_batch import GroupBatch
 from .options import AdvantageOptions
 
 
+# The bounds of arguments, which are checked with the configuration and when a function is called.
+_TEMPERATURE = Number(above=0.0, optional=True)
+_DRAWS = Number(at_least=1, integer=True)
+
+
+def _up_to(most: int, what: str) -> Number:
+    return Number(at_least=1, at_most=most, integer=True, note=f", {what}")
+
+
 def passk(rewards: Tensor, k: int, scaled: bool = False) -> Tensor:
     """Credit each attempt with what it adds to pass@k, the chance that one of k attempts is right.
 
@@ -57,7 +66,7 @@ def passk(rewards: Tensor, k: int, scaled: bool = False) -> Tensor:
     if ((rewards != 0) & (rewards != 1) & scored).any():
         other = rewards[(rewards != 0) & (rewards != 1) & scored][0].item()
         raise ConfigError(f"passk is for rewards of 0 and 1, got {other:g}. Use pkpo, or one reward of 0 and 1.")
-    _at_most(k, rewards)
+    _up_to(rewards.shape[1], "the attempts of a group").check("k", k)
     n = scored.sum(dim=1, keepdim=True).double()
     wrong = n - rewards.double().nansum(dim=1, keepdim=True)
     missed = _ratio(wrong, k, n, k)  # 1 - rho
@@ -98,7 +107,7 @@ def pkpo(rewards: Tensor, k: int) -> Tensor:
         >>> pkpo(torch.tensor([[0.0, 1.0, 3.0]]), k=2)  # of (0,1), (0,3), (1,3): 1, 3 and 2 more, by the better one
         tensor([[0.0000, 0.3333, 1.6667]])
     """
-    _at_most(k, rewards)
+    _up_to(rewards.shape[1], "the attempts of a group").check("k", k)
     scored = ~rewards.isnan()
     n = scored.sum(dim=1, keepdim=True).double()
     if k == 1:
@@ -136,7 +145,7 @@ def pairwise(rewards: Tensor, temperature: float | None = None) -> Tensor:
         >>> pairwise(torch.tensor([[0.0, 1.0, 5.0]])), pairwise(torch.tensor([[0.0, 1.0, 5.0]]), temperature=1.0)
         (tensor([[-3.0000, -1.5000,  4.5000]]), tensor([[-0.8808, -0.1189,  0.9996]]))
     """
-    Number(above=0.0, optional=True).check("temperature", temperature)
+    _TEMPERATURE.check("temperature", temperature)
     scored = ~rewards.isnan()
     values = rewards.double().masked_fill(~scored, 0.0)
     others = (scored.sum(dim=1, keepdim=True) - 1).clamp(min=1)
@@ -176,7 +185,7 @@ def vector(rewards: Tensor, weights: Tensor, batch: GroupBatch, *, draws: int = 
         >>> vector(rewards, torch.ones(2), batch, draws=100_000)  # 0.08, 0.08 and 0.01 with all directions
         tensor([[0.0797, 0.0805, 0.0100]])
     """
-    Number(at_least=1, integer=True).check("draws", draws)
+    _DRAWS.check("draws", draws)
     values = (rewards.double() * weights.double())[..., weights != 0]
     scored = ~values.isnan().all(dim=-1)
     none = rewards.new_zeros(rewards.shape[:2])
@@ -236,10 +245,6 @@ def zvp(rewards: Tensor, weights: Tensor, batch: GroupBatch, *, alpha: float = 0
     return values.masked_fill(~(scored.unsqueeze(-1) & batch.mask), 0.0).to(rewards.dtype)
 
 
-def _at_most(k: int, rewards: Tensor) -> None:
-    Number(at_least=1, at_most=rewards.shape[1], integer=True, note=", the attempts of a group").check("k", k)
-
-
 def _before(values: Tensor) -> Tensor:
     """Return for each entry the sum of the entries before it."""
     return values.cumsum(dim=1) - values
@@ -289,8 +294,7 @@ def _within(name: str, number: Number) -> Callable[[Mapping[str, Any], Advantage
 
 
 def _check_k(args: Mapping[str, Any], config: AdvantageOptions) -> None:
-    bounds = Number(at_least=1, at_most=config.num_generations, integer=True, note=", num_generations")
-    bounds.check("k", args["k"])
+    _up_to(config.num_generations, "num_generations").check("k", args["k"])
 
 
 def _check_passk(args: Mapping[str, Any], config: AdvantageOptions) -> None:
@@ -314,9 +318,9 @@ def _check_zvp(args: Mapping[str, Any], config: AdvantageOptions) -> None:
 ALIKE = frozenset({"all_good", "all_bad"})
 # To add a variant, write a function and an entry. `trl-grpo-plus ls advantages` shows the function's first line.
 VARIANTS: dict[str, Variant] = {
-    "pairwise": Variant(pairwise, of_totals=True, check=_within("temperature", Number(above=0.0, optional=True))),
+    "pairwise": Variant(pairwise, of_totals=True, check=_within("temperature", _TEMPERATURE)),
     "passk": Variant(passk, of_totals=True, check=_check_passk),
     "pkpo": Variant(pkpo, of_totals=True, check=_check_k),
-    "vector": Variant(vector, check=_within("draws", Number(at_least=1, integer=True))),
+    "vector": Variant(vector, check=_within("draws", _DRAWS)),
     "zvp": Variant(zvp, of_tokens=True, entropies=True, teaches=ALIKE, check=_check_zvp),
 }

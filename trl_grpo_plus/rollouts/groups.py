@@ -56,7 +56,8 @@ class Round:
     `rewards` is `(P * G, K)`: gathered, groups contiguous, one column a reward function, NaN where the function does
     not apply. `dead` holds the verdicts whose groups leave the batch. `row_indices` holds the index of each group's
     row in the training set (of a stream: in the window), if it is known. `marks` holds the steps of all ranks' P * G
-    attempts, if steps are credited.
+    attempts, if steps are credited. `outcomes` is `(K, S)`, all ranks' number of samples by reward and status, and
+    `tokens` their number of generated tokens.
     """
 
     attempts: tuple[Attempt, ...]
@@ -65,6 +66,8 @@ class Round:
     dead: frozenset[str] = DEAD
     row_indices: tuple[int, ...] = ()
     marks: tuple[StepMarks, ...] = ()
+    outcomes: Tensor = field(default_factory=lambda: torch.tensor(0))
+    tokens: int = 0
 
     def where(self, alive: bool) -> list[int]:
         """Return the indices of the groups that are live (`alive` True) or dead (False)."""

@@ -197,6 +197,7 @@ class _Run:
         self._deadline = time.monotonic() + self._give_up_s
 
     def outcomes(self) -> list[Outcome]:
+        """Score the samples in the pool's workers, and return their outcomes in order."""
         try:
             while self._waiting or self._alone or self._busy:
                 self._fill()

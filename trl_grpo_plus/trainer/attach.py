@@ -147,14 +147,13 @@ class _Observer:
             rewards: Tensor = method(inputs, prompts, *completions)
         names = trainer.reward_func_names
         unwatched = Scoring(trainer.reward_funcs, names)  # the outcomes are not known
-        batch.outcomes = torch.tensor(unwatched.counts())
         attempts = batch.attempts(unwatched, inputs, prompts, trainer._pending_extra_logs, ends_of(trainer))
         masked, accelerator = trainer.mask_truncated_completions, trainer.accelerator
         own = torch.tensor([int(attempt.trainable(masked)) for attempt in attempts], device=accelerator.device)
         in_loss = accelerator.gather(own).bool().cpu()
         values, weights = rewards.cpu(), trainer.reward_weights.cpu()
         verdicts = tuple(judge_batch(options, values, weights, names, batch.size, in_loss))
-        batch.rounds = [Round(attempts, values, verdicts, DEAD, (), ())]
+        batch.rounds = [Round(attempts, values, verdicts, DEAD, outcomes=torch.tensor(unwatched.counts()))]
         return rewards
 
     def _generate_and_score_completions(self, method: Callable[..., Any], inputs: Any) -> dict[str, Any]:

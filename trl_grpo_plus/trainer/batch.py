@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from accelerate.logging import get_logger
@@ -34,6 +34,37 @@ from ..utils.validation import ConfigError
 logger = get_logger(__name__)
 
 
+@dataclass(frozen=True)
+class Filtered:
+    """The batch that is trained on after dead groups were dropped or replaced.
+
+    Args:
+        plan ([`~trl_grpo_plus.rollouts.groups.Plan`]): its groups.
+        attempts (`Sequence[Attempt]`): this rank's rows.
+        images_on_some_ranks_only (`bool`): whether some ranks' rows have images and others' none.
+    """
+
+    plan: Plan
+    attempts: Sequence[Attempt] = ()
+    images_on_some_ranks_only: bool = False
+
+
+class Counted(NamedTuple):
+    """The counts of one generation over all ranks.
+
+    Args:
+        outcomes (`Tensor`): `(K, S)`, number of samples by reward and status.
+        tokens (`int`): number of generated tokens.
+        in_loss (`Tensor`): `(N,)`, whether TRL leaves any token of an attempt in the loss.
+        marks (`tuple[StepMarks]`): the N attempts' steps, as tokens; none if steps are not credited.
+    """
+
+    outcomes: Tensor
+    tokens: int
+    in_loss: Tensor
+    marks: tuple[StepMarks, ...] = ()
+
+
 @dataclass
 class Batch:
     """One rank's part of a generation batch.
@@ -45,18 +76,15 @@ class Batch:
         input_indices (`list[int | None]`): for each of the `inputs` that TRL dealt, its row's index in the training
             set, `None` if it is not known.
         filters (`bool`): whether its groups may be dropped or replaced.
-        own (`dict[str, Callable]`): the trainer's own `_generate` and `_calculate_rewards`, or a subclass's, by name.
+        replaced (`dict[str, Callable]`): the methods that stand-ins replace, by name: the trainer's `_generate` and
+            `_calculate_rewards`, or a subclass's.
         row_indices (`tuple[int]`): for each group of all ranks, its row's index in the training set, or with
             `streamed` in the window; empty if prompts are neither chosen nor remembered.
         streamed (`bool`): whether `row_indices` count the rows of a window on a stream.
         generated ([`Generated`], *optional*): the last generation.
         further (`list[dict]`, *optional*): the rows of a further round, while TRL prepares them.
-        outcomes (`Tensor`): `(K, S)`, number of samples by reward and status, over all ranks and rounds.
-        generated_tokens (`int`): number of tokens that all ranks generated, in all rounds.
         rounds (`list[Round]`): the sampled groups.
-        filtered ([`~trl_grpo_plus.rollouts.groups.Plan`], *optional*): the groups to train on, if groups are filtered.
-        exchanged (`Sequence[Attempt]`): this rank's rows of `filtered`.
-        images_on_some_ranks_only (`bool`): whether some ranks' rows have images and others' none.
+        filtered ([`Filtered`], *optional*): the batch to train on, once groups are filtered.
         kl (`Tensor`, *optional*): `(B,)`, each completion's mean KL over its tokens, if it is computed.
         hiding (`ExitStack`): hides monitors from TRL while it computes advantages. Closing it shows them again.
     """
@@ -66,29 +94,25 @@ class Batch:
     inputs: Rows = field(default_factory=list)
     input_indices: list[int | None] = field(default_factory=list)
     filters: bool = False
-    own: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    replaced: dict[str, Callable[..., Any]] = field(default_factory=dict)
     row_indices: tuple[int, ...] = ()
     streamed: bool = False
     generated: Generated | None = None
     further: Rows | None = None
-    outcomes: Tensor = field(default_factory=lambda: torch.tensor(0))
-    generated_tokens: int = 0
     rounds: list[Round] = field(default_factory=list)
-    filtered: Plan | None = None
-    exchanged: Sequence[Attempt] = ()
-    images_on_some_ranks_only: bool = False
+    filtered: Filtered | None = None
     kl: Tensor | None = None
     hiding: ExitStack = field(default_factory=ExitStack)
 
     @property
     def plan(self) -> Plan:
         """The groups of the batch to train on."""
-        return self.filtered or Plan.as_sampled(len(self.rounds[0].verdicts))
+        return self.filtered.plan if self.filtered else Plan.as_sampled(len(self.rounds[0].verdicts))
 
     @property
     def trained(self) -> Sequence[Attempt]:
         """This rank's attempts of the batch to train on."""
-        return self.rounds[0].attempts if self.filtered is None else self.exchanged
+        return self.filtered.attempts if self.filtered else self.rounds[0].attempts
 
     @property
     def sampled(self) -> Tensor:
@@ -202,9 +226,15 @@ class Batch:
         return [names[place] for place in own]
 
     @property
+    def outcomes(self) -> Tensor:
+        """The number of samples by reward and status, `(K, S)`, over all ranks and rounds."""
+        return torch.stack([one_round.outcomes for one_round in self.rounds]).sum(dim=0)
+
+    @property
     def failing(self) -> list[float]:
         """The share of samples on which each reward gave no verdict."""
-        return (self.outcomes[:, -len(NO_VERDICT) :].sum(dim=1) / self.outcomes.sum(dim=1).clamp(min=1)).tolist()
+        outcomes = self.outcomes
+        return (outcomes[:, -len(NO_VERDICT) :].sum(dim=1) / outcomes.sum(dim=1).clamp(min=1)).tolist()
 
     def count(
         self,
@@ -213,7 +243,7 @@ class Batch:
         masked: bool,
         rewards: Tensor,
         tokenizer: Any = None,
-    ) -> tuple[Tensor, tuple[StepMarks, ...]]:
+    ) -> Counted:
         """Count the outcomes and tokens of the last generation over all ranks. Collective.
 
         Args:
@@ -222,10 +252,6 @@ class Batch:
             masked (`bool`): whether TRL leaves truncated attempts out of the loss.
             rewards (`Tensor`): `(N, K)`, gathered.
             tokenizer (*optional*): the tokenizer that decodes completions, to credit steps. `None`: no steps.
-
-        Returns:
-            `tuple[Tensor, tuple[StepMarks]]`: whether TRL leaves any token of each of all ranks' attempts in the
-            loss, `(N,)`; and the N attempts' steps, as tokens, none without a `tokenizer`.
 
         Raises:
             RewardError: a reward failed on some rank. All ranks raise.
@@ -241,18 +267,17 @@ class Batch:
             raise RewardError(gather_object(scoring.failures)[0]) from scoring.cause
         if failure := scoring.failure_of_models(rewards):
             raise RewardError(failure)
-        self.outcomes = self.outcomes + torch.tensor(summed, dtype=torch.int64).view(len(counts), -1)
-        self.generated_tokens += tokens
+        outcomes = torch.tensor(summed, dtype=torch.int64).view(len(counts), -1)
         in_loss = everyones[:, len(numbers) :].flatten().bool()
         if tokenizer is None:
-            return in_loss, ()
+            return Counted(outcomes, tokens, in_loss)
         marks = gather_object(marks)
         if all(of_one is None for mark in marks for of_one in mark.steps):
             logger.warning_once(
                 "step_reward_credit is set, but no reward returned steps for any attempt of this batch. The option "
                 "has no effect until a reward returns a list of Step for a completion."
             )
-        return in_loss, tuple(marks)
+        return Counted(outcomes, tokens, in_loss, tuple(marks))
 
     def attempts(
         self, scoring: Scoring, inputs: Rows, prompts: list[Any], logged: Mapping[str, list[Any]], ends: set[int]

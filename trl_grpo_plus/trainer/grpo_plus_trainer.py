@@ -56,18 +56,16 @@ from ..scoring import (
     TRL_UNSCORED,
     RewardError,
     Scoring,
-    check_prompts,
-    check_splits,
     check_tokens,
     configure,
     held_back,
 )
-from ..traces import check_split_names, logged_step
+from ..traces import logged_step
 from ..utils import folder_lock
 from ..utils.patching import temporarily
 from . import checkpoint_integrity, hub, training_state
 from . import completions_table as table
-from .batch import Batch, failures_explain
+from .batch import Batch, Filtered, failures_explain
 from .cpu_lm_head import spare_copies
 from .image_rows import with_images_in_prompts
 from .nonfinite_guard import GROUPS, StepGuard
@@ -186,7 +184,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         if args.push_to_hub:
             hub.check_seam()
         configure(args.reward_workers, args.reward_worker_memory_mb)
-        self._check_data(train_dataset, eval_dataset, reward_funcs, args, rollout_func, environment_factory)
+        added_by = {"rollouts": rollout_func, "environments": environment_factory}
+        compatibility.check_data(train_dataset, eval_dataset, reward_funcs, self._credit.columns, args, **added_by)
         if compatibility.will_train(eval_dataset, args):
             self._check_rows(train_dataset, args)
         told = start_errors.told(model, args.output_dir, makes_it=args.process_index == 0)
@@ -274,9 +273,9 @@ class GRPOPlusTrainer(GRPOTrainer):
         training = self.model.training
         size = self.num_generations if training else self.num_generations_eval
         filters = self.args.filters_groups and training
-        own = {"_generate": self._generate, "_calculate_rewards": self._calculate_rewards}
+        replaced = {"_generate": self._generate, "_calculate_rewards": self._calculate_rewards}
         outer = self._batch  # empty, unless a reward evaluates while it scores a batch
-        self._batch = batch = Batch(self.accelerator, size, inputs, pop_indices(inputs), filters, own)
+        self._batch = batch = Batch(self.accelerator, size, inputs, pop_indices(inputs), filters, replaced)
         stand_ins = {"_generate": self._generated_batch, "_calculate_rewards": self._batch_rewards}
         if training:
             self._prompts.begin(batch, self._read)
@@ -315,12 +314,12 @@ class GRPOPlusTrainer(GRPOTrainer):
         ids = self._tokenize_prompts([row["prompt"] for row in self._read(rows)])[0]
         return states_of_share(self.model, ids, self.accelerator, self.args.train_batch_size)
 
-    def _own(self, name: str, *args: Any) -> Any:
-        """Call a method that has a stand-in, without the stand-ins: a judge may call `_generate` itself."""
+    def _call_replaced(self, name: str, *args: Any) -> Any:
+        """Call a method that a stand-in replaces, without the stand-ins: a judge may call `_generate` itself."""
         training = self.model.training
         try:
-            with temporarily(self, **self._batch.own):
-                return self._batch.own[name](*args)
+            with temporarily(self, **self._batch.replaced):
+                return self._batch.replaced[name](*args)
         finally:
             if self.model.training != training:  # TRL's continuous batching ends in training mode, in evaluation too
                 self.model.train(training)
@@ -329,7 +328,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         """Stand in for `_generate` where TRL makes a batch."""
         batch = self._batch
         if not batch.filters:
-            batch.generated = Generated(*self._own("_generate", prompts))
+            batch.generated = Generated(*self._call_replaced("_generate", prompts))
             return batch.generated
         if batch.further is not None:
             raise resampling.StopAfterSampling(self._sample(batch.further, prompts))
@@ -349,18 +348,18 @@ class GRPOPlusTrainer(GRPOTrainer):
         try:
             plan = resampling.settle(batch.rounds, fallback, logged_step(self.state.global_step), unit)
         except RuntimeError:  # on all ranks; write the traces first, so that the cause can be inspected
-            batch.filtered = groups.Plan((), ())
+            batch.filtered = Filtered(groups.Plan((), ()))
             self._record(torch.empty(0, device=self.accelerator.device))
             self._recorder.settle()
             raise
         attempts = exchange(batch.rounds, plan.order, partition)
-        batch.filtered, batch.exchanged = plan, attempts
+        masked, logprobs, images_on_some_ranks_only, logged = carried(attempts, trl.__version__)
+        batch.filtered = Filtered(plan, attempts, images_on_some_ranks_only)
         batch.inputs[:] = [attempt.inputs for attempt in attempts]
         prompts[:] = [attempt.prompt for attempt in attempts]
         if self.environment_factories is not None:  # TRL finds the tools of a prompt with images by these names
             names = [row.get("environment") if self._multi_environment else None for row in batch.inputs]
             self._batch_environments = names
-        masked, logprobs, batch.images_on_some_ranks_only, logged = carried(attempts, trl.__version__)
         table.put_back(self._logs, self._pending_extra_logs, attempts, logged)
         return Generated.of(attempts, masked, logprobs)
 
@@ -384,7 +383,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         """Generate and score one completion per row, with all that TRL does for a batch up to the rewards."""
         whole = self.rollout_func and one_each(self.rollout_func)
         with temporarily(self, rollout_func=whole):
-            self._batch.generated = generated = Generated(*self._own("_generate", prompts))
+            self._batch.generated = generated = Generated(*self._call_replaced("_generate", prompts))
         inputs = generated.rows(inputs)
         sampled = self._score(inputs, prompts, generated.completions, generated.completion_ids)
         self._pending_extra_logs.clear()  # the attempts carry these logs
@@ -399,7 +398,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             if self.args.filters_groups:  # an evaluation: the filtered batch before it may have had fewer rows
                 attempts = batch.rounds[0].attempts
                 table.put_back(self._logs, self._pending_extra_logs, attempts, table.columns_logged(attempts))
-        elif batch.images_on_some_ranks_only:  # a rank with images would wait for the others to log theirs
+        elif batch.filtered.images_on_some_ranks_only:  # a rank with images would wait for the others to log theirs
             batch.hiding.enter_context(temporarily(self, log_multimodal=False))
         return batch.without_monitors(self, batch.rewards.to(self.accelerator.device))
 
@@ -409,16 +408,18 @@ class GRPOPlusTrainer(GRPOTrainer):
         masks = batch.generated and batch.generated.tool_mask
         scoring = Scoring(self.reward_funcs, self.reward_func_names, self._failures_warned, masks)
         with temporarily(self, reward_funcs=scoring.functions), held_back(_TRLS_LOGGER, TRL_UNSCORED) as held:
-            rewards = self._own("_calculate_rewards", inputs, prompts, *completions)
+            rewards = self._call_replaced("_calculate_rewards", inputs, prompts, *completions)
         attempts = batch.attempts(scoring, inputs, prompts, self._pending_extra_logs, ends_of(self))
         rewards = rewards.cpu()  # decisions need a few numbers in float64, which not every device has
         if not failures_explain(attempts, batch.own_rows(rewards)):
             for record in held:
                 _TRLS_LOGGER.handle(record)
         masked, decodes = self.mask_truncated_completions, self.args.step_reward_credit and self.processing_class
-        trainable, marks = batch.count(scoring, attempts, masked, rewards, decodes)
-        verdicts = tuple(self._judge(rewards, marks, trainable))
-        return groups.Round(attempts, rewards, verdicts, self.args.dead, batch.row_indices, marks)
+        outcomes, tokens, in_loss, marks = batch.count(scoring, attempts, masked, rewards, decodes)
+        verdicts = tuple(self._judge(rewards, marks, in_loss))
+        return groups.Round(
+            attempts, rewards, verdicts, self.args.dead, batch.row_indices, marks, outcomes=outcomes, tokens=tokens
+        )
 
     def _judge(self, rewards: Tensor, marks: Sequence[Any], trainable: Tensor | None = None) -> list[str]:
         """Return the verdict on each group. Without `trainable` only its rewards decide."""
@@ -486,7 +487,7 @@ class GRPOPlusTrainer(GRPOTrainer):
     def _log_batch(self, output: dict[str, Any]) -> None:
         batch = self._batch
         trained = output["num_items_in_batch"].item()
-        tokens = {"tokens/generated": batch.generated_tokens, "tokens/trained": trained}
+        tokens = {"tokens/generated": sum(one_round.tokens for one_round in batch.rounds), "tokens/trained": trained}
         self._log({**groups.summary(batch.rounds, batch.plan), **tokens}.items())
         # TRL's value is a batch statistic under scale_rewards="batch" and normalize_then_sum.
         alike = [verdict != "alive" for verdict in self._judge(batch.sampled, batch.marks_sampled)]
@@ -647,25 +648,6 @@ class GRPOPlusTrainer(GRPOTrainer):
                     self._prompts.follow(before)
             return super().train(checkpoint, *args, **kwargs)
 
-    def _check_data(
-        self,
-        train_dataset: Any,
-        eval_dataset: Any,
-        rewards: Any,
-        args: GRPOPlusConfig,
-        rollouts: Any,
-        environments: Any,
-    ) -> None:
-        """Refuse datasets that would stop TRL in one of its steps, as far as this is known without a model."""
-        selection.check_dataset(train_dataset, "train_dataset", args)
-        if args.trace_every:
-            check_split_names(eval_dataset)
-        if not environments:  # an environment may supply the prompts
-            check_prompts(train_dataset, eval_dataset, read=rollouts is None)
-        if not (rollouts or environments):  # these add columns
-            check_splits(rewards, train_dataset, eval_dataset)
-        compatibility.check_columns_read(self._credit.columns, train_dataset, args)
-
     def _check_model(self, names: Sequence[str], weights: Sequence[float]) -> None:
         """Check the options against the model and the rewards, and warn of settings that gain nothing."""
         args = self.args
@@ -694,7 +676,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         if now[0] is before[0] and now[1] is before[1]:
             return
         compatibility.check_later_data(*now, self.args)
-        self._check_data(*now, self.reward_funcs, self.args, self.rollout_func, self.environment_factories)
+        added_by = {"rollouts": self.rollout_func, "environments": self.environment_factories}
+        compatibility.check_data(*now, self.reward_funcs, self._credit.columns, self.args, **added_by)
         self._check_tokens()
         self._checked = now
 

@@ -19,6 +19,7 @@ from transformers import TrainerCallback
 
 from ..utils.distributed import raise_on_all_ranks
 from ..utils.patching import temporarily
+from ..utils.tables import in_short
 from ..utils.validation import ConfigError
 
 
@@ -203,10 +204,9 @@ def load_reference(folder: str, rank: int, reference: torch.nn.Module, promised:
             try:
                 weights = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
             except Exception as error:  # a damaged file can make the unpickler raise anything
-                what = f"{type(error).__name__}: {error}".partition("\n")[0]
                 raise ConfigError(
-                    f"{path} cannot be read ({what}), and sync_ref_model needs the reference model in it. Resume "
-                    "from an earlier checkpoint."
+                    f"{path} cannot be read ({in_short(error)}), and sync_ref_model needs the reference model in it. "
+                    "Resume from an earlier checkpoint."
                 ) from error
     if broadcast_object_list([absent])[0]:
         logger.warning(
@@ -250,8 +250,9 @@ def _read(path: str) -> dict[str, Any] | None:
         if not {"format", "layout", "buffered_inputs"} <= state.keys():
             raise ValueError(f"it holds {', '.join(map(str, state)) or 'nothing'}")
     except Exception as error:  # a damaged file can make the unpickler raise anything
-        what = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise ConfigError(f"{path} cannot be read ({what}): it was cut off or changed. {_INSTEAD}") from error
+        raise ConfigError(
+            f"{path} cannot be read ({in_short(error)}): it was cut off or changed. {_INSTEAD}"
+        ) from error
     if state["format"] != FORMAT:
         raise ConfigError(
             f"{path} is of format {state['format']}, this release reads {FORMAT}: resume with the release that wrote "

@@ -46,6 +46,11 @@ def in_a_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {error} ({file}:{line})"
 
 
+def in_short(error: BaseException) -> str:
+    """Return an error of a library in one line: its type, and the first line of its text that is not blank."""
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
 def table(rows: Sequence[CheckRow]) -> str:
     """Return the rows as text, and a closing line with the overall result."""
     cells = [(row.name, f"{row.status:<8}", row.text) for row in rows]

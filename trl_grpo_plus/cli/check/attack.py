@@ -95,6 +95,23 @@ def _reads_gold(reward: Reward, rows: Sequence[dict[str, Any]]) -> bool:
 
 def _targets(reward: Reward, rows: Sequence[dict[str, Any]], gold: str | None) -> tuple[list[Target], float]:
     """Return the rows whose gold answer earns full marks in one form (none without gold answers), and full marks."""
+    forms, full = _posed(reward, rows, gold)
+    if not any(forms):
+        return [], full
+    for targets in forms:
+        scores = _scores(reward, targets)
+        earned = [target for target, score in zip(targets, scores, strict=True) if score >= full - _TOLERANCE]
+        if full > 0 and 2 * len(earned) > len(targets):
+            return earned, full
+    tried = "the gold answer" if gold is None else f"--gold {gold!r}"
+    raise ConfigError(
+        f"reward {reward.__name__!r}: {tried} does not earn full marks, so that there is nothing to attack. Give the "
+        r"form that the reward reads: --gold '\boxed{{answer}}', where answer is a column."
+    )
+
+
+def _posed(reward: Reward, rows: Sequence[dict[str, Any]], gold: str | None) -> tuple[list[list[Target]], float]:
+    """Return the rows with their gold answers, once for each form to try, and full marks."""
     definition = reward.definition
     if gold is None and definition.gold is not None:
         read = [{name: row[name] for name in definition.columns if name in row} for row in rows]
@@ -111,18 +128,7 @@ def _targets(reward: Reward, rows: Sequence[dict[str, Any]], gold: str | None) -
             for before, _, after in _forms(gold, column)
         ]
         full = max(median(_scores(reward, targets)) for targets in forms)
-    if not any(forms):
-        return [], full
-    for targets in forms:
-        scores = _scores(reward, targets)
-        earned = [target for target, score in zip(targets, scores, strict=True) if score >= full - _TOLERANCE]
-        if full > 0 and 2 * len(earned) > len(targets):
-            return earned, full
-    tried = "the gold answer" if gold is None else f"--gold {gold!r}"
-    raise ConfigError(
-        f"reward {reward.__name__!r}: {tried} does not earn full marks, so that there is nothing to attack. Give the "
-        r"form that the reward reads: --gold '\boxed{{answer}}', where answer is a column."
-    )
+    return forms, full
 
 
 def _gold_column(reward: Reward, rows: Sequence[dict[str, Any]]) -> str:

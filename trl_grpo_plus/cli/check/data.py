@@ -40,12 +40,11 @@ def _count(rows: Any) -> str:
 
 def score(recipe: Recipe) -> list[CheckRow]:
     """Check each reward's examples, columns, and gold answers in the training set. Sets `recipe.reward_seconds`."""
-    rows, args = [], recipe.training
-    for reward in recipe.rewards:
-        row, ms = _score(recipe, reward)
-        rows.append(row)
-        recipe.reward_seconds += ms / 1000 * args.per_device_train_batch_size * args.steps_per_generation
-    return rows
+    args = recipe.training
+    scored = [_score(recipe, reward) for reward in recipe.rewards]
+    batch = args.per_device_train_batch_size * args.steps_per_generation
+    recipe.reward_seconds = sum(ms for _, ms in scored) / 1000 * batch
+    return [row for row, _ in scored]
 
 
 def _score(recipe: Recipe, reward: Any) -> tuple[CheckRow, float]:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from ...launch.datasets_by_name import BUILDERS
 from ...utils.files import looks_local
+from ...utils.tables import in_short
 from ...utils.validation import ConfigError
 from . import samples
 
@@ -113,7 +114,7 @@ def _from_hub(kind: Any, what: str, name: str, revision: str | None, trust_remot
                 f"{what}: the Hub has no model {name}, or not this revision, or it is private."
             ) from error
         if is_folder or not _is_unreachable(error):
-            raise ConfigError(f"{what} of {name} cannot be read: {str(error).partition(chr(10))[0]}") from error
+            raise ConfigError(f"{what} of {name} cannot be read: {in_short(error)}") from error
         return None
     return Loaded(loaded, "here" if is_folder else "Hub" if online() else "cache")
 

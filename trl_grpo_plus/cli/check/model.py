@@ -16,7 +16,7 @@ from ...launch.recipe import Recipe, total_steps
 from ...scoring import default_size
 from ...traces import ADDS_SYSTEM, as_given
 from ...utils.resources import memory_bytes
-from ...utils.tables import FAILED, OK, UNSEEN, WARNED, CheckRow
+from ...utils.tables import FAILED, OK, UNSEEN, WARNED, CheckRow, in_short
 from ...utils.validation import ConfigError
 from . import hub
 from .estimate import GIB, Job, ModelShape, checkpoint, context_of, count, memory, rounded, seconds, vllm_sequences
@@ -37,7 +37,6 @@ def model(recipe: Recipe) -> tuple[list[CheckRow], Loaded | None]:
         loaded = hub.model_config(name, recipe.model.model_revision, recipe.training.trust_remote_code)
     except ConfigError as error:
         return [CheckRow("model", FAILED, str(error))], None
-    recipe.kind = loaded.what.model_type if loaded else None
     if loaded is None:
         text = f"{name}: {hub.unreachable()}, and this package knows nothing of it: no estimate"
         return [CheckRow("model", UNSEEN, text)], None
@@ -145,9 +144,8 @@ def shape(recipe: Recipe, config: Loaded) -> tuple[list[CheckRow], ModelShape | 
 
         counted = count(config.what, get_peft_config(recipe.model))
     except Exception as error:  # such as peft's error about an adapter that does not fit
-        reason = str(error).partition("\n")[0]
         status = FAILED if recipe.model.use_peft else UNSEEN
-        return [CheckRow("weights", status, f"a {config.what.model_type} cannot be counted: {reason}")], None
+        return [CheckRow("weights", status, f"a {config.what.model_type} cannot be counted: {in_short(error)}")], None
     text = f"{_many(counted.parameters)} weights"
     if counted.adapter:
         text += f", of which the adapter's {_many(counted.trained)} are trained"

@@ -68,7 +68,7 @@ def check_recipe(
             rows.append(CheckRow("batches", OK, batches(recipe)))
         rows += [*_given(recipe, tokens), *_costs(recipe, config, tokens, card)]
         rows = list(dict.fromkeys(rows))  # two checks may find the same mistake
-        ran = _smoked(recipe, folder, rows, start.launcher) if smoke else []
+        ran = _smoked(recipe, folder, rows, start.launcher, config is not None) if smoke else []
         if recipe.on_cpu and recipe.stands and config is not None:
             timed = _speed_on_cpu(recipe, folder, [*rows, *ran[:1]], config.origin, start) if smoke else NOT_TIMED
             rows.append(timed)
@@ -174,7 +174,7 @@ def _costs(recipe: Recipe, config: Loaded | None, tokens: Loaded | None, card: C
     return rows
 
 
-def _smoked(recipe: Recipe, folder: str, rows: list[CheckRow], launcher: str) -> list[CheckRow]:
+def _smoked(recipe: Recipe, folder: str, rows: list[CheckRow], launcher: str, known: bool) -> list[CheckRow]:
     if any(row.name not in FINE_IN_SMALL for row in failures(rows)):
         return [CheckRow("smoke", UNSEEN, "not run: it needs what FAILED above")]
     away = [reward for reward in recipe.rewards if isinstance(reward, str) and not os.path.isdir(reward)]
@@ -184,7 +184,7 @@ def _smoked(recipe: Recipe, folder: str, rows: list[CheckRow], launcher: str) ->
         return [CheckRow("smoke", UNSEEN, "not run: the data cannot be reached")]
     if recipe.model.use_peft and not optional_packages.is_installed("peft"):
         return [CheckRow("smoke", UNSEEN, "not run: peft is not installed here")]
-    return run_smoke(recipe, folder, launcher)
+    return run_smoke(recipe, folder, launcher, known)
 
 
 def _speed_on_cpu(recipe: Recipe, folder: str, rows: list[CheckRow], origin: str, start: Start) -> CheckRow:

@@ -31,7 +31,7 @@ MOST_PROCESSES = 2
 TIMEOUT_S, CLOCKED_S = 900, 300
 
 
-def smoke(recipe: Recipe, folder: str, launcher: str = "accelerate") -> list[CheckRow]:
+def smoke(recipe: Recipe, folder: str, launcher: str = "accelerate", known: bool = True) -> list[CheckRow]:
     """Make the smoke run in `folder`, which the caller removes, and return its rows.
 
     Args:
@@ -39,6 +39,7 @@ def smoke(recipe: Recipe, folder: str, launcher: str = "accelerate") -> list[Che
         folder (`str`): folder of the run.
         launcher (`str`, *optional*, defaults to `"accelerate"`): one of
             [`~trl_grpo_plus.launch.launchers.LAUNCHERS`].
+        known (`bool`, *optional*, defaults to `True`): whether the model's config is known.
     """
     output = os.path.join(folder, "smoke")
     processes = min(recipe.spread.processes, MOST_PROCESSES)
@@ -52,7 +53,7 @@ def smoke(recipe: Recipe, folder: str, launcher: str = "accelerate") -> list[Che
     if status:
         return [CheckRow("smoke", FAILED, _reason(Path(output), errors))]
     report = json.loads(Path(output, REPORT).read_text())
-    if recipe.kind is None:
+    if not known:
         report["model"] += " in the place of a model that is not known"
     on = "one process" if processes == 1 else f"{processes} processes"
     if recipe.spread.sharding.startswith(("zero", "fsdp")):
@@ -138,9 +139,9 @@ def rows_of(report: dict[str, Any], folder: Path, on: str) -> list[CheckRow]:
         groups = CheckRow("groups", FAILED, f"{groups.text}: {why}")
     try:
         attempts = sum(len(group) for group in traces.groups(folder) if group[0]["split"] == "train")
-    except ValueError:  # there are no traces
-        attempts = 0
-    written = f"{attempts} attempts in rollouts/, and the page"
+        written = f"{attempts} attempts in rollouts/, and the page"
+    except ValueError as error:  # there are no traces, or they are damaged
+        attempts, written = 0, str(error)
     whole = attempts == report["attempts"] and (folder / "report.html").exists()
     return [
         CheckRow("smoke", OK if report["steps"] == STEPS else FAILED, seconds),

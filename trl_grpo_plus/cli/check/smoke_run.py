@@ -138,6 +138,7 @@ class _Watch(TrainerCallback):
         return {name: weight.detach().clone() for name, weight in model.named_parameters() if weight.requires_grad}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Keep the weights before training, and the time."""
         self._began = time.monotonic()
         self._before = self._weights()
 

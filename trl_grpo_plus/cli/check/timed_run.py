@@ -28,10 +28,13 @@ class Done(Exception):
 
 
 class _Clock(TrainerCallback):
+    """A callback that writes how long each step took, and ends the run after the last one."""
+
     def __init__(self) -> None:
         self._last, self._seconds = 0.0, list[float]()
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
+        """Start the clock of the first step."""
         self._last = time.monotonic()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from ...utils.tables import in_short
 from .estimate import NUM_EXPERTS
 
 
@@ -46,8 +47,7 @@ def shrink(config: Any, tokenizer: Any) -> Any:
         with torch.no_grad():
             model(input_ids=torch.tensor([[1, 2, 3]]))
     except Exception as error:
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"no tiny {config.model_type} could be made: {type(error).__name__}: {reason}") from error
+        raise ValueError(f"no tiny {config.model_type} could be made: {in_short(error)}") from error
     return small
 
 

@@ -91,14 +91,17 @@ def _run_together(race: Race, lanes: Sequence[Lane], live: Live, go_on_with: str
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
     live.show()
-    failed = {lane: process.poll() for lane, process in running.items() if process.poll() not in (0, 130)}
+    ended = {lane: process.poll() for lane, process in running.items()}
+    failed = {lane: status for lane, status in ended.items() if status not in (0, 130)}
     for lane, status in failed.items():
-        tail = "\n".join(lane.log.read_text(errors="replace").replace("\r", "\n").splitlines()[-15:])
-        say(
-            f"\nerror: {NAMES[lane.name]} ended with status {status}. The last lines of {lane.log}:\n{tail}",
-            file=sys.stderr,
-        )
-    return 1 if failed else 0 if all(process.poll() == 0 for process in running.values()) else 130
+        _say_failed(lane, status)
+    return 1 if failed else 130 if len(ended) < len(lanes) or any(ended.values()) else 0
+
+
+def _say_failed(lane: Lane, status: int) -> None:
+    tail = "\n".join(lane.log.read_text(errors="replace").replace("\r", "\n").splitlines()[-15:])
+    text = f"\nerror: {NAMES[lane.name]} ended with status {status}. The last lines of {lane.log}:\n{tail}"
+    say(text, file=sys.stderr)
 
 
 def _going(running: dict[Lane, Any]) -> list[Any]:

@@ -1,6 +1,7 @@
 """The result of rescoring, as text and as lines of JSON."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ...rollouts.verdicts import VERDICTS
@@ -91,7 +92,6 @@ def _example(reward: RequestedReward, rescoring: Rescoring, number: int, attempt
 def _effect(reward: RequestedReward, found: Effect, weights: Mapping[str, float]) -> list[str]:
     inside = replaces(reward.against, weights)
     total = f"{reward.label} instead of {reward.against} in the total" if inside else f"{reward.label} as the total"
-    old, new = ({pair[side] for pair in found.table} for side in (0, 1))
     head = [f"Groups, with {total}"]
     if found.left_out:
         judged = found.left_out + found.table.total()
@@ -101,20 +101,7 @@ def _effect(reward: RequestedReward, found: Effect, weights: Mapping[str, float]
         ]
     if not found.table:
         return head
-    columns = [*(name for name in VERDICTS if name in new)]
-    rows = [*(name for name in VERDICTS if name in old), *sorted(old - set(VERDICTS))]
-    cells = [("  was", *(f"{name:>8}" for name in columns))]
-    cells += [(f"  {was}", *(f"{found.table[was, now]:,}" for now in columns)) for was in rows]
-    alive = [sum(count for pair, count in found.table.items() if pair[side] == "alive") for side in (0, 1)]
-    count = found.table.total()
-    lines = [
-        *head,
-        f"  alive     {alive[0]:,} of {count:,} ({_percent(alive[0], count)}) recorded, "
-        f"{alive[1]:,} ({_percent(alive[1], count)}) now",
-        "",
-        *aligned(cells, right=range(1, len(cells[0]))),
-        "",
-    ]
+    lines = [*head, *_verdicts(found.table), ""]
     if found.unexplained:
         lines.append(
             f"  {found.unexplained:,} recorded verdicts do not follow from the recorded totals: the run judged\n"
@@ -125,6 +112,19 @@ def _effect(reward: RequestedReward, found: Effect, weights: Mapping[str, float]
     of = f"{found.alive:,} {'group' if found.alive == 1 else 'groups'} alive both times"
     between = "recorded advantages against GRPO's of the new total"
     return [*lines, f"  advantages: {_r(found.advantages)}, {between}, over {of}"]
+
+
+def _verdicts(table: Counter[tuple[str, str]]) -> list[str]:
+    """Return the number of groups that were and are alive, and a table of their verdicts before and now."""
+    old, new = ({pair[side] for pair in table} for side in (0, 1))
+    columns = [name for name in VERDICTS if name in new]
+    rows = [*(name for name in VERDICTS if name in old), *sorted(old - set(VERDICTS))]
+    cells = [("  was", *(f"{name:>8}" for name in columns))]
+    cells += [(f"  {was}", *(f"{table[was, now]:,}" for now in columns)) for was in rows]
+    count = table.total()
+    was, now = (sum(of for pair, of in table.items() if pair[side] == "alive") for side in (0, 1))
+    alive = f"{was:,} of {count:,} ({_percent(was, count)}) recorded, {now:,} ({_percent(now, count)}) now"
+    return [f"  alive     {alive}", "", *aligned(cells, right=range(1, len(cells[0])))]
 
 
 def _pairs(groups: Sequence[Group], rewards: Sequence[RequestedReward]) -> list[str]:
