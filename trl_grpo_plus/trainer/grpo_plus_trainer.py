@@ -582,6 +582,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         if not tokens:  # no rank has live tokens, so TRL has logged means over no tokens
             for name in metrics.keys() - {"entropy_coef"}:
                 del metrics[name][before.get(name, 0) :]
+                if not metrics[name]:  # TRL would log None for a list without values, and trackers warn of it
+                    del metrics[name]
         if beta and self.accelerator.sync_gradients:
             self._adapt_beta(passes=self.num_iterations)
 
