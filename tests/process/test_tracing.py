@@ -1,5 +1,6 @@
 """Traces of real runs: every row's prompt, completion, rewards, advantage and verdict belong to the same attempt."""
 
+import copy
 import json
 import math
 import os
@@ -17,6 +18,7 @@ import warm_processes
 from datasets import Dataset
 from trl import GRPOTrainer
 
+from trl_grpo_plus import GRPOPlusTrainer, attach
 from trl_grpo_plus.rollouts.groups import judge
 from trl_grpo_plus.traces import ADDS_SYSTEM, by_group
 from trl_grpo_plus.traces import reader as traces
@@ -302,6 +304,37 @@ def test_alarms_go_on_where_a_row_cannot_be_written(tmp_path, caplog):
     assert len(tiny_models.logged(trained, "completions/mean_length/tied")) == 6
     assert sum("image file is truncated" in record.message for record in caplog.records) == 1
     assert not list((tmp_path / "run" / "rollouts").glob("train-*"))
+
+
+@pytest.mark.parametrize("attached", [False, True])
+def test_a_forked_process_keeps_the_batches_of_a_trainer_that_its_parent_made(tmp_path, attached):
+    """The parent's thread is not in the child."""
+    trained = tiny_models.trainer(tmp_path, tiny_models.digits, GRPOTrainer if attached else GRPOPlusTrainer)
+    if attached:
+        attach(trained)
+    trained.train()
+    child = os.fork()
+    if not child:
+        signal.alarm(60)  # ends a child that waits for the thread
+        trained.evaluate(tiny_models.prompts(4))
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(list(traces.groups(tmp_path / "run", "eval"))) == 4
+
+
+@pytest.mark.parametrize("attached", [False, True])
+def test_a_copy_of_a_trainer_trains_and_keeps_its_own_attempts(tmp_path, attached):
+    made = tiny_models.trainer(tmp_path, tiny_models.digits, GRPOTrainer if attached else GRPOPlusTrainer)
+    if attached:
+        attach(made)
+    copied = copy.deepcopy(made)
+    copied.args.output_dir = str(tmp_path / "copy")
+    copied.train()
+    assert not (tmp_path / "run" / "rollouts").exists()
+    assert [row["step"] for group in traces.groups(tmp_path / "copy", "train") for row in group] == sorted([0, 1, 2] * 8)
+    made.train()
+    copy.deepcopy(made)
+    assert (tmp_path / "run" / "rollouts" / "train-00000002.jsonl").exists()
 
 
 def test_an_alarm_that_is_added_has_its_threshold_from_the_config(tmp_path, monkeypatch):

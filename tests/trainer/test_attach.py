@@ -143,6 +143,19 @@ def test_an_alarm_ends_the_training_with_a_checkpoint(tmp_path, caplog, attached
     assert resumed.state.global_step == 30
 
 
+@pytest.mark.parametrize("attached", [False, True])
+def test_only_a_trainer_that_trains_no_further_step_says_so(tmp_path, caplog, attached):
+    """A trainer of TRL's that is resumed at its last step trains one more step, as it does without `attach`."""
+    for _ in range(2):
+        options = {"save_strategy": "steps", "save_steps": 3}
+        trainer = made(tmp_path, "grpo", **options) if attached else tiny_models.trainer(tmp_path, **options)
+        if attached:
+            trl_grpo_plus.attach(trainer)
+        trainer.train(resume_from_checkpoint=(tmp_path / "run" / "checkpoint-3").exists())
+    assert trainer.state.global_step == (4 if attached else 3)
+    assert ("nothing is left to train" in caplog.text) is not attached
+
+
 def test_alarms_not_in_halt_on_alarm_do_not_end_the_training(tmp_path):
     alarm = {"halt_on_alarm": ["repetition"], "alarm_thresholds": {"window": 4, "min_batches": 4}}
     trainer = tiny_models.trained(tmp_path, tiny_models.always_dead, max_steps=8, **alarm)

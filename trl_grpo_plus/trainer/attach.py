@@ -113,6 +113,7 @@ class _Observer:
         self._trainer, self._options = trainer, options
         rank, about = trainer.accelerator.process_index, partial(describe, trainer)
         self._recorder = Recorder(options, names, weights, rank, about, trainer._metrics["train"])
+        self._recorder.ends_at_max_steps = False  # transformers may train one more step
         self._batch = Batch()
 
     def wrap(self) -> None:
