@@ -331,7 +331,8 @@ def test_a_copy_of_a_trainer_trains_and_keeps_its_own_attempts(tmp_path, attache
     copied.args.output_dir = str(tmp_path / "copy")
     copied.train()
     assert not (tmp_path / "run" / "rollouts").exists()
-    assert [row["step"] for group in traces.groups(tmp_path / "copy", "train") for row in group] == sorted([0, 1, 2] * 8)
+    steps = [row["step"] for group in traces.groups(tmp_path / "copy", "train") for row in group]
+    assert steps == sorted([0, 1, 2] * 8)
     made.train()
     copy.deepcopy(made)
     assert (tmp_path / "run" / "rollouts" / "train-00000002.jsonl").exists()
