@@ -301,7 +301,7 @@ def test_alarms_go_on_where_a_row_cannot_be_written(tmp_path, caplog):
     odd = tiny_models.prompts(30).with_transform(lambda rows: {**rows, "odd": [Unprintable() for _ in rows["number"]]})
     trained = train(tmp_path, tiny_models.always_dead, max_steps=6, alarm_thresholds=SOON_DEAD, data=odd)
     assert tiny_models.logged(trained, "alarms/dead_groups")[-1] == 1.0
-    assert len(tiny_models.logged(trained, "completions/mean_length/tied")) == 6
+    assert len(tiny_models.logged(trained, "completions/mean_length_of/tied")) == 6
     assert sum("image file is truncated" in record.message for record in caplog.records) == 1
     assert not list((tmp_path / "run" / "rollouts").glob("train-*"))
 
@@ -401,6 +401,15 @@ def test_a_rollout_function_may_return_tensors_and_columns_of_its_own(tmp_path):
     assert [row["reference"]["of_attempt"] for row in rows] == [f"{i}" for i in range(8)]
     assert not any(row["truncated"] for row in rows)
     assert all(row["tokens"] == len(row["completion"]) + 1 for row in rows)
+
+
+def test_no_metric_is_a_folder_of_another(tmp_path):
+    """mlflow's file store writes a metric's values into a file of its name. It loses what is logged after a clash."""
+    trained = train(tmp_path, zero_variance_groups="resample", beta=0.1, kl_target=0.1, max_steps=3)
+    trained.evaluate(tiny_models.prompts(4))
+    names = {name for entry in trained.state.log_history for name in entry}
+    assert {"completions/mean_length", "completions/mean_length_of/alive", "alarms/dead_groups"} <= names
+    assert [name for name in names if any(other.startswith(f"{name}/") for other in names)] == []
 
 
 def test_truncated_is_what_trl_calls_clipped(tmp_path):

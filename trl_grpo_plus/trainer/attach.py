@@ -51,7 +51,7 @@ def attach(trainer: Any, **options: Any) -> None:
     """Keep traces of one of TRL's trainers, raise alarms, and log tables to its trackers.
 
     Call `attach` before `train()`. The weights, TRL's metrics and TRL's checkpoints are the same as without it, bit
-    for bit. `log` gains the metrics `alarms/*` and `completions/mean_length/*`. The alarms' history is not in TRL's
+    for bit. `log` gains the metrics `alarms/*` and `completions/mean_length_of/*`. The alarms' history is not in TRL's
     checkpoints: after a resume the alarms start anew.
 
     Args:

@@ -442,4 +442,4 @@ def _mean_lengths(sampled: SampledBatch) -> dict[str, float]:
     tokens: dict[str, list[int]] = {}
     for group, verdict in enumerate(sampled.verdicts):
         tokens.setdefault(verdict, []).extend(sampled.tokens[group * sampled.size : (group + 1) * sampled.size])
-    return {f"completions/mean_length/{verdict}": statistics.fmean(counts) for verdict, counts in tokens.items()}
+    return {f"completions/mean_length_of/{verdict}": statistics.fmean(counts) for verdict, counts in tokens.items()}
