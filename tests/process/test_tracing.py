@@ -187,6 +187,32 @@ def test_messages_stay_messages(tmp_path, monkeypatch):
         assert row["reward"] == len(row["completion"][0]["content"])
 
 
+@pytest.mark.parametrize("mode", ["keep", "drop", "attach"])
+def test_what_a_reward_does_to_the_texts_that_it_gets_is_not_in_the_traces(tmp_path, monkeypatch, mode):
+    sampled = []
+
+    def changes(prompts, completions, **kwargs):
+        sampled.extend(
+            (prompt[0]["content"], messages[0]["content"]) for prompt, messages in zip(prompts, completions)
+        )
+        for prompt, messages in pairs:
+            prompt[0]["content"], messages[0]["content"] = "?", "x"
+        completions[0] = "y"
+        return tiny_models.digits([text for _, text in sampled[-len(completions) :]])
+
+    monkeypatch.setattr(
+        tiny_models.tokenizer(), "chat_template", "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    )
+    data = Dataset.from_dict({"prompt": [[{"role": "user", "content": f"{i:02d}+1="}] for i in range(20)]})
+    if mode == "attach":
+        trained = tiny_models.trainer(tmp_path, changes, GRPOTrainer, data=data)
+        attach(trained)
+        trained.train()
+    else:
+        train(tmp_path, changes, data=data, zero_variance_groups=mode)
+    assert [(row["prompt"][0]["content"], row["completion"][0]["content"]) for row in rows_of(tmp_path)] == sampled
+
+
 # Like SmolLM2's template, it adds a system message that no row has.
 CHAT = (
     "{% if messages[0]['role'] != 'system' %}a 00<eos>{% endif %}{% for m in messages %}{{ m['content'] }}<eos>"
