@@ -1,5 +1,6 @@
 """Traces of real runs: every row's prompt, completion, rewards, advantage and verdict belong to the same attempt."""
 
+import copy
 import json
 import math
 import os
@@ -17,6 +18,7 @@ import warm_processes
 from datasets import Dataset
 from trl import GRPOTrainer
 
+from trl_grpo_plus import GRPOPlusTrainer, attach
 from trl_grpo_plus.rollouts.groups import judge
 from trl_grpo_plus.traces import ADDS_SYSTEM, by_group
 from trl_grpo_plus.traces import reader as traces
@@ -185,6 +187,32 @@ def test_messages_stay_messages(tmp_path, monkeypatch):
         assert row["reward"] == len(row["completion"][0]["content"])
 
 
+@pytest.mark.parametrize("mode", ["keep", "drop", "attach"])
+def test_what_a_reward_does_to_the_texts_that_it_gets_is_not_in_the_traces(tmp_path, monkeypatch, mode):
+    sampled = []
+
+    def changes(prompts, completions, **kwargs):
+        sampled.extend(
+            (prompt[0]["content"], messages[0]["content"]) for prompt, messages in zip(prompts, completions)
+        )
+        for prompt, messages in pairs:
+            prompt[0]["content"], messages[0]["content"] = "?", "x"
+        completions[0] = "y"
+        return tiny_models.digits([text for _, text in sampled[-len(completions) :]])
+
+    monkeypatch.setattr(
+        tiny_models.tokenizer(), "chat_template", "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    )
+    data = Dataset.from_dict({"prompt": [[{"role": "user", "content": f"{i:02d}+1="}] for i in range(20)]})
+    if mode == "attach":
+        trained = tiny_models.trainer(tmp_path, changes, GRPOTrainer, data=data)
+        attach(trained)
+        trained.train()
+    else:
+        train(tmp_path, changes, data=data, zero_variance_groups=mode)
+    assert [(row["prompt"][0]["content"], row["completion"][0]["content"]) for row in rows_of(tmp_path)] == sampled
+
+
 # Like SmolLM2's template, it adds a system message that no row has.
 CHAT = (
     "{% if messages[0]['role'] != 'system' %}a 00<eos>{% endif %}{% for m in messages %}{{ m['content'] }}<eos>"
@@ -299,9 +327,41 @@ def test_alarms_go_on_where_a_row_cannot_be_written(tmp_path, caplog):
     odd = tiny_models.prompts(30).with_transform(lambda rows: {**rows, "odd": [Unprintable() for _ in rows["number"]]})
     trained = train(tmp_path, tiny_models.always_dead, max_steps=6, alarm_thresholds=SOON_DEAD, data=odd)
     assert tiny_models.logged(trained, "alarms/dead_groups")[-1] == 1.0
-    assert len(tiny_models.logged(trained, "completions/mean_length/tied")) == 6
+    assert len(tiny_models.logged(trained, "completions/mean_length_of/tied")) == 6
     assert sum("image file is truncated" in record.message for record in caplog.records) == 1
     assert not list((tmp_path / "run" / "rollouts").glob("train-*"))
+
+
+@pytest.mark.parametrize("attached", [False, True])
+def test_a_forked_process_keeps_the_batches_of_a_trainer_that_its_parent_made(tmp_path, attached):
+    """The parent's thread is not in the child."""
+    trained = tiny_models.trainer(tmp_path, tiny_models.digits, GRPOTrainer if attached else GRPOPlusTrainer)
+    if attached:
+        attach(trained)
+    trained.train()
+    child = os.fork()
+    if not child:
+        signal.alarm(60)  # ends a child that waits for the thread
+        trained.evaluate(tiny_models.prompts(4))
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(list(traces.groups(tmp_path / "run", "eval"))) == 4
+
+
+@pytest.mark.parametrize("attached", [False, True])
+def test_a_copy_of_a_trainer_trains_and_keeps_its_own_attempts(tmp_path, attached):
+    made = tiny_models.trainer(tmp_path, tiny_models.digits, GRPOTrainer if attached else GRPOPlusTrainer)
+    if attached:
+        attach(made)
+    copied = copy.deepcopy(made)
+    copied.args.output_dir = str(tmp_path / "copy")
+    copied.train()
+    assert not (tmp_path / "run" / "rollouts").exists()
+    steps = [row["step"] for group in traces.groups(tmp_path / "copy", "train") for row in group]
+    assert steps == sorted([0, 1, 2] * 8)
+    made.train()
+    copy.deepcopy(made)
+    assert (tmp_path / "run" / "rollouts" / "train-00000002.jsonl").exists()
 
 
 def test_an_alarm_that_is_added_has_its_threshold_from_the_config(tmp_path, monkeypatch):
@@ -367,6 +427,15 @@ def test_a_rollout_function_may_return_tensors_and_columns_of_its_own(tmp_path):
     assert [row["reference"]["of_attempt"] for row in rows] == [f"{i}" for i in range(8)]
     assert not any(row["truncated"] for row in rows)
     assert all(row["tokens"] == len(row["completion"]) + 1 for row in rows)
+
+
+def test_no_metric_is_a_folder_of_another(tmp_path):
+    """mlflow's file store writes a metric's values into a file of its name. It loses what is logged after a clash."""
+    trained = train(tmp_path, zero_variance_groups="resample", beta=0.1, kl_target=0.1, max_steps=3)
+    trained.evaluate(tiny_models.prompts(4))
+    names = {name for entry in trained.state.log_history for name in entry}
+    assert {"completions/mean_length", "completions/mean_length_of/alive", "alarms/dead_groups"} <= names
+    assert [name for name in names if any(other.startswith(f"{name}/") for other in names)] == []
 
 
 def test_truncated_is_what_trl_calls_clipped(tmp_path):

@@ -16,7 +16,11 @@ import tiny_models
 import torch
 import warm_processes
 from synthetic_traces import group, row
+from transformers import TrainerCallback
+from trl import GRPOTrainer
 
+from trl_grpo_plus import GRPOPlusTrainer, attach
+from trl_grpo_plus.scoring import RewardError
 from trl_grpo_plus.view import Trackers
 from trl_grpo_plus.view.trackers import MOST_CHARACTERS, _histograms, columns, pick, shown, table
 
@@ -539,7 +543,7 @@ def test_a_run_reports_to_wandb(tmp_path):
     for item in metrics:
         assert 0 <= item["train/groups/alive"] <= 1
         assert item["train/alarms/dead_groups"] == 0
-        assert any(key.startswith("train/completions/mean_length/") for key in item)
+        assert any(key.startswith("train/completions/mean_length_of/") for key in item)
     assert [item["train/global_step"] for item in logs_of(history)] == [1, 2, 3, 4, 5]
     for rows, item in zip(increments(tmp_path), logs_of(history), strict=True):
         step = item["train/global_step"] - 1
@@ -607,6 +611,29 @@ def test_a_run_whose_wandb_is_killed_ends_with_an_error_and_all_its_traces(tmp_p
     assert traced_steps(tmp_path)[:steps] == list(range(steps))
     for path in (tmp_path / "run" / "rollouts").glob("*.jsonl"):
         assert all(json.loads(line) for line in path.read_text().splitlines())
+
+
+@needs_wandb
+@pytest.mark.parametrize("cls", [GRPOPlusTrainer, GRPOTrainer])
+@pytest.mark.parametrize("where", ["callback", "reward"])
+def test_what_a_script_does_wrong_with_a_tracker_is_not_blamed_on_the_trackers_of_the_run(tmp_path, cls, where):
+    import wandb
+
+    class Logs(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            wandb.log({"x": 1})  # no run is open
+
+    def reward(completions, **kwargs):
+        wandb.log({"x": 1})
+
+    made = tiny_models.trainer(tmp_path, reward if where == "reward" else tiny_models.digits, cls)
+    if cls is GRPOTrainer:
+        attach(made)
+    if where == "callback":
+        made.add_callback(Logs())
+    with pytest.raises((wandb.Error, RewardError), match=r"You must call wandb\.init") as raised:
+        made.train()
+    assert "report_to" not in str(raised.value)
 
 
 @needs_trackio

@@ -41,7 +41,7 @@ def test_training_is_the_same_bit_for_bit(tmp_path, kind):
     watched.train()
     tiny_models.assert_same(watched, alone)
     assert len(tiny_models.losses(alone)) == 4
-    added = re.compile("alarms/|completions/mean_length/")
+    added = re.compile("alarms/|completions/mean_length_of/")
     for entry, other in zip(watched.state.log_history, alone.state.log_history, strict=True):
         kept = {name: value for name, value in entry.items() if not added.match(name)}
         assert tiny_models.untimed(kept) == pytest.approx(tiny_models.untimed(other), rel=0, nan_ok=True)
@@ -141,6 +141,19 @@ def test_an_alarm_ends_the_training_with_a_checkpoint(tmp_path, caplog, attached
     resumed = tiny_models.trainer(tmp_path, tiny_models.always_dead, **options, **alarm)
     resumed.train(resume_from_checkpoint=True)
     assert resumed.state.global_step == 30
+
+
+@pytest.mark.parametrize("attached", [False, True])
+def test_only_a_trainer_that_trains_no_further_step_says_so(tmp_path, caplog, attached):
+    """A trainer of TRL's that is resumed at its last step trains one more step, as it does without `attach`."""
+    for _ in range(2):
+        options = {"save_strategy": "steps", "save_steps": 3}
+        trainer = made(tmp_path, "grpo", **options) if attached else tiny_models.trainer(tmp_path, **options)
+        if attached:
+            trl_grpo_plus.attach(trainer)
+        trainer.train(resume_from_checkpoint=(tmp_path / "run" / "checkpoint-3").exists())
+    assert trainer.state.global_step == (4 if attached else 3)
+    assert ("nothing is left to train" in caplog.text) is not attached
 
 
 def test_alarms_not_in_halt_on_alarm_do_not_end_the_training(tmp_path):

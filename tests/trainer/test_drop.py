@@ -277,6 +277,15 @@ def test_batches_without_a_live_group_do_not_move_beta(tmp_path, placement):
     assert tiny_models.logged(trained, "beta") == []
 
 
+def test_a_step_without_a_live_group_logs_no_metric_without_a_value(tmp_path):
+    """TRL logs None for a metric without values. tensorboard and mlflow warn of each None."""
+    options = {"zero_variance_groups": "drop", "per_device_train_batch_size": 16, "logging_steps": 1}
+    trained = train(tmp_path, tiny_models.dead_where(lambda n: n < 8, "later"), max_steps=4, **options)
+    assert tiny_models.logged(trained, "groups/trained") == [0, 0, 4, 4]
+    assert [name for entry in trained.state.log_history for name in entry if entry[name] is None] == []
+    assert len(tiny_models.logged(trained, "entropy")) == len(tiny_models.logged(trained, "clip_ratio/low_mean")) == 2
+
+
 def test_metrics_of_two_rewards_of_one_name_cover_all_sampled_groups():
     """TRL logs two rewards of one name under one key. Both values are replaced by those over all sampled groups."""
     made = SimpleNamespace(model=SimpleNamespace(training=True), _metrics={"train": {"mean": [9.0, 1.0, 2.0]}})

@@ -80,6 +80,6 @@ def test_the_metrics_are_trl_and_more(tmp_path):
         shared = tiny_models.untimed(stock)
         assert {key: mine[key] for key in shared} == shared
         more = {
-            key for key in mine if not key.startswith(("groups/", "tokens/", "alarms/", "completions/mean_length/"))
+            key for key in mine if not key.startswith(("groups/", "tokens/", "alarms/", "completions/mean_length_of/"))
         }
         assert more - {"rollouts"} <= stock.keys()

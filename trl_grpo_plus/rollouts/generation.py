@@ -57,6 +57,13 @@ class Generated(NamedTuple):
         return rows
 
 
+def unshared(texts: Any) -> Any:
+    """Return a copy of texts or messages that shares no list and no dict with them. Images in them are shared."""
+    if isinstance(texts, dict):
+        return {key: unshared(value) for key, value in texts.items()}
+    return [unshared(value) for value in texts] if isinstance(texts, list) else texts
+
+
 def one_each(rollout_func: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
     """Wrap a `rollout_func` with a check that it returns one completion for each prompt.
 

@@ -51,7 +51,7 @@ def attach(trainer: Any, **options: Any) -> None:
     """Keep traces of one of TRL's trainers, raise alarms, and log tables to its trackers.
 
     Call `attach` before `train()`. The weights, TRL's metrics and TRL's checkpoints are the same as without it, bit
-    for bit. `log` gains the metrics `alarms/*` and `completions/mean_length/*`. The alarms' history is not in TRL's
+    for bit. `log` gains the metrics `alarms/*` and `completions/mean_length_of/*`. The alarms' history is not in TRL's
     checkpoints: after a resume the alarms start anew.
 
     Args:
@@ -113,6 +113,7 @@ class _Observer:
         self._trainer, self._options = trainer, options
         rank, about = trainer.accelerator.process_index, partial(describe, trainer)
         self._recorder = Recorder(options, names, weights, rank, about, trainer._metrics["train"])
+        self._recorder.ends_at_max_steps = False  # transformers may train one more step
         self._batch = Batch()
 
     def wrap(self) -> None:
@@ -143,11 +144,12 @@ class _Observer:
 
     def _calculate_rewards(self, method: Callable[..., Any], inputs: Any, prompts: Any, *completions: Any) -> Tensor:
         trainer, batch, options = self._trainer, self._batch, self._options
+        sampled_prompts = batch.as_sampled(prompts)
         with temporarily(batch, generated=batch.generated):  # a judge may call `_generate` itself
             rewards: Tensor = method(inputs, prompts, *completions)
         names = trainer.reward_func_names
         unwatched = Scoring(trainer.reward_funcs, names)  # the outcomes are not known
-        attempts = batch.attempts(unwatched, inputs, prompts, trainer._pending_extra_logs, ends_of(trainer))
+        attempts = batch.attempts(unwatched, inputs, sampled_prompts, trainer._pending_extra_logs, ends_of(trainer))
         masked, accelerator = trainer.mask_truncated_completions, trainer.accelerator
         own = torch.tensor([int(attempt.trainable(masked)) for attempt in attempts], device=accelerator.device)
         in_loss = accelerator.gather(own).bool().cpu()

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..objective.credit import Credit
 from ..objective.group_batch import GroupBatch
 from ..objective.scales import batch_std
-from ..rollouts.generation import Generated
+from ..rollouts.generation import Generated, unshared
 from ..rollouts.groups import Attempt, Partition, Plan, Round, Rows, totals
 from ..rollouts.groups import monitors as monitors_of
 from ..rollouts.steps import StepMarks, marked
@@ -278,6 +278,13 @@ class Batch:
                 "has no effect until a reward returns a list of Step for a completion."
             )
         return Counted(outcomes, tokens, in_loss, tuple(marks))
+
+    def as_sampled(self, prompts: list[Any]) -> list[Any]:
+        """Keep the completions, and return the prompts, as they are before a reward can change them in place."""
+        if self.generated is not None:
+            self.generated = self.generated._replace(completions=unshared(self.generated.completions))
+        copied: list[Any] = unshared(prompts)
+        return copied
 
     def attempts(
         self, scoring: Scoring, inputs: Rows, prompts: list[Any], logged: Mapping[str, list[Any]], ends: set[int]

@@ -405,11 +405,12 @@ class GRPOPlusTrainer(GRPOTrainer):
     def _score(self, inputs: list[dict[str, Any]], prompts: list[Any], *completions: Any) -> groups.Round:
         """Score the last generation. A failure of a reward stops all ranks with the same message."""
         batch = self._batch
+        sampled_prompts = batch.as_sampled(prompts)
         masks = batch.generated and batch.generated.tool_mask
         scoring = Scoring(self.reward_funcs, self.reward_func_names, self._failures_warned, masks)
         with temporarily(self, reward_funcs=scoring.functions), held_back(_TRLS_LOGGER, TRL_UNSCORED) as held:
             rewards = self._call_replaced("_calculate_rewards", inputs, prompts, *completions)
-        attempts = batch.attempts(scoring, inputs, prompts, self._pending_extra_logs, ends_of(self))
+        attempts = batch.attempts(scoring, inputs, sampled_prompts, self._pending_extra_logs, ends_of(self))
         rewards = rewards.cpu()  # decisions need a few numbers in float64, which not every device has
         if not failures_explain(attempts, batch.own_rows(rewards)):
             for record in held:
@@ -583,6 +584,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         if not tokens:  # no rank has live tokens, so TRL has logged means over no tokens
             for name in metrics.keys() - {"entropy_coef"}:
                 del metrics[name][before.get(name, 0) :]
+                if not metrics[name]:  # TRL would log None for a list without values, and trackers warn of it
+                    del metrics[name]
         if beta and self.accelerator.sync_gradients:
             self._adapt_beta(passes=self.num_iterations)
 

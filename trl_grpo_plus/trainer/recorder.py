@@ -7,6 +7,7 @@ do not depend on each other.
 
 import contextvars
 import logging
+import os
 import secrets
 import shlex
 import statistics
@@ -59,6 +60,36 @@ from .batch import Batch
 logger = get_logger(__name__)
 
 
+class _Beside:
+    """One job at a time in a thread of its own. A copy, and a forked process, have neither the thread nor the job."""
+
+    def __init__(self) -> None:
+        self._process: int | None = None  # the one that made the thread
+        self._job: Future[dict[str, float]] | None = None
+
+    def start(self, job: Callable[..., dict[str, float]], *args: Any) -> None:
+        """Start a job. The one before must have been taken."""
+        if self._process != os.getpid():
+            # Python waits for this thread when it exits, so that pending records are written.
+            self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="traces")
+            self._process = os.getpid()
+        self._job = self._thread.submit(job, *args)
+
+    def wait(self) -> dict[str, float]:
+        """Wait for the job, and return what it returned; {} if there is none."""
+        return self._job.result() if self._job is not None and self._process == os.getpid() else {}
+
+    def take(self) -> dict[str, float]:
+        """Wait for the job, and return once what it returned."""
+        try:
+            return self.wait()
+        finally:
+            self._job = None
+
+    def __reduce__(self) -> tuple[type["_Beside"], tuple[()]]:
+        return _Beside, ()
+
+
 class Recorder(TrainerCallback):
     """The record of one run, and the callback that begins and ends it. Every rank has one.
 
@@ -76,6 +107,7 @@ class Recorder(TrainerCallback):
         says_where (`bool`): whether the next training prints at its beginning how to watch the run, and at its end
             where the traces are and how to look at them. It is `False` after the first training, and if the script
             prints its own report.
+        ends_at_max_steps (`bool`): whether a training that is resumed at its last step trains no further step.
     """
 
     def __init__(
@@ -87,7 +119,7 @@ class Recorder(TrainerCallback):
         describe: Callable[[], dict[str, Any]] = dict,
         metrics: dict[str, list[float]] | None = None,
     ):
-        self.says_where = True
+        self.says_where = self.ends_at_max_steps = True
         self._metrics = defaultdict(list) if metrics is None else metrics
         self.weights = dict(zip(distinct(names), weights, strict=True))
         self._args, self._rank, self._main = args, rank, rank == 0
@@ -101,9 +133,7 @@ class Recorder(TrainerCallback):
         self._lacks_prompt = False  # whether the first prompt is missing, once training has begun
         self._trackers: Trackers | None = None
         self._warned: set[tuple[str, type]] = set()
-        # Python waits for this thread when it exits, so that pending records are written.
-        self._beside = ThreadPoolExecutor(max_workers=1, thread_name_prefix="traces")
-        self._pending: Future[dict[str, float]] | None = None
+        self._beside = _Beside()
         self._halting: str | None = None  # the alarm that ends this training
         self._split = "eval"  # the split under evaluation
 
@@ -120,7 +150,7 @@ class Recorder(TrainerCallback):
         """Begin the record, print how to watch the run, and say if there is nothing left to train."""
         logged = sum(entry["step"] == state.global_step for entry in state.log_history)
         self.begin(state.global_step, state.max_steps, logged)
-        if state.global_step and state.global_step >= state.max_steps:
+        if self.ends_at_max_steps and state.global_step and state.global_step >= state.max_steps:
             logger.warning(
                 f"checkpoint-{state.global_step} is at max_steps={state.max_steps}: nothing is left to train. To "
                 "train on, raise max_steps, or num_train_epochs."
@@ -243,8 +273,7 @@ class Recorder(TrainerCallback):
 
     def settle(self) -> None:
         """Wait until the last batch is kept, and on rank 0 add its metrics to the trainer's."""
-        pending, self._pending = self._pending, None
-        for name, value in pending.result().items() if pending is not None else ():
+        for name, value in self._beside.take().items():
             self._metrics[name].append(value)
 
     def _halting_alarm(self) -> str | None:
@@ -252,8 +281,7 @@ class Recorder(TrainerCallback):
         names = self._args.halt_on_alarm
         if not names:
             return None
-        if self._pending is not None:
-            self._pending.result()
+        self._beside.wait()
         own = -1 if self._halting is None else names.index(self._halting)
         number = int(broadcast(torch.tensor([own], device=PartialState().device)))
         return None if number < 0 else names[number]
@@ -318,7 +346,7 @@ class Recorder(TrainerCallback):
                 sampled = replace(sampled, kl=_joined(kls, sampled.kl))
             # trackio keeps its run in a context variable.
             job = contextvars.copy_context().run
-            self._pending = self._beside.submit(job, self._keep, sampled, places, list(parts))
+            self._beside.start(job, self._keep, sampled, places, list(parts))
 
     def _part(self, sampled: SampledBatch, places: list[tuple[int, int]]) -> tuple[Part, str | None]:
         """Return this rank's data of a batch; if its texts cannot be written, the rest of it and the reason."""
@@ -414,4 +442,4 @@ def _mean_lengths(sampled: SampledBatch) -> dict[str, float]:
     tokens: dict[str, list[int]] = {}
     for group, verdict in enumerate(sampled.verdicts):
         tokens.setdefault(verdict, []).extend(sampled.tokens[group * sampled.size : (group + 1) * sampled.size])
-    return {f"completions/mean_length/{verdict}": statistics.fmean(counts) for verdict, counts in tokens.items()}
+    return {f"completions/mean_length_of/{verdict}": statistics.fmean(counts) for verdict, counts in tokens.items()}

@@ -12,6 +12,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from importlib import import_module
+from itertools import pairwise
 from typing import Any
 
 from accelerate.logging import get_logger
@@ -188,9 +189,15 @@ def _failure(name: str, error: BaseException) -> str:
 
 
 def failed_in(error: BaseException) -> str | None:
-    """Return the tracker whose code an error came through; `None` if there is none."""
-    modules = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
-    return next((name for module in modules if (name := module.partition(".")[0]) in OPEN_RUN), None)
+    """Return the tracker that transformers or TRL called and that raised an error; `None` if there is none.
+
+    A reward or a callback of the user's may call a tracker too. Its errors are its own.
+    """
+    modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    packages = [module.partition(".")[0] for module in modules]
+    called = ((caller, name) for caller, name in pairwise(packages) if name in OPEN_RUN)
+    caller, name = next(called, ("", ""))
+    return name if caller in ("transformers", "trl") else None
 
 
 # -- choice of the groups, and their rows in a table
