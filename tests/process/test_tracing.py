@@ -192,9 +192,8 @@ def test_what_a_reward_does_to_the_texts_that_it_gets_is_not_in_the_traces(tmp_p
     sampled = []
 
     def changes(prompts, completions, **kwargs):
-        sampled.extend(
-            (prompt[0]["content"], messages[0]["content"]) for prompt, messages in zip(prompts, completions)
-        )
+        pairs = list(zip(prompts, completions, strict=True))
+        sampled.extend((prompt[0]["content"], messages[0]["content"]) for prompt, messages in pairs)
         for prompt, messages in pairs:
             prompt[0]["content"], messages[0]["content"] = "?", "x"
         completions[0] = "y"
