@@ -620,11 +620,13 @@ def test_every_metric_is_a_column_of_a_shared_list_of_steps():
     metrics = [{"step": step, "loss": step / 3, "kl": float("nan"), "epoch": 1.0, "note": "x"} for step in (1, 2)]
     metrics += [{"step": 2, "eval_easy_runtime": 1.5, "eval_easy_loss": 2.0, "eval_reward": 0.5}]
     metrics += [{"step": 2, "eval_runtime": 1.0, "eval_reward": 0.25}]
+    metrics += [{"step": 2, "eval_a b_runtime": 1.5, "eval_a b_loss": 4.0}]  # an evaluation without a reward
     assert metrics_table(metrics) == {
         "steps": [[2], [1, 2]],
         "metrics": {
             **{"eval/reward": [0, [0.25]], "eval/runtime": [0, [1.0]]},
             **{"eval_easy/loss": [0, [2.0]], "eval_easy/reward": [0, [0.5]], "eval_easy/runtime": [0, [1.5]]},
+            **{"eval_a_b/loss": [0, [4.0]], "eval_a_b/runtime": [0, [1.5]]},
             "loss": [1, [0.33333, 0.66667]],
         },
     }

@@ -226,11 +226,10 @@ class Feed:
         }
 
     def _head(self) -> dict[str, Any]:
-        path = self._run.resolve()
-        title = path.parent.name if path.name == traces.FOLDER else path.name
         about = self._all.about
         journals = self._all.journals
         first_prompt = next(iter(journals[traces.FIRST_PROMPT]), None)
+        title = traces.output_dir(self._run).name
         source = Source(title, journals["metrics"], journals["alarms"], about, first_prompt=first_prompt)
         head = head_of(source, self._all.groups)
         head |= {"groups": len(self._list.numbers), "attempts": self._list.attempts, "note": self._list.note}
