@@ -152,7 +152,7 @@ def wait_for_the_rest(mark: str) -> tuple[float, list[str]]:
 
 def trains(run: Path, begun: float) -> bool:
     """Return whether a step was sampled since `begun`."""
-    newest = reader.newest(run, "train")
+    newest = reader.newest_training_file(run)
     return newest is not None and newest.stat().st_mtime > begun
 
 

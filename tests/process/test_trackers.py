@@ -22,7 +22,7 @@ from trl import GRPOTrainer
 from trl_grpo_plus import GRPOPlusTrainer, attach
 from trl_grpo_plus.scoring import RewardError
 from trl_grpo_plus.view import Trackers
-from trl_grpo_plus.view.trackers import MOST_CHARACTERS, _histograms, columns, pick, shown, table
+from trl_grpo_plus.view.trackers import MOST_CHARACTERS, _histograms, columns, pick, storable, table
 
 
 needs_wandb = pytest.mark.skipif(find_spec("wandb") is None, reason="wandb is not installed: pip install wandb")
@@ -226,13 +226,13 @@ def test_a_reward_named_like_a_column_has_its_own():
 
 def test_a_long_text_keeps_both_ends_and_says_what_is_left_out():
     text = "begin " + "x" * 50_000 + " end"
-    cut = shown(text)
+    cut = storable(text)
     assert cut.startswith("begin ")
     assert cut.endswith(" end")
-    assert f"[... {len(text) - MOST_CHARACTERS} characters left out ...]" in cut
+    assert f"[... {len(text) - MOST_CHARACTERS:,} characters left out ...]" in cut
     assert len(cut) < MOST_CHARACTERS + 60
-    assert shown("x" * MOST_CHARACTERS) == "x" * MOST_CHARACTERS
-    assert shown("a\ud800b") == "a\\ud800b"
+    assert storable("x" * MOST_CHARACTERS) == "x" * MOST_CHARACTERS
+    assert storable("a\ud800b") == "a\\ud800b"
 
 
 @needs_wandb

@@ -11,9 +11,10 @@ import pytest
 import synthetic_traces
 from browser_pages import HOSTILE, in_scheme, shows, sideways, soon, until
 
+from trl_grpo_plus.traces import entry, group_index
 from trl_grpo_plus.view import page as view
 from trl_grpo_plus.view import write_page
-from trl_grpo_plus.view.prompt_history import PromptHistory, judged, share, window
+from trl_grpo_plus.view.prompt_history import _scored, bar, judged, lists, window
 
 
 browser, opened, opened_panel = browser_pages.browser, browser_pages.opened, browser_pages.opened_panel  # fixtures
@@ -61,31 +62,32 @@ def test_a_prompt_is_put_in_the_right_list(shares, some, list):
 
 
 def test_the_share_of_attempts_that_solve_a_prompt():
-    assert share([1.0, 0.0, 0.5, 1.0], 1.0) == 0.5
-    assert share([0.1 + 0.2, 1 / 3], 0.3 + 1e-9) == 1.0
-    assert share([math.nan, 1.0], 1.0) == 1.0
-    assert share([math.nan], 1.0) is None
+    groups = [[1.0, 0.0, 0.5, 1.0], [0.1 + 0.2, 1 / 3], [None, 1.0], [None]]
+    assert _scored(seen(*((1, rewards) for rewards in groups)), 1.0).shares[[0, 2]].tolist() == [0.5, 1.0]
+    shares = _scored(seen(*((1, rewards) for rewards in groups)), 0.3 + 1e-9).shares.tolist()
+    assert (shares[1], math.isnan(shares[3])) == (1.0, True)
 
 
 def seen(*lines):
-    """Return the history of `lines`, one for each step: (prompt, rewards) or (prompt, rewards, verdict, split)."""
-    prompts = PromptHistory()
+    """Return the blocks of `lines`, one for each step: (prompt, rewards) or (prompt, rewards, verdict, split)."""
+    groups = []
     for step, (prompt, rewards, *more) in enumerate(lines):
         verdict, split = [*more, None, "train"][: max(2, len(more))] if len(more) < 2 else more
-        title, identity = f"title {prompt}", f"{prompt:016x}"
-        line = {"split": split, "prompt": identity, "title": title, "step": step, "rewards": rewards}
-        prompts.see({**line, "verdict": verdict})
-    return prompts
+        same = {"split": split, "prompt": f"title {prompt}", "step": step, "verdict": verdict}
+        groups.append([synthetic_traces.row(**same, advantage=None, reward=reward) for reward in rewards])
+    return list(group_index.blocks_of(groups))
 
 
 def test_the_bar_is_solved_reward_or_the_lowest_reward_judged_good_or_the_best():
     unjudged = seen((1, [0.0, 3.0]), (2, [None, 2.0]))
-    assert unjudged.bar(1.5) == (1.5, "solved_reward")
-    assert unjudged.bar(None) == (3.0, "best")
-    assert seen((1, [0.0, 3.0], "alive"), (2, [2.5, 2.0], "all_good")).bar(None) == (2.0, "all_good")
-    bar, by = seen((1, [0.0, 3.0], "alive")).bar(None)
-    assert (math.isnan(bar), by) == (True, "all_good")
-    told, _ = seen((1, [None, None]), (1, [None, None])).lists()
+    assert bar(unjudged, 1.5) == (1.5, "solved_reward")
+    assert bar(unjudged, None) == (3.0, "best")
+    assert bar(seen((1, [0.0, 3.0], "alive"), (2, [2.5, 2.0], "all_good")), None) == (2.0, "all_good")
+    assert bar(seen((1, [2.5, None], "all_good"), (2, [None], "all_good")), None) == (2.5, "all_good")
+    reward, by = bar(seen((1, [0.0, 3.0], "alive")), None)
+    assert (math.isnan(reward), by) == (True, "all_good")
+    assert math.isnan(bar(seen((1, [None])), None)[0])
+    told, _ = lists(seen((1, [None, None]), (1, [None, None])))
     assert (told["bar"], told["list"], told["groups"], told["steps"]) == (None, [None], [2], [[]])
 
 
@@ -104,14 +106,15 @@ def test_prompts_are_counted_by_split_and_those_that_changed_most_come_first():
         (3, [1.0, 1.0], None, "eval"),
         (3, [1.0, 1.0], None, "eval"),
     ]
-    told, identities = seen(*rounds).lists(1.0)
+    told, identities = lists(seen(*rounds), 1.0)
     assert told["counts"] == {
         "train": {"all": 5, "newly": 1, "lost": 1, "never": 1, "always": 0, "unsettled": 0},
         "eval": {"all": 1, "newly": 0, "lost": 0, "never": 0, "always": 1, "unsettled": 0},
     }
     assert told["title"] == ["title 4", "title 3", "title 1", "title 2", "title 3"]
     assert told["list"] == ["lost", "newly", "never", None, "always"]
-    assert [int(identity, 16) for identity in identities] == [4, 3, 1, 2, 3]
+    of_prompt = [entry([synthetic_traces.row(prompt=title)])["prompt"] for title in told["title"]]
+    assert identities == of_prompt
     assert told["split"] == ["train"] * 4 + ["eval"]
     assert (told["groups"][0], told["attempts"][0], told["solved"][0], told["failed"][0]) == (3, 6, 3, 9)
     assert (told["steps"][0], told["means"][0]) == ([3, 8, 9], [1.0, 0.0, 0.0])
@@ -122,7 +125,7 @@ def test_of_many_prompts_each_list_keeps_its_most_telling_and_curves_are_thinned
     lines = [(prompt, [float(prompt < 300)] * 2) for _ in range(3) for prompt in range(400)]
     lines += [(1000 + prompt, [float(late)] * 2) for late in range(2) for prompt in range(20)]
     lines += [(5000, [0.0])] * 500
-    told, identities = seen(*lines).lists(1.0, most=30)
+    told, identities = lists(seen(*lines), 1.0, most=30)
     assert len(identities) == len(told["title"]) == 30
     assert [told["list"].count(name) for name in ("newly", "never", "always")] == [10, 10, 10]
     assert told["counts"]["train"] == {"all": 421, "newly": 20, "lost": 0, "never": 101, "always": 300, "unsettled": 0}
@@ -132,8 +135,7 @@ def test_of_many_prompts_each_list_keeps_its_most_telling_and_curves_are_thinned
 
 
 def test_prompts_that_came_once_cost_a_page_nothing_and_little_memory(tmp_path):
-    prompts = seen(*((prompt, [1.0, 0.0]) for prompt in range(3000)))
-    told, identities = prompts.lists(1.0)
+    told, identities = lists(seen(*((prompt, [1.0, 0.0]) for prompt in range(3000))), 1.0)
     assert identities == told["title"] == []
     assert len(json.dumps(told)) < 400
 

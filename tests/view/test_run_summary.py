@@ -7,6 +7,7 @@ import synthetic_traces
 
 from trl_grpo_plus.cli.main import main
 from trl_grpo_plus.view import compare, write_comparison
+from trl_grpo_plus.view.run_source import short_paths, source_of
 from trl_grpo_plus.view.run_summary import Run, differing, open_runs, shared_folder
 
 
@@ -158,3 +159,20 @@ def test_the_command_says_what_found_no_room(tmp_path, capsys):
     assert "prompts did not fit in the page. Raise --max-mb to include them." in out
     assert ", 36 prompts" not in out
     assert ", 0 prompts" not in out
+
+
+@pytest.mark.parametrize("name", ["rollouts", "completions"])
+def test_an_output_dir_may_be_called_like_the_folder_of_attempts_in_it(tmp_path, name):
+    run = synthetic_traces.write_run(tmp_path / "mine" / name)
+    other = synthetic_traces.write_run(tmp_path / "other")
+    assert [run.name for run in open_runs([run, other])] == [name, "other"]
+    assert source_of(run).title == name
+    assert [open_runs([path, other])[0].folder for path in (run, run / "rollouts")] == [run, run]
+    assert source_of(run / "rollouts").title == name
+
+
+def test_local_paths_are_cut_to_what_tells_them_apart_and_others_are_not():
+    within_run, url = "output_dir/checkpoints/last", "s3://a/b/c"
+    names = ["/data/one/tiny", "outputs/two/tiny", "me/model", within_run, url]
+    assert list(short_paths(names).values()) == ["one/tiny", "two/tiny", "me/model", within_run, url]
+    assert short_paths(["outputs/tiny"]) == {"outputs/tiny": "tiny"}  # a path, as everywhere else

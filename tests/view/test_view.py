@@ -18,12 +18,14 @@ import synthetic_traces
 from trl_grpo_plus import traces
 from trl_grpo_plus.cli.main import main
 from trl_grpo_plus.rollouts.verdicts import VERDICTS
-from trl_grpo_plus.traces import believed, best_first, entry, trl_completions
+from trl_grpo_plus.traces import best_first, entry, trl_completions
+from trl_grpo_plus.traces.group_line import believed
 from trl_grpo_plus.utils import files
 from trl_grpo_plus.utils.text import as_text
 from trl_grpo_plus.view import page as view
 from trl_grpo_plus.view import panel, write_page
 from trl_grpo_plus.view.calibration import calibration
+from trl_grpo_plus.view.file_index import without_files
 from trl_grpo_plus.view.group_data import Tally, by_name, curves, detail, thin, utf16
 from trl_grpo_plus.view.overview import before_after, metrics_table, opening, telling
 from trl_grpo_plus.view.size_budget import fitting, in_turn
@@ -499,6 +501,11 @@ def points(curve):
     return [(series["name"], series["points"]) for series in curve["series"]]
 
 
+def tally_of(*groups):
+    """Return the sums over these groups."""
+    return without_files(groups).tally
+
+
 def test_curves_come_from_what_was_logged(tmp_path):
     metrics = [
         {"step": 1, "reward": 0.5, "kl": 0.1, "entropy": 1.0, "groups/alive": 0.75, "groups/all_bad": 0.25},
@@ -513,10 +520,11 @@ def test_curves_come_from_what_was_logged(tmp_path):
 
 
 def test_curves_without_metrics_come_from_the_rows():
-    tally = Tally()
-    tally.see(synthetic_traces.group([1.0, 0.0], step=3))
-    tally.see(synthetic_traces.group([1.0, 1.0], step=3))
-    tally.see(synthetic_traces.group([0.0, 0.0], step=3, split="eval"))
+    tally = tally_of(
+        synthetic_traces.group([1.0, 0.0], step=3),
+        synthetic_traces.group([1.0, 1.0], step=3),
+        synthetic_traces.group([0.0, 0.0], step=3, split="eval"),
+    )
     made = by_title([], tally)
     assert set(made) == {"reward", "verdicts", "tokens"}
     assert points(made["reward"]) == [("train", [[4, 1.75]]), ("eval", [[3, 1.0]])]
@@ -593,9 +601,10 @@ def test_first_and_last_evaluation_come_from_the_log_or_else_from_the_traces():
 
     metrics = [logged(0, "eval_easy", 0.25, a=0.5), {"step": 1, "reward": 9.0}, logged(5, "eval_easy", 0.5)]
     metrics += [logged(9, "eval_easy", 0.75, a=1.0, b=float("nan"))]
-    tally = Tally()
-    tally.see(synthetic_traces.group([1.0, 0.0], step=3, split="eval_hard"))
-    tally.see(synthetic_traces.group([1.0, 1.0], step=3, split="eval_easy"))
+    tally = tally_of(
+        synthetic_traces.group([1.0, 0.0], step=3, split="eval_hard"),
+        synthetic_traces.group([1.0, 1.0], step=3, split="eval_easy"),
+    )
     assert before_after(metrics, tally) == [
         {
             "split": "eval_easy",
@@ -611,11 +620,13 @@ def test_every_metric_is_a_column_of_a_shared_list_of_steps():
     metrics = [{"step": step, "loss": step / 3, "kl": float("nan"), "epoch": 1.0, "note": "x"} for step in (1, 2)]
     metrics += [{"step": 2, "eval_easy_runtime": 1.5, "eval_easy_loss": 2.0, "eval_reward": 0.5}]
     metrics += [{"step": 2, "eval_runtime": 1.0, "eval_reward": 0.25}]
+    metrics += [{"step": 2, "eval_a b_runtime": 1.5, "eval_a b_loss": 4.0}]  # an evaluation without a reward
     assert metrics_table(metrics) == {
         "steps": [[2], [1, 2]],
         "metrics": {
             **{"eval/reward": [0, [0.25]], "eval/runtime": [0, [1.0]]},
             **{"eval_easy/loss": [0, [2.0]], "eval_easy/reward": [0, [0.5]], "eval_easy/runtime": [0, [1.5]]},
+            **{"eval_a_b/loss": [0, [4.0]], "eval_a_b/runtime": [0, [1.5]]},
             "loss": [1, [0.33333, 0.66667]],
         },
     }
@@ -645,10 +656,9 @@ def test_metrics_are_thinned_or_left_out_before_they_take_the_room_of_groups(tmp
 
 def test_a_panel_holds_its_groups_unpacked_and_no_curves():
     rows = [synthetic_traces.group([1.0, 0.0], group=0), synthetic_traces.group([0.0, 0.0, 1.0], group=1)]
-    page = panel(rows, "step 12", weights={"accuracy": 0.0})
+    page = panel(rows, "step 12")
     head, index, groups = read(page)
     assert (head["title"], head["curves"], head["panel"]) == ("step 12", [], True)
-    assert head["weights"] == {"accuracy": 0.0}
     assert index["groups"]["size"] == [2, 3]
     assert groups == [detail(of_group) for of_group in rows]
     assert "application/deflate" not in page.split("<script>")[0]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from ..utils.lazy_imports import lazy_imports
 from . import trl_completions
-from .group_line import answer_place, believed, best_first, entry, joined, messages_of, shown
+from .group_line import answer_place, best_first, entry, joined, messages_of, shown
 from .images import Thumbnails, named_in
 from .reader import (
     FIRST_PROMPT,
@@ -29,6 +29,7 @@ from .reader import (
     about,
     attempt_label,
     by_group,
+    by_split,
     check_split_names,
     damaged,
     evaluated,
@@ -39,7 +40,8 @@ from .reader import (
     groups,
     journal,
     lines,
-    newest,
+    newest_training_file,
+    output_dir,
     parse,
     parse_name,
     read_lines,
@@ -53,11 +55,13 @@ from .schema import LOGGED_AFTER, Row, logged_step
 
 if TYPE_CHECKING:
     from . import group_index
+    from .group_index import Block
     from .records import Part, SampledBatch, complete, json_value, part_of, pick
     from .token_runs import advantages_by_token
     from .writer import Writer
 
 # Writing a trace imports torch, and the index imports numpy. Reading needs neither.
 _LAZY = dict.fromkeys(("Part", "SampledBatch", "complete", "part_of", "pick", "json_value"), ".records")
-_LAZY |= {"advantages_by_token": ".token_runs", "Writer": ".writer", "group_index": ".group_index"}
+_LAZY |= {"advantages_by_token": ".token_runs", "Writer": ".writer"}
+_LAZY |= {"Block": ".group_index", "group_index": ".group_index"}
 __getattr__ = lazy_imports(__name__, _LAZY)

@@ -27,7 +27,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import takewhile
+from itertools import chain, groupby, islice, takewhile
 from math import isfinite
 from pathlib import Path
 from typing import IO, Any
@@ -42,6 +42,7 @@ from .schema import Row
 
 
 NAME = "groups.index"
+BLOCK_GROUPS = 256  # groups in a block made from lines; damage to a file costs the index only the blocks from there on
 _MARKER = b"\x00GRPidx\x02"
 _HEAD = struct.Struct("<8sIII")  # marker, bytes of the header, bytes of header and rest, CRC-32 of these
 _PIECE = 1 << 20
@@ -121,6 +122,10 @@ class Block:
         except UnicodeDecodeError:  # the index of a stranger's run may hold any bytes
             return title.decode("utf-8", "replace")
 
+    def prompt(self, number: int) -> str:
+        """Return the identity of a group's prompt."""
+        return f"{self.records['prompt'][number]:016x}"
+
     def line(self, number: int) -> dict[str, Any]:
         """Return a group's line of the list, as [`~trl_grpo_plus.traces.entry`] makes it."""
         record = dict(zip(_NAMES, self.records[number].item(), strict=True))
@@ -135,7 +140,7 @@ class Block:
             "reason": self._word(record["reason"]),
             "alarms": self._word(record["alarms"]) or [],
             "title": self.title(number),
-            "prompt": f"{record['prompt']:016x}",
+            "prompt": self.prompt(number),
             "belief": None if belief[0] is None else belief if of is None else [*belief, of],
             **{name: _or_none(record[name]) for name in ("tokens", "entropy")},
             "rewards": list(map(_or_none, self.rewards[end - record["size"] : end].tolist())),
@@ -204,6 +209,19 @@ class Builder:
 
     def _code(self, word: Any) -> int:
         return -1 if word is None else self._words.setdefault(word, len(self._words))
+
+
+def blocks_of(groups: Iterable[Sequence[Row]]) -> Iterator[Block]:
+    """Yield blocks of whole groups that are in no file of attempts: the blocks have no stretch and no checksums.
+
+    A block holds consecutive groups of one split and step, at most [`BLOCK_GROUPS`].
+    """
+    for (split, step), of_step in groupby(groups, lambda rows: (rows[0]["split"], rows[0]["step"])):
+        for first in of_step:
+            builder = Builder()
+            for rows in chain([first], islice(of_step, BLOCK_GROUPS - 1)):
+                builder.add(rows, (0, 0, 0))
+            yield builder.block(f"{split}-{step:08d}.jsonl", 0, 0, 0, 0, 0)
 
 
 def checksum(file: int, start: int, end: int, before: int) -> int:

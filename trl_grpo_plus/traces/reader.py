@@ -54,7 +54,7 @@ import orjson
 
 from ..utils.files import TracesError, Unreadable, open_within, within
 from ..utils.validation import ConfigError, finite_or_none
-from . import schema
+from . import schema, trl_completions
 from .redaction import shown_about
 
 
@@ -103,6 +103,16 @@ def find(run: str | Path) -> Path:
     raise ConfigError(f"{run} {_lack_of_traces(Path(run))}")
 
 
+def output_dir(run: str | Path) -> Path:
+    """Return a run's `output_dir`, given the `output_dir` or the folder with attempts in it.
+
+    That folder is `rollouts`, or `completions` of stock TRL. The `output_dir` itself may have such a name.
+    """
+    path, names = Path(run).resolve(), (FOLDER, trl_completions.FOLDER)
+    is_inside = path.name in names and not any((path / name).is_dir() for name in names)
+    return path.parent if is_inside else path
+
+
 def _lack_of_traces(run: Path) -> str:
     """Return the message for a path without traces: the reason, and which path to give instead."""
     if not run.is_dir():
@@ -121,10 +131,10 @@ def _lack_of_traces(run: Path) -> str:
     )
 
 
-def newest(run: str | Path, split: str) -> Path | None:
-    """Return the file of the last step of `split` in the folder of a run; `None` if there is none."""
-    named = {path: name for path in (Path(run) / FOLDER).glob(f"{split}-*") if (name := parse_name(path))}
-    return max((path for path, (_, of) in named.items() if of == split), key=named.__getitem__, default=None)
+def newest_training_file(output_dir: str | Path) -> Path | None:
+    """Return the file of attempts of the last training step in a run's folder; `None` if there is none."""
+    found = {name: path for path in (Path(output_dir) / FOLDER).glob("train-*") if (name := parse_name(path))}
+    return found[max(found)] if found else None
 
 
 def files(run: str | Path) -> list[tuple[int, str, Path]]:
@@ -204,12 +214,31 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def evaluated(entry: dict[str, Any]) -> tuple[str, float] | None:
     """Return the split ("eval" or "eval_<name>") and mean reward of a log entry; `None` for other entries."""
-    for key in entry:
-        # TRL logs the reward as `eval_reward` for every split; only the Trainer's own keys name the split.
-        if match := _EVALUATED.fullmatch(key):
-            reward = finite_or_none(entry.get(f"{match[1]}_reward", entry.get("eval_reward")))
-            return None if reward is None else (split_name(match[1]), reward)
-    return None
+    prefix = _metric_prefix(entry)
+    reward = finite_or_none(entry.get(f"{prefix}_reward", entry.get("eval_reward"))) if prefix else None
+    return None if prefix is None or reward is None else (split_name(prefix), reward)
+
+
+def by_split(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return a log entry in which each metric of an evaluation is called `<split>/<metric>`.
+
+    Example:
+        >>> by_split({"step": 8, "eval_easy_runtime": 1.5, "eval_reward": 0.5})
+        {'step': 8, 'eval_easy/runtime': 1.5, 'eval_easy/reward': 0.5}
+    """
+    prefix = _metric_prefix(entry)
+    return entry if prefix is None else {_split_metric(key, prefix): value for key, value in entry.items()}
+
+
+def _metric_prefix(entry: dict[str, Any]) -> str | None:
+    """Return the prefix of an evaluation's metrics, "eval" or "eval_<name>"; `None` for other entries."""
+    # TRL lets its metrics begin with `eval_` for every split; only the Trainer's own keys name the split.
+    return next((match[1] for key in entry if (match := _EVALUATED.fullmatch(key))), None)
+
+
+def _split_metric(key: str, prefix: str) -> str:
+    start = next((start for start in (f"{prefix}_", "eval_") if key.startswith(start)), "")
+    return f"{split_name(prefix)}/{key.removeprefix(start)}" if start else key
 
 
 def evaluations(entries: Iterable[dict[str, Any]]) -> dict[str, list[list[float]]]:

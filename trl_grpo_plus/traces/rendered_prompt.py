@@ -11,6 +11,8 @@ from functools import partial
 from itertools import takewhile
 from typing import Any
 
+from ..utils.text import without_middle
+
 
 MOST = 4000  # maximum characters of the text that are kept
 ADDS_SYSTEM = "the chat template adds a system message that the row does not have"
@@ -47,7 +49,7 @@ def as_given(ids: Sequence[int], prompt: Any, processing_class: Any, template: M
     else:
         with suppress(Exception):  # a user's template may fail on the made-up messages
             flags += _of_template(_solid(text), prompt, tokenizer, partial(_written, processing_class, template))
-    return {"text": _bounded(text), "tokens": len(ids), "flags": flags}
+    return {"text": without_middle(text, MOST), "tokens": len(ids), "flags": flags}
 
 
 def _of_template(text: str, prompt: Sequence[dict[str, Any]], tokenizer: Any, write: _Write) -> list[str]:
@@ -106,10 +108,3 @@ def _decoded(tokenizer: Any, ids: Sequence[int]) -> str:
 def _solid(text: str) -> str:
     """Remove white space, which decoding may add."""
     return "".join(text.split())
-
-
-def _bounded(text: str) -> str:
-    if len(text) <= MOST:
-        return text
-    half = MOST // 2
-    return f"{text[:half]}\n[... {len(text) - 2 * half:,} characters left out ...]\n{text[-half:]}"

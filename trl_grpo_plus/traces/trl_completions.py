@@ -17,6 +17,7 @@ from ..utils.files import TracesError, open_within
 from ..utils.validation import finite_or_none
 
 
+FOLDER = "completions"
 LOGGED_AFTER = 0  # TRL's files hold the step at which a batch is logged
 NOTE = (
     "Read from TRL's own completions: verdicts, outcomes, weights, rounds, token counts and splits are not in them. "
@@ -27,7 +28,7 @@ NOTE = (
 
 def files(run: str | Path) -> list[Path]:
     """Return the files in a run's `output_dir` or in its `completions` folder, by step; `[]` if there are none."""
-    for folder in (Path(run) / "completions", Path(run)):
+    for folder in (Path(run) / FOLDER, Path(run)):
         if paths := sorted(folder.glob("completions_*.parquet"), key=lambda path: (len(path.name), path.name)):
             return paths
     return []

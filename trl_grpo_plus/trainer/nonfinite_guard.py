@@ -16,7 +16,7 @@ from accelerate.utils import DistributedType, broadcast_object_list, gather_obje
 from torch import Tensor
 
 from ..objective.kl import TRL_ESTIMATOR
-from ..traces import newest
+from ..traces import newest_training_file
 
 
 GROUPS = "groups"  # key of a batch: the name of each row's group
@@ -148,7 +148,7 @@ class StepGuard:
             weights = f"DeepSpeed skipped the step: {weights}"
         else:  # DeepSpeed steps in its backward pass, and does not skip every such step
             weights = "DeepSpeed has updated the weights in memory already; the checkpoints are not affected."
-        path = newest(self._args.output_dir, "train") if self._args.trace_every else None
+        path = newest_training_file(self._args.output_dir) if self._args.trace_every else None
         traced = f"The attempts sampled last are in the traces: {path}." if path else "No attempts are traced."
         return (
             f"Step {step + 1}: the norm of the gradient is {norm}{loss}. {weights} {_at_fault(culprits)} {traced} "

@@ -43,7 +43,7 @@ from ..traces import (
     complete,
     group_key,
     json_value,
-    newest,
+    newest_training_file,
     part_of,
     pick,
     split_name,
@@ -170,7 +170,7 @@ class Recorder(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End the record, and print where the traces are."""
         self.end()
-        has_traces = self._writer is not None and newest(args.output_dir, "train") is not None
+        has_traces = self._writer is not None and newest_training_file(args.output_dir) is not None
         if self.says_where and has_traces and args.get_process_log_level() <= logging.WARNING:
             self.says_where = False
             # Printed, because loggers show only warnings by default. transformers prints its logs the same way.

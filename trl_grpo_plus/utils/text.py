@@ -53,6 +53,19 @@ def shortened(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]}..."
 
 
+def without_middle(text: str, most: int) -> str:
+    r"""Return a text; of one longer than `most` characters, only its beginning and its end.
+
+    Example:
+        >>> without_middle("abcdefgh", most=4)
+        'ab\n[... 4 characters left out ...]\ngh'
+    """
+    if len(text) <= most:
+        return text
+    end = len(text) - most // 2
+    return f"{text[: most - most // 2]}\n[... {len(text) - most:,} characters left out ...]\n{text[end:]}"
+
+
 def content_of(completion: Any) -> str:
     """Return the text that the policy wrote last: the completion, or the content of the policy's last message.
 

@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 from .. import traces
 from ..traces import Row, entry
 from ..utils.files import check_output, replace
-from ..utils.validation import ConfigError, finite_values
+from ..utils.validation import ConfigError
 from . import file_index
-from .file_index import Sample
 from .group_data import Tally, columns, detail, shifted, thin
 from .run_summary import AXES, Points, Run, differing, open_runs, shared_folder
 from .size_budget import Spool, Stored
@@ -110,17 +109,20 @@ class _Texts:
         self._bare = any(run.of_stock_trl for run in runs)
         self._stored: dict[tuple[int, int], Stored] = {}
         self._indexes = [
-            None if self._bare or run.rollouts is None else file_index.read_run(run.rollouts) for run in runs
+            file_index.without_files(self._stored_one_by_one(number))
+            if self._bare or run.rollouts is None
+            else file_index.read_run(run.rollouts)
+            for number, run in enumerate(runs)
         ]
-        self._bytes: list[Any] = [None if index is None else index.bytes() for index in self._indexes]
+        self._bytes = [index.bytes() for index in self._indexes]
         self._packed, self._read = 3, 10  # sums of bytes in the page and of bytes read; the first values are a guess
-        self.tallies = [Tally() if index is None else index.tally for index in self._indexes]
+        self.tallies = [index.tally for index in self._indexes]
 
     def groups(self) -> Iterator[Kept]:
         """Yield the groups of each run."""
         prompts: dict[tuple[str, int], int] = {}
         for run, index in enumerate(self._indexes):
-            for number, sample in enumerate(self._store_all(run) if index is None else index.samples()):
+            for number, sample in enumerate(index.samples()):
                 prompt = prompts.setdefault((sample.split, sample.prompt), len(prompts))
                 yield Kept(run, number, prompt, sample.when, sample.mean)
 
@@ -143,9 +145,7 @@ class _Texts:
         """Return the position of a group's line and texts; read and store them first if necessary."""
         key = group.run, group.number
         if key not in self._stored:
-            index = self._indexes[group.run]
-            assert index is not None, "without an index all groups are stored"
-            self._store(key, index.rows(group.number))
+            self._store(key, self._indexes[group.run].rows(group.number))
             self._packed += self._stored[key].cost
             self._read += int(self._bytes[group.run][group.number])
         return self._stored[key]
@@ -155,23 +155,16 @@ class _Texts:
             return place.cost
         return int(self._bytes[group.run][group.number]) * self._packed // self._read
 
-    def _store_all(self, run: int) -> Iterator[Sample]:
+    def _stored_one_by_one(self, run: int) -> Iterator[Sequence[Row]]:
         for number, rows in enumerate(self._runs[run].groups()):
-            self.tallies[run].see(rows)
-            line = self._store((run, number), rows)
-            when = tuple(line[key] for key in ("step", "batch", "round", "group"))
-            yield Sample(line["split"], int(line["prompt"], 16), when, _mean_reward(rows))
+            yield self._store((run, number), rows)
 
-    def _store(self, key: tuple[int, int], rows: Sequence[Row]) -> Row:
-        """Write a group to the temporary file, and return its line of the list."""
-        line = entry([{**row, "reference": None} for row in rows] if self._bare else rows)
-        self._stored[key] = self.spool.add(line, detail(rows, self._runs[key[0]].rollouts))
-        return line
-
-
-def _mean_reward(rows: Sequence[Row]) -> float | None:
-    rewards = finite_values(rows, "reward")
-    return sum(rewards) / len(rewards) if rewards else None
+    def _store(self, key: tuple[int, int], rows: Sequence[Row]) -> Sequence[Row]:
+        """Write a group to the temporary file, and return the attempts that its line of the list is made from."""
+        texts = detail(rows, self._runs[key[0]].rollouts)
+        rows = [{**row, "reference": None} for row in rows] if self._bare else rows
+        self._stored[key] = self.spool.add(entry(rows), texts)
+        return rows
 
 
 @dataclass(frozen=True)

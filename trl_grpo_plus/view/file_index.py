@@ -8,7 +8,7 @@ import logging
 import os
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -17,11 +17,10 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from .. import traces
-from ..traces import Row, damaged, group_key, parse
+from ..traces import Block, Row, damaged, group_index, group_key, parse
 from ..utils.files import TracesError, open_within
 from ..utils.terminal import visible
 from .group_data import Tally
-from .prompt_history import PromptHistory
 from .size_budget import in_turn
 
 
@@ -29,10 +28,10 @@ logger = logging.getLogger(__name__)
 
 KEEP = 8 << 20  # minimum bytes of attempts missing from the index for which they are added to it
 _BLOCK = 1 << 20
-_GROUPS = 256  # groups in a block made from the lines; damage to a file costs the index only the blocks from there on
 
 
 Named = Mapping[tuple[int, ...], set[str]]  # (step, batch, round, group) of a training group -> its alarms
+Includes = Callable[[str, tuple[int, ...]], bool]  # split and (step, batch, round, group) -> is it included
 
 
 class Stretch(NamedTuple):
@@ -58,7 +57,7 @@ class Moved(Exception):
     """A file is gone, or another file has its name."""
 
 
-def scanned(path: Path, inode: int, start: int, before: int | None, cut: bool) -> Iterator[tuple[Any, bool]]:
+def scanned(path: Path, inode: int, start: int, before: int | None, cut: bool) -> Iterator[tuple[Block, bool]]:
     """Yield blocks of the whole groups from an offset on, made from the lines, and whether the index may keep them.
 
     A block ends with a line, or with a gzip member. `before` is the checksum of the file up to the offset; `None` if
@@ -70,36 +69,32 @@ def scanned(path: Path, inode: int, start: int, before: int | None, cut: bool) -
     """
     step, split = traces.parse_name(path) or (0, "")
     packed, failed = path.suffix == ".gz", None
-    builder, end = traces.group_index.Builder(), start
-    of_file = groups(path, inode, start, cut)
-    while failed is None:
-        try:
-            rows, place, after = next(of_file, ([], None, end))
-            full = place is None or (after != end and len(builder) >= _GROUPS) or (packed and after == place.at)
-            if full and end > start:
+    builder, end = group_index.Builder(), start
+    try:
+        for rows, stretch, after in groups(path, inode, start, cut):
+            full = after != end and len(builder) >= group_index.BLOCK_GROUPS
+            if end > start and (full or (packed and after == stretch.at)):  # or a member begins that a kill cut off
                 block = _block(builder, path, start, end, before)
                 yield block, True
-                builder, start = traces.group_index.Builder(), end
+                builder, start = group_index.Builder(), end
                 before = None if before is None else block.check
-            if place is None:
-                break
-            builder.add([{**row, "step": step, "split": split} for row in rows], place[2:])
+            builder.add([{**row, "step": step, "split": split} for row in rows], stretch[2:])
             end = after
-        except Exception as error:
-            failed = error
+    except Exception as error:
+        failed = error
     if len(builder):
-        yield _block(builder, path, start, end, before), end > start and not packed
+        yield _block(builder, path, start, end, before), end > start and not (packed and failed)
     if failed is not None:
         raise failed
 
 
-def _block(builder: Any, path: Path, start: int, end: int, before: int | None) -> Any:
+def _block(builder: group_index.Builder, path: Path, start: int, end: int, before: int | None) -> Block:
     if before is None:
         return builder.block(path.name, start, end, 0, 0, 0)
     with open_within(path, path.parent) as file:
         number = file.fileno()
         written = os.fstat(number).st_mtime_ns
-        check = traces.group_index.checksum(number, start, end, before)
+        check = group_index.checksum(number, start, end, before)
     return builder.block(path.name, start, end, before, check, written)
 
 
@@ -221,31 +216,39 @@ class Groups:
 
     Attributes:
         tally ([`Tally`]): the sums of the curves.
-        prompts ([`PromptHistory`]): the history of the prompts.
         attempts (`int`): number of attempts in all groups.
     """
 
     def __init__(self) -> None:
-        self.tally, self.prompts = Tally(), PromptHistory()
+        self.tally = Tally()
         self.attempts = self._count = 0
-        self._blocks: list[tuple[Any, Path, int]] = []  # block of the index, path, inode
+        self._blocks: list[tuple[Block, Path, int]] = []  # block, path and inode of its file
         self._firsts: list[int] = []
 
     def __len__(self) -> int:
         return self._count
 
-    def add(self, block: Any, path: Path, inode: int) -> None:
-        """Add the groups of a block of the index. Steps must ascend. The caller adds the block to `tally`."""
+    def add(self, block: Block, path: Path, inode: int, includes: Includes | None = None) -> None:
+        """Add the groups of a block of the index, or only those that are included. Steps must ascend.
+
+        The sums of the curves always cover all groups.
+        """
+        self.tally.add(block)
+        if includes is not None:
+            block = block.where([includes(*key) for key in block.group_keys()])
         self._firsts.append(self._count)
         self._blocks.append((block, path, inode))
         self._count += len(block)
         self.attempts += len(block.rewards)
-        self.prompts.see_block(block)
+
+    def blocks(self) -> list[Block]:
+        """Return the blocks of all groups, in order."""
+        return [block for block, *_ in self._blocks]
 
     def line(self, number: int, named: Named) -> dict[str, Any]:
         """Return a group's line of the list, with the alarms that name it."""
         block, at = self._at(number)
-        line: dict[str, Any] = block.line(at)
+        line = block.line(at)
         if named and line["split"] == "train":
             key = tuple(line[name] for name in ("step", "batch", "round", "group"))
             line["alarms"] = sorted({*line["alarms"], *named.get(key, ())})
@@ -273,7 +276,7 @@ class Groups:
     def prompt(self, number: int) -> str:
         """Return the identity of a group's prompt, as in its line."""
         block, at = self._at(number)
-        return f"{int(block.records['prompt'][at]):016x}"
+        return block.prompt(at)
 
     def step(self, number: int) -> tuple[str, int]:
         """Return the split and the step of a group."""
@@ -327,7 +330,7 @@ class Groups:
         columns = [block.records[name] for block, *_ in self._blocks]
         return np.concatenate(columns).astype(int) if columns else np.zeros(0, int)
 
-    def _at(self, number: int) -> tuple[Any, int]:
+    def _at(self, number: int) -> tuple[Block, int]:
         n = bisect_right(self._firsts, number) - 1
         return self._blocks[n][0], number - self._firsts[n]
 
@@ -342,9 +345,9 @@ class Keeper:
     """
 
     def __init__(self, folder: Path):
-        self._folder, self._blocks, self._bytes, self._wrote = folder, list[Any](), 0, False
+        self._folder, self._blocks, self._bytes, self._wrote = folder, list[Block](), 0, False
 
-    def see(self, block: Any) -> None:
+    def add(self, block: Block) -> None:
         """Collect a block, and write the collected blocks if they are large enough."""
         self._blocks.append(block)
         self._bytes += block.end - block.start
@@ -355,9 +358,9 @@ class Keeper:
         """Write the collected blocks."""
         if not self._wrote:
             text = f"{self._folder} has attempts that its index lacks. Reading them takes a minute for a million"
-            logger.warning(visible(f"{text}. If {traces.group_index.NAME} can be written there, they are read once."))
+            logger.warning(visible(f"{text}. If {group_index.NAME} can be written there, they are read once."))
         with suppress(OSError):
-            traces.group_index.append(self._folder, self._blocks)
+            group_index.append(self._folder, self._blocks)
         self._blocks, self._bytes, self._wrote = [], 0, True
 
     def end(self) -> None:
@@ -367,8 +370,8 @@ class Keeper:
 
 
 def read_file(
-    path: Path, inode: int, start: int, indexed: list[Any], keeper: Keeper | None, cut: bool = False
-) -> Iterator[Any]:
+    path: Path, inode: int, start: int, indexed: list[Block], keeper: Keeper | None, cut: bool = False
+) -> Iterator[Block]:
     """Yield the blocks of a file from an offset on: first those of the index, then blocks made from further lines.
 
     Args:
@@ -382,35 +385,40 @@ def read_file(
         ValueError: a line is not an attempt.
     """
     before = 0
-    for block in traces.group_index.valid(path.parent, indexed):
+    for block in group_index.valid(path.parent, indexed):
         yield block
         start, before = block.end, block.check
     if start and start == path.stat().st_size:
         return
     for block, whole in scanned(path, inode, start, None if keeper is None else before, cut):
         if whole and keeper is not None:
-            keeper.see(block)
+            keeper.add(block)
         yield block
 
 
-def read_run(folder: Path, includes: Callable[[str, tuple[int, ...]], bool] | None = None) -> Groups:
+def read_run(folder: Path, includes: Includes | None = None) -> Groups:
     """Return the groups of a run.
 
     Args:
         folder (`Path`): the folder of the traces.
-        includes (`Callable`, *optional*): function from a split and (step, batch, round, group) to whether to return
-            the group. By default all are returned. The sums of the curves always cover all groups.
+        includes (`Includes`, *optional*): whether to return a group. By default all are returned. The sums of the
+            curves always cover all groups.
 
     Raises:
         ValueError: there are no traces, or a line is not an attempt.
     """
-    groups, keeper, index = Groups(), Keeper(folder), traces.group_index.read(folder)
+    groups, keeper, index = Groups(), Keeper(folder), group_index.read(folder)
     for _, _, path in traces.files(folder):
         inode = path.stat().st_ino
         for block in read_file(path, inode, 0, index.pop(path.name, []), keeper, cut=True):
-            groups.tally.see_block(block)
-            groups.add(
-                block if includes is None else block.where([includes(*key) for key in block.group_keys()]), path, inode
-            )
+            groups.add(block, path, inode, includes)
     keeper.end()
+    return groups
+
+
+def without_files(rows: Iterable[Sequence[Row]]) -> Groups:
+    """Return the groups with these attempts. They have no stretch of a file, so their texts cannot be read."""
+    groups = Groups()
+    for block in group_index.blocks_of(rows):
+        groups.add(block, Path(), 0)
     return groups

@@ -3,7 +3,6 @@
 All of it is plain data for `viewer/*.js`. Positions in texts are in UTF-16 units, as JavaScript counts.
 """
 
-from array import array
 from base64 import b64encode
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..rollouts.verdicts import VERDICTS
-from ..traces import Row, answer_place, believed, best_first, evaluations, joined, messages_of, named_in, shown
+from ..traces import Block, Row, answer_place, best_first, evaluations, joined, messages_of, named_in, shown
 from ..utils.validation import finite_or_none
 from .token_credit import credit, utf16
 from .tool_calls import calls, roles
@@ -114,21 +113,10 @@ class Tally:
     def __init__(self) -> None:
         self._sums: dict[tuple[str, int, str], list[float]] = defaultdict(lambda: [0.0, 0])
         self._verdicts: dict[int, Counter[str]] = defaultdict(Counter)
-        self._believed = array("q"), array("d"), array("d")  # step, mean believed, mean earned
+        # Step, mean believed and mean earned of the groups of each block.
+        self._believed = [(np.zeros(0, int), np.zeros(0), np.zeros(0))]
 
-    def see(self, rows: Sequence[Row]) -> None:
-        """Add a group to the sums."""
-        split, step = rows[0]["split"], rows[0]["step"]
-        for row in rows:
-            for key in ("reward", "kl", "tokens"):
-                if (value := finite_or_none(row.get(key))) is not None:
-                    self._add(split, step, key, value, 1)
-        if split == "train" and rows[0].get("verdict"):
-            self._verdicts[step][rows[0]["verdict"]] += 1
-        if (belief := believed(rows)) and belief[3] is not None:
-            self._believe(np.array([step]), np.array([belief[0]]), np.array([belief[3]]))
-
-    def see_block(self, block: Any) -> None:
+    def add(self, block: Block) -> None:
         """Add all groups of a block of the index to the sums."""
         (step, split), records = block.place, block.records
         scored = block.rewards[~np.isnan(block.rewards)]
@@ -136,30 +124,21 @@ class Tally:
         sums |= {key: (records[f"{key}_sum"].sum(), records[f"{key}_count"].sum()) for key in ("kl", "tokens")}
         for key, (total, count) in sums.items():
             if count:
-                self._add(split, step, key, float(total), int(count))
+                of_step = self._sums[split, step, key]
+                of_step[0] += float(total)
+                of_step[1] += int(count)
         if split == "train":
             for code, count in zip(*np.unique(records["verdict"], return_counts=True), strict=True):
                 if code >= 0 and block.words[code]:
                     self._verdicts[step][block.words[code]] += int(count)
-        with_belief = records[~np.isnan(records["mean"]) & ~np.isnan(records["earned"])]
-        self._believe(np.full(len(with_belief), step), with_belief["mean"], with_belief["earned"])
+        known = ~np.isnan(records["mean"]) & ~np.isnan(records["earned"])
+        self._believed.append((np.full(known.sum(), step), records["mean"][known], records["earned"][known]))
 
     @property
     def beliefs(self) -> tuple[Any, Any, Any]:
         """Step, mean believed and mean earned of each group that had a belief, as arrays."""
-        steps, means, earned = self._believed
-        return np.array(steps, "i8"), np.array(means, "f8"), np.array(earned, "f8")
-
-    def _believe(self, steps: Any, means: Any, earned: Any) -> None:
-        all_steps, all_means, all_earned = self._believed
-        all_steps.frombytes(steps.astype("i8").tobytes())
-        all_means.frombytes(means.astype("f8").tobytes())
-        all_earned.frombytes(earned.astype("f8").tobytes())
-
-    def _add(self, split: str, step: int, key: str, total: float, count: int) -> None:
-        sums = self._sums[split, step, key]
-        sums[0] += total
-        sums[1] += count
+        steps, means, earned = zip(*self._believed, strict=True)
+        return np.concatenate(steps), np.concatenate(means), np.concatenate(earned)
 
     def means(self, split: str, key: str) -> list[list[float]]:
         """Return [step, mean] of a row key for each step of a split."""

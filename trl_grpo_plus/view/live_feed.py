@@ -21,7 +21,7 @@ import numpy as np
 
 from .. import traces
 from ..traces import Row
-from . import file_index
+from . import file_index, prompt_history
 from .file_index import Groups, Keeper, Moved, Named, Stretch, read_file
 from .group_data import columns, detail, names_by_group, searched
 from .overview import metrics_table
@@ -129,8 +129,8 @@ class Feed:
         """Return the course of each prompt so far. If that takes long to count, it is as [`count_ahead`] counted it.
 
         Returns:
-            `dict`: the columns of [`~trl_grpo_plus.view.prompt_history.PromptHistory.lists`], and `listed`, the
-            number of each line's prompt, or -1 if none of its groups is in the list.
+            `dict`: the columns of [`~trl_grpo_plus.view.prompt_history.lists`], and `listed`, the number of each
+            line's prompt, or -1 if none of its groups is in the list.
         """
         lists = self._all.lists
         if lists is None or not lists.rest:
@@ -151,9 +151,9 @@ class Feed:
                 now, read, version = time.monotonic(), self._all, self._version
                 lists = read.lists
                 stale = lists is None or (lists.version != version and now - lists.at >= lists.rest)
-                prompts, bar = read.groups.prompts.snapshot() if stale else None, read.about.get("solved_reward")
-            if prompts is not None:
-                counted, took = prompts.lists(bar), time.monotonic() - now
+                blocks, solved_reward = read.groups.blocks(), read.about.get("solved_reward")
+            if stale:
+                counted, took = prompt_history.lists(blocks, solved_reward), time.monotonic() - now
                 read.lists = lists = _CountedLists(*counted, version, now, _REST * took if took > _SLOW else 0.0)
         assert lists is not None
         return lists
@@ -226,13 +226,12 @@ class Feed:
         }
 
     def _head(self) -> dict[str, Any]:
-        path = self._run.resolve()
-        title = path.parent.name if path.name == traces.FOLDER else path.name
         about = self._all.about
-        groups, journals = self._all.groups, self._all.journals
+        journals = self._all.journals
         first_prompt = next(iter(journals[traces.FIRST_PROMPT]), None)
-        source = Source(title, (), journals["metrics"], journals["alarms"], about, first_prompt=first_prompt)
-        head = head_of(source, len(groups), groups.attempts, groups.tally)
+        title = traces.output_dir(self._run).name
+        source = Source(title, journals["metrics"], journals["alarms"], about, first_prompt=first_prompt)
+        head = head_of(source, self._all.groups)
         head |= {"groups": len(self._list.numbers), "attempts": self._list.attempts, "note": self._list.note}
         return head | {"live": self._live(), "max_steps": about.get("max_steps"), "opening": self._opening()}
 
@@ -334,7 +333,6 @@ class Feed:
         indexed = self._all.index.pop(path.name, [])
         with self._telling_of(path):
             for block in read_file(path, found[0], start, indexed, self._all.keeper):
-                self._all.groups.tally.see_block(block)
                 self._all.groups.add(block, path, found[0])
                 end = block.end
         self._done(path, found, end)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..traces import Row, evaluated, group_key
+from ..traces import Row, by_split, evaluated, group_key
 from ..utils.validation import finite_or_none, finite_values
 from .group_data import Tally, thin
 
@@ -122,10 +122,8 @@ def metrics_table(metrics: Sequence[Row], most: int = MOST) -> dict[str, Any]:
     """
     points: dict[str, list[list[Any]]] = {}
     for line in metrics:
-        found = evaluated(line)
-        for key, value in line.items():
-            if key not in _NO_METRICS and (number := finite_or_none(value)) is not None:
-                name = _of_split(key, found[0]) if found else key
+        for name, value in by_split(line).items():
+            if name not in _NO_METRICS and (number := finite_or_none(value)) is not None:
                 points.setdefault(name, []).append([line["step"], float(f"{number:.{_DIGITS}g}")])
     lists: dict[tuple[int, ...], int] = {}
     columns = {}
@@ -133,8 +131,3 @@ def metrics_table(metrics: Sequence[Row], most: int = MOST) -> dict[str, Any]:
         steps, values = zip(*thin(those, most), strict=True)
         columns[name] = [lists.setdefault(steps, len(lists)), list(values)]
     return {"steps": [list(steps) for steps in lists], "metrics": columns}
-
-
-def _of_split(key: str, split: str) -> str:
-    own = key.removeprefix(f"{split}_")
-    return f"{split}/{own if own != key else key.removeprefix('eval_')}"

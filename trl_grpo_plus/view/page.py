@@ -14,17 +14,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..traces import Row, entry, group_key
+from ..traces import Block, Row, entry, group_key
 from ..utils.files import check_output, replace
 from ..utils.validation import ConfigError
-from . import file_index
-from .group_data import Tally, columns, detail, names_by_group
+from . import file_index, prompt_history
+from .file_index import without_files
+from .group_data import columns, detail, names_by_group
 from .overview import MOST, metrics_table, opening, place, telling
-from .prompt_history import MOST as MOST_PROMPTS
-from .prompt_history import PromptHistory
 from .rescored import Rescored, marked, words
 from .run_source import Source, head_of, source_of
-from .size_budget import Candidate, Spool, fitting, in_turn
+from .size_budget import Candidate, Spool, fitting
 from .template import TAGS, array, block, in_chunks, pack, packed_block, template
 
 
@@ -77,15 +76,15 @@ def write_page(run: str | Path, output: str | Path, max_mb: float = 100, rescore
     with tempfile.TemporaryFile() as file:
         spool = Spool(file)
         supply = _Supply(source, spool, rescored)
-        if not supply.total:
+        if not supply.groups:
             raise ConfigError(f"{run} has traces, but no group in them is whole yet. Wait for the first step to end.")
-        head = head_of(source, supply.total, supply.attempts, supply.tally)
+        head = head_of(source, supply.groups)
         if rescored is not None:
             head["rescored"] = {"told": rescored.summary, "words": words(rescored)}
         room = int(max_mb * 1e6) - sum(map(len, (*_template(), block("head", head)))) - 1000
         metrics = _metrics_block(source.metrics, room // 4)
         room -= len(metrics)
-        lists, room = _lists(supply.prompts, source.about, room, supply.least)
+        lists, room = _lists(supply.groups.blocks(), source.about, room, supply.least)
         chosen = supply.fill(room)
         if not chosen:
             least = math.ceil((supply.least + int(max_mb * 1e6) - room) / 1e4) / 100
@@ -94,13 +93,12 @@ def write_page(run: str | Path, output: str | Path, max_mb: float = 100, rescore
         if rescored is None:
             head["opening"] = opening((group.place, group.sort_key) for group in chosen)
         size = replace(output, (piece.encode() for piece in _pieces(head, metrics, lists, chosen, spool)))
-    return Page(output, size, supply.total, len(chosen), head["attempts_total"], head["attempts"])
+    return Page(output, size, len(supply.groups), len(chosen), head["attempts_total"], head["attempts"])
 
 
 def panel(
     groups: Sequence[Sequence[Row]],
     title: str = "Attempts side by side",
-    weights: dict[str, float] | None = None,
 ) -> str:
     """Return the page of a few groups, without curves, as one string.
 
@@ -110,15 +108,11 @@ def panel(
     Args:
         groups (`Sequence[Sequence[dict]]`): whole groups of trace rows.
         title (`str`, *optional*): heading of the page.
-        weights (`dict[str, float]`, *optional*): weight of each reward. A reward of weight 0 is shown as a monitor.
     """
-    source = Source(title, groups, [], [], {"rewards": weights})
-    head = head_of(source, len(groups), sum(map(len, groups)), Tally(), panel=True)
-    lines = [entry(rows) for rows in groups]
-    prompts, numbers = PromptHistory(), dict[str, int]()
-    for line in lines:
-        prompts.see(line)
-    lists, listed = prompts.lists()
+    indexed, numbers = without_files(groups), dict[str, int]()
+    head = head_of(Source(title, [], [], {}), indexed, panel=True)
+    lines = (indexed.line(number, {}) for number in range(len(indexed)))
+    lists, listed = prompt_history.lists(indexed.blocks())
     index = {**columns(lines, prompts=numbers), "chunks": [len(groups)], "listed": [numbers[it] for it in listed]}
     blocks = [block("head", head), block("index", index), block("lists", lists)]
     blocks.append(block("chunk-0", [detail(rows) for rows in groups]))
@@ -145,7 +139,10 @@ class _Supply:
     """The groups of a run, and the choice of those that fit into a page.
 
     The texts of a long run are not all read. Groups are read in the order in which a page chooses them, a batch at a
-    time, and wait packed in the spool file.
+    time, and wait packed in the spool file. Those of stock TRL, whose files have no index, are all read.
+
+    Attributes:
+        groups ([`~trl_grpo_plus.view.file_index.Groups`]): all groups of the run.
     """
 
     def __init__(self, source: Source, spool: Spool, rescored: Rescored | None):
@@ -153,15 +150,13 @@ class _Supply:
         self._named = names_by_group(source.alarms)
         self._stored: dict[int, Candidate] = {}
         if source.folder is None:
-            self._store_all(source.groups)
+            self.groups = without_files(self._stored_one_by_one(source.groups))
         else:
             was_rescored = None if rescored is None else lambda *key: rescored.differs(*key) is not None
-            self._groups = file_index.read_run(source.folder, was_rescored)
-            self.tally, self.prompts = self._groups.tally, self._groups.prompts
-            self.total, self.attempts = len(self._groups), self._groups.attempts
-            self._sizes = self._groups.bytes()
-            self._order = self._groups.in_turn(self._ranks())
-            self._read(_FIRST)
+            self.groups = file_index.read_run(source.folder, was_rescored)
+        self._sizes = self.groups.bytes()
+        self._order = self.groups.in_turn(self._ranks())
+        self._read(_FIRST)
 
     @property
     def least(self) -> int:
@@ -174,7 +169,7 @@ class _Supply:
             costs = [(n, self._stored[n].stored.cost) for n in self._order[: len(self._stored)].tolist()]
             chosen = fitting(costs, room)
             left = room - sum(self._stored[n].stored.cost for n in chosen)
-            if len(costs) == self.total or (chosen and left < max(self.least, _SPARE * room)):
+            if len(costs) == len(self.groups) or (chosen and left < max(self.least, _SPARE * room)):
                 return [self._stored[n] for n in sorted(chosen)]
             # Read as many as fill the room if they compress like those read so far, plus a tenth of the latter.
             packed = sum(cost for _, cost in costs) / sum(self._sizes[n] for n, _ in costs)
@@ -182,40 +177,30 @@ class _Supply:
             self._read(max(enough, len(costs)) + len(costs) // 10 + 1)
 
     def _ranks(self) -> Any:
-        ranks = self._groups.ranks(self._named)
+        ranks = self.groups.ranks(self._named)
         if self._rescored is not None:
-            differs = [self._rescored.differs(*key) for key in self._groups.group_keys()]
+            differs = [self._rescored.differs(*key) for key in self.groups.group_keys()]
             ranks[np.array(differs, bool)] = 0
         return ranks
 
     def _read(self, count: int) -> None:
         """Store the first `count` groups of the order. Read them in the order of the run."""
         for number in np.sort(self._order[len(self._stored) : count]).tolist():
-            self._store(number, self._groups.rows(number))
+            self._store(number, self.groups.rows(number))
 
-    def _store_all(self, groups: Iterable[Sequence[Row]]) -> None:
-        self.tally, self.prompts, self.attempts = Tally(), PromptHistory(), 0
+    def _stored_one_by_one(self, groups: Iterable[Sequence[Row]]) -> Iterator[Sequence[Row]]:
         for number, rows in enumerate(groups):
-            self.tally.see(rows)
-            self.attempts += len(rows)
-            self.prompts.see(self._store(number, rows))
-        self.total = len(self._stored)
-        whens: dict[tuple[str, int], int] = {}
-        of_groups = [whens.setdefault(group.place[:2], len(whens)) for group in self._stored.values()]
-        ranks = np.array([group.rank for group in self._stored.values()], int)
-        self._order = in_turn(np.array(of_groups, int), ranks)
+            self._store(number, rows)
+            yield rows
 
-    def _store(self, number: int, rows: Sequence[Row]) -> Row:
-        """Write a group to the spool file, remember its place there, and return its line of the list."""
+    def _store(self, number: int, rows: Sequence[Row]) -> None:
+        """Write a group to the spool file, and remember its place there."""
         first, rescored = rows[0], self._rescored
         alarms = self._named.get((first["step"], *group_key(first)), ()) if first["split"] == "train" else ()
         line, texts = entry(rows, alarms), detail(rows, self._source.folder)
         if rescored is not None and (tried := rescored.of(rows)) is not None:
             marked(line, texts, tried, rescored)
-        rank = 0 if line["alarms"] or line.get("differs") else 1 if line["verdict"] in ("alive", None) else 2
-        stored = self._spool.add(line, texts)
-        self._stored[number] = Candidate(stored, place(rows), rank, len(rows), telling(rows))
-        return line
+        self._stored[number] = Candidate(self._spool.add(line, texts), place(rows), len(rows), telling(rows))
 
 
 class _PackedLists(NamedTuple):
@@ -223,14 +208,14 @@ class _PackedLists(NamedTuple):
     prompts: list[str]  # identity of the prompt of each line
 
 
-def _lists(prompts: PromptHistory, about: Row, room: int, least: int) -> tuple[_PackedLists, int]:
+def _lists(blocks: Sequence[Block], about: Row, room: int, least: int) -> tuple[_PackedLists, int]:
     """Return the lists of prompts, and the bytes of room that remain.
 
     The lists are shortened until they take at most a tenth of the room and leave at least `least` bytes.
     """
-    most = MOST_PROMPTS
+    most = prompt_history.MOST
     while True:
-        lists, identities = prompts.lists(about.get("solved_reward"), most)
+        lists, identities = prompt_history.lists(blocks, about.get("solved_reward"), most)
         packed = pack(lists)
         # The index links each line to its prompt by a number of up to 7 digits.
         cost = len(packed) * 4 // 3 + 10 * len(identities) + TAGS

@@ -2,13 +2,10 @@
 
 A prompt is newly solved, lost, never solved, always solved, or unsettled: tried often and not learnt.
 
-The input is the lines of the list, read one by one, including groups that do not fit into a page. The memory holds a
-few numbers for each group, and 8 bytes for each attempt. Titles stay in the blocks of the index, if there is one.
+The input is the blocks of the index, including groups that do not fit into a page.
 """
 
-import copy
 import math
-from array import array
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
@@ -17,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..traces import Block, group_index
 from .group_data import thin
 
 
@@ -87,17 +85,11 @@ def _had_it(shares: Sequence[float], some: int) -> bool:
     )
 
 
-def share(rewards: Sequence[float], bar: float) -> float | None:
-    """Return the share of a group's scored attempts with a reward of `bar` or more; `None` if none is scored."""
-    scored = [reward for reward in rewards if not math.isnan(reward)]
-    return sum(reward >= bar - _EPSILON for reward in scored) / len(scored) if scored else None
-
-
 # -- over a run
 
 
-class _Went(NamedTuple):
-    prompt: int  # the prompt's number
+class _Prompt(NamedTuple):
+    number: int
     list: str | None
     change: float  # late share of attempts that solved the prompt, minus the early share
     groups: int
@@ -116,187 +108,150 @@ class _Scored(NamedTuple):
         return _Scored(*(column[places] for column in self))
 
 
-class PromptHistory:
-    """The history of a run's prompts. A prompt is followed separately in each split.
+def bar(blocks: Sequence[Block], solved_reward: float | None) -> tuple[float, str]:
+    """Return the reward from which on an attempt solves its prompt, and the name of the reward's source.
+
+    The source is "solved_reward" if the run has one. Otherwise it is "all_good", the lowest reward in any group with
+    the verdict all_good. Without verdicts it is "best", the highest reward of the run. The reward is NaN if no group
+    is all_good, or if nothing was scored.
+    """
+    if solved_reward is not None:
+        return solved_reward, "solved_reward"
+    if any((block.records["verdict"] >= 0).any() for block in blocks):
+        good = [_rewards_of(block, "all_good") for block in blocks if "all_good" in block.words]
+        return float(np.fmin.reduce(np.concatenate([[math.nan], *good]))), "all_good"
+    return float(np.fmax.reduce(np.concatenate([[math.nan], *(block.rewards for block in blocks)]))), "best"
+
+
+def _rewards_of(block: Block, verdict: str) -> Any:
+    of_verdict = block.records["verdict"] == block.words.index(verdict)
+    return block.rewards[np.repeat(of_verdict, block.records["size"])]
+
+
+def lists(
+    blocks: Sequence[Block], solved_reward: float | None = None, most: int = MOST
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the page's data about the prompts of a run. A prompt is followed separately in each split.
+
+    Args:
+        blocks (`Sequence[Block]`): all groups of the run. Steps must ascend.
+        solved_reward (`float`, *optional*): `solved_reward` from the run's run.json.
+        most (`int`, *optional*, defaults to `5000`): maximum number of prompts with a line. A prompt that was
+            sampled once has no line. The lists take turns to choose their most telling prompts among the others.
+
+    Returns:
+        `tuple[dict, list[str]]`: the columns of the lines, and the identity of each line's prompt. Lines are
+        sorted by the size of the change, then by the number of groups. `solved` is the first step at which all
+        attempts solved the prompt, and `failed` the last step at which none did. `early` and `late` are mean
+        rewards. `steps` and `means` are the prompt's curve. `counts` counts all prompts, by split.
 
     Example:
-        >>> prompts = PromptHistory()
-        >>> line = {"split": "train", "prompt": "5d41402abc4b2a76", "title": "6 * 7", "verdict": None}
-        >>> for step, rewards in enumerate([[0.0, 0.0], [1.0, 1.0]]):
-        ...     prompts.see({**line, "step": step, "rewards": rewards})
-        >>> lists, identities = prompts.lists(solved_reward=1.0)
-        >>> lists["title"], lists["list"], lists["means"], identities
-        (['6 * 7'], ['newly'], [[0.0, 1.0]], ['5d41402abc4b2a76'])
+        >>> row = {"split": "train", "batch": 0, "round": 0, "group": 0, "prompt": "6 * 7", "completion": "42"}
+        >>> groups = [[{**row, "step": 0, "reward": 0.0}], [{**row, "step": 1, "reward": 1.0}]]
+        >>> found, identities = lists([*group_index.blocks_of(groups)], solved_reward=1.0)
+        >>> found["title"], found["list"], found["means"], len(identities)
+        (['6 * 7'], ['newly'], [[0.0, 1.0]], 1)
     """
-
-    def __init__(self) -> None:
-        self._splits: list[str] = []
-        # For each group: the number of its split, its prompt's identity, its step, and its number of attempts.
-        self._split, self._identity, self._steps, self._sizes = array("q"), array("Q"), array("q"), array("q")
-        self._rewards = array("d")  # of all groups
-        self._titles: dict[int, str] = {}
-        self._blocks: list[tuple[int, Any]] = []  # the number of a block's first group, and the block
-        self._good = math.inf  # the lowest reward in any group with the verdict all_good
-        self._judged = False
-
-    def see(self, line: dict[str, Any]) -> None:
-        """Add a group by its line of the list, from [`~trl_grpo_plus.traces.entry`]. Steps must ascend."""
-        self._titles[len(self._steps)] = line["title"]
-        self._split.append(self._number(line["split"]))
-        self._identity.append(int(line["prompt"], 16))
-        self._steps.append(line["step"])
-        self._sizes.append(len(line["rewards"]))
-        self._rewards.extend(math.nan if reward is None else reward for reward in line["rewards"])
-        self._judged |= line["verdict"] is not None
-        if line["verdict"] == "all_good":
-            self._good = min([self._good, *(reward for reward in line["rewards"] if reward is not None)])
-
-    def see_block(self, block: Any) -> None:
-        """Add all groups of a block of the index. Steps must ascend."""
-        (step, split), records = block.place, block.records
-        self._blocks.append((len(self._steps), block))
-        self._split.frombytes(np.full(len(records), self._number(split), "i8").tobytes())
-        self._identity.frombytes(records["prompt"].tobytes())
-        self._steps.frombytes(np.full(len(records), step, "i8").tobytes())
-        self._sizes.frombytes(records["size"].astype("i8").tobytes())
-        self._rewards.frombytes(block.rewards.tobytes())
-        self._judged |= bool((records["verdict"] >= 0).any())
-        if "all_good" in block.words:
-            good = np.repeat(records["verdict"] == block.words.index("all_good"), records["size"])
-            rewards = block.rewards[good & ~np.isnan(block.rewards)]
-            self._good = min(self._good, float(rewards.min(initial=math.inf)))
-
-    def snapshot(self) -> "PromptHistory":
-        """Return a copy that stays as it is while groups are added."""
-        return copy.deepcopy(self, {id(block): block for _, block in self._blocks})
-
-    def _number(self, split: str) -> int:
-        if split not in self._splits:
-            self._splits.append(split)
-        return self._splits.index(split)
-
-    def _title(self, group: int) -> str:
-        if group in self._titles:
-            return self._titles[group]
-        first, block = self._blocks[bisect_right(self._blocks, group, key=lambda entry: entry[0]) - 1]
-        return str(block.title(group - first))
-
-    def bar(self, solved_reward: float | None) -> tuple[float, str]:
-        """Return the reward from which on an attempt solves its prompt, and the name of the reward's source.
-
-        The source is "solved_reward" if the run has one. Otherwise it is "all_good", the lowest reward in any group
-        with the verdict all_good. Without verdicts it is "best", the highest reward of the run. The reward is NaN if
-        no group is all_good, or if nothing was scored.
-        """
-        if solved_reward is not None:
-            return solved_reward, "solved_reward"
-        if self._judged:
-            return (self._good if self._good < math.inf else math.nan), "all_good"
-        return max((reward for reward in self._rewards if not math.isnan(reward)), default=math.nan), "best"
-
-    def lists(self, solved_reward: float | None = None, most: int = MOST) -> tuple[dict[str, Any], list[str]]:
-        """Return the page's data about the prompts.
-
-        Args:
-            solved_reward (`float`, *optional*): `solved_reward` from the run's run.json.
-            most (`int`, *optional*, defaults to `5000`): maximum number of prompts with a line. A prompt that was
-                sampled once has no line. The lists take turns to choose their most telling prompts among the others.
-
-        Returns:
-            `tuple[dict, list[str]]`: the columns of the lines, and the identity of each line's prompt. Lines are
-            sorted by the size of the change, then by the number of groups. `solved` is the first step at which all
-            attempts solved the prompt, and `failed` the last step at which none did. `early` and `late` are mean
-            rewards. `steps` and `means` are the prompt's curve. `counts` counts all prompts, by split.
-        """
-        bar, by = self.bar(solved_reward)
-        firsts, whose = self._prompts()
-        # By prompt: the groups of one are then a slice, which is faster to take than groups all over the run.
-        order, places = _places(whose, len(firsts))
-        scored = self._scored(bar).of(order)
-        splits = [self._splits[self._split[first]] for first in firsts]
-        went = [_went(number, scored.of(its), bar) for number, its in places.items()]
-        chosen = _most_telling(went, most, splits)
-        points = max(_FEWEST, min(POINTS, _ALL_POINTS // max(len(chosen), 1)))
-        lines = [
-            {
-                "split": splits[one.prompt],
-                "title": self._title(firsts[one.prompt]),
-                "list": one.list,
-                **_course(scored.of(places[one.prompt]), bar, points),
-            }
-            for one in chosen
-        ]
-        names = [*("split", "title", "list", "groups", "attempts", "solved", "failed")]
-        names += ["early", "late", "steps", "means"]
-        table = {name: [line[name] for line in lines] for name in names}
-        lists = {"bar": None if math.isnan(bar) else bar, "by": by, "counts": _counts(went, splits), **table}
-        return lists, [f"{self._identity[firsts[one.prompt]]:016x}" for one in chosen]
-
-    def _prompts(self) -> tuple[list[int], Any]:
-        """Return the first group of each prompt, in order, and the number of each group's prompt."""
-        split, identity = np.array(self._split, "i8"), np.array(self._identity, "u8")
-        firsts, whose, count = [np.zeros(0, int)], np.zeros(len(split), int), 0
-        for number in range(len(self._splits)):
-            own = np.flatnonzero(split == number)
-            _, first, inverse = np.unique(identity[own], return_index=True, return_inverse=True)
-            firsts.append(own[first])
-            whose[own] = inverse + count
-            count += len(first)
-        found = np.concatenate(firsts)
-        order = np.argsort(found)
-        rank = np.empty(count, int)
-        rank[order] = np.arange(count)
-        return found[order].tolist(), rank[whose]
-
-    def _scored(self, bar: float) -> _Scored:
-        steps, sizes, rewards = np.array(self._steps, "i8"), np.array(self._sizes, "i8"), np.array(self._rewards, "f8")
-        if not len(sizes):
-            return _Scored(steps, sizes, rewards, rewards)
-        starts, has_reward = np.cumsum(sizes) - sizes, ~np.isnan(rewards)
-        counts = np.add.reduceat(has_reward, starts, dtype=int)
-        sums = np.add.reduceat(np.where(has_reward, rewards, 0.0), starts)
-        solved = np.add.reduceat(rewards >= bar - _EPSILON, starts, dtype=int)
-        with np.errstate(invalid="ignore"):
-            means, shares = (np.where(counts, of_group, np.nan) / counts for of_group in (sums, solved))
-        return _Scored(steps, sizes, means, shares)
+    solves, by = bar(blocks, solved_reward)
+    firsts, prompt_of = _firsts(blocks)
+    # By prompt: the groups of one are then a slice, which is faster to take than groups all over the run.
+    order, places = _places(prompt_of, len(firsts))
+    scored = _scored(blocks, solves).of(order)
+    splits = [block.place[1] for block, _ in firsts]
+    prompts = [_prompt(number, scored.of(its), solves) for number, its in places.items()]
+    chosen = _most_telling(prompts, most, splits)
+    points = max(_FEWEST, min(POINTS, _ALL_POINTS // max(len(chosen), 1)))
+    lines = []
+    for prompt in chosen:
+        block, at = firsts[prompt.number]
+        known = {"split": block.place[1], "title": block.title(at), "list": prompt.list}
+        lines.append({**known, **_course(scored.of(places[prompt.number]), solves, points)})
+    names = [*("split", "title", "list", "groups", "attempts", "solved", "failed")]
+    names += ["early", "late", "steps", "means"]
+    table = {name: [line[name] for line in lines] for name in names}
+    found = {"bar": None if math.isnan(solves) else solves, "by": by, "counts": _counts(prompts, splits), **table}
+    return found, [block.prompt(at) for block, at in (firsts[prompt.number] for prompt in chosen)]
 
 
-def _places(whose: Any, prompts: int) -> tuple[Any, dict[int, slice]]:
+def _firsts(blocks: Sequence[Block]) -> tuple[list[tuple[Block, int]], Any]:
+    """Return the first group of each prompt, in order, and the number of each group's prompt.
+
+    A group is given as its block and its number there.
+    """
+    sizes = [len(block) for block in blocks]
+    splits = list(dict.fromkeys(block.place[1] for block in blocks))
+    split = np.repeat(np.array([splits.index(block.place[1]) for block in blocks], int), sizes)
+    identity = _column(blocks, "prompt")
+    first_of, prompt_of, count = [np.zeros(0, int)], np.zeros(len(identity), int), 0
+    for number in range(len(splits)):
+        own = np.flatnonzero(split == number)
+        _, first, inverse = np.unique(identity[own], return_index=True, return_inverse=True)
+        first_of.append(own[first])
+        prompt_of[own] = inverse + count
+        count += len(first)
+    found = np.concatenate(first_of)
+    order = np.argsort(found)
+    rank = np.empty(count, int)
+    rank[order] = np.arange(count)
+    starts = [0, *accumulate(sizes)]
+    in_blocks = [(bisect_right(starts, first) - 1, first) for first in found[order].tolist()]
+    return [(blocks[n], first - starts[n]) for n, first in in_blocks], rank[prompt_of]
+
+
+def _scored(blocks: Sequence[Block], bar: float) -> _Scored:
+    steps = np.repeat(np.array([block.place[0] for block in blocks], int), [len(block) for block in blocks])
+    sizes, rewards = _column(blocks, "size").astype(int), np.concatenate([[], *(block.rewards for block in blocks)])
+    if not len(sizes):
+        return _Scored(steps, sizes, rewards, rewards)
+    starts, has_reward = np.cumsum(sizes) - sizes, ~np.isnan(rewards)
+    counts = np.add.reduceat(has_reward, starts, dtype=int)
+    sums = np.add.reduceat(np.where(has_reward, rewards, 0.0), starts)
+    solved = np.add.reduceat(rewards >= bar - _EPSILON, starts, dtype=int)
+    with np.errstate(invalid="ignore"):
+        means, shares = (np.where(counts, of_group, np.nan) / counts for of_group in (sums, solved))
+    return _Scored(steps, sizes, means, shares)
+
+
+def _column(blocks: Sequence[Block], name: str) -> Any:
+    return np.concatenate([np.zeros(0, group_index.RECORD[name]), *(block.records[name] for block in blocks)])
+
+
+def _places(prompt_of: Any, prompts: int) -> tuple[Any, dict[int, slice]]:
     """Return the order of the groups by prompt, and in it the slice of each prompt that was seen at least twice."""
-    times = np.bincount(whose, minlength=prompts)
+    times = np.bincount(prompt_of, minlength=prompts)
     ends = np.cumsum(times).tolist()
     places = {n: slice(ends[n] - time, ends[n]) for n, time in enumerate(times.tolist()) if time > 1}
-    return np.argsort(whose, kind="stable"), places
+    return np.argsort(prompt_of, kind="stable"), places
 
 
-def _counts(went: Sequence[_Went], splits: Sequence[str]) -> dict[str, dict[str, int]]:
-    lists = Counter((splits[one.prompt], one.list) for one in went)
+def _counts(prompts: Sequence[_Prompt], splits: Sequence[str]) -> dict[str, dict[str, int]]:
+    of_lists = Counter((splits[prompt.number], prompt.list) for prompt in prompts)
     every = Counter(splits)
-    return {split: {"all": count, **{name: lists[split, name] for name in LISTS}} for split, count in every.items()}
+    return {split: {"all": count, **{name: of_lists[split, name] for name in LISTS}} for split, count in every.items()}
 
 
-def _went(prompt: int, scored: _Scored, bar: float) -> _Went:
+def _prompt(number: int, scored: _Scored, bar: float) -> _Prompt:
     groups = len(scored.steps)
     shares = scored.shares[~np.isnan(scored.shares)].tolist()
     if not shares or math.isnan(bar):
-        return _Went(prompt, None, 0.0, groups)
+        return _Prompt(number, None, 0.0, groups)
     some = window(len(shares), sum(scored.sizes.tolist()) / groups)
     change = (sum(shares[-some:]) - sum(shares[:some])) / some
-    return _Went(prompt, judged(shares, some), change, groups)
+    return _Prompt(number, judged(shares, some), change, groups)
 
 
-def _most_telling(went: Sequence[_Went], most: int, splits: Sequence[str]) -> list[_Went]:
-    def telling(one: _Went) -> tuple[float, int, int]:
-        return -round(abs(one.change), 6), -one.groups, one.prompt
+def _most_telling(prompts: Sequence[_Prompt], most: int, splits: Sequence[str]) -> list[_Prompt]:
+    def telling(prompt: _Prompt) -> tuple[float, int, int]:
+        return -round(abs(prompt.change), 6), -prompt.groups, prompt.number
 
     turns: Counter[tuple[str, str | None]] = Counter()
     ranked = []
-    for one in sorted(went, key=telling):
-        key = splits[one.prompt], one.list
-        ranked.append((turns[key], one.list is None, one))
+    for prompt in sorted(prompts, key=telling):
+        key = splits[prompt.number], prompt.list
+        ranked.append((turns[key], prompt.list is None, prompt))
         turns[key] += 1
     ranked.sort(key=lambda item: item[:2])
-    return sorted((one for *_, one in islice(ranked, most)), key=telling)
+    return sorted((prompt for *_, prompt in islice(ranked, most)), key=telling)
 
 
 def _course(scored: _Scored, bar: float, points: int) -> dict[str, Any]:

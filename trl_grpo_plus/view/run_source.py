@@ -1,6 +1,5 @@
 """A run's traces and logs, and the page's data about the run as a whole."""
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,12 +7,14 @@ from typing import Any
 
 from .. import traces
 from ..traces import Row
+from ..utils.files import looks_local
 from .calibration import calibration
+from .file_index import Groups
 from .group_data import Tally, by_name, curves
 from .overview import before_after
 
 
-_LOCAL = re.compile(r"[/~]|\.\.?/|(?!output_dir/)[\w.-]+(/[\w.-]+){2,}/?$")  # a name on the Hub has one "/" at most
+WITHIN_RUN = "output_dir/"  # the beginning of a path in the run's own folder, as a page shows it
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,6 @@ class Source:
     """The data that a page is made from: a whole run, or only some groups."""
 
     title: str
-    groups: Iterable[Sequence[Row]]
     metrics: list[Row]
     alarms: list[Row]
     about: Row
@@ -29,6 +29,7 @@ class Source:
     folder: Path | None = None  # folder of the traces, which also holds the thumbnails
     first_prompt: Row | None = None  # the first prompt as the model was given it
     step_shift: int = traces.LOGGED_AFTER
+    groups: Iterable[Sequence[Row]] = ()  # if there is no folder of traces: the attempts of each group
 
 
 def by_stock_trl(run: str | Path) -> bool:
@@ -52,27 +53,25 @@ def source_of(run: str | Path) -> Source:
     Raises:
         ValueError: the run has neither.
     """
-    path = Path(run).resolve()
+    title = traces.output_dir(run).name
     if by_stock_trl(run):
-        title = path.parent.name if path.name == "completions" else path.name
         stock = traces.trl_completions
-        return Source(title, stock.groups(run), [], [], {}, stock.NOTE, step_shift=stock.LOGGED_AFTER)
+        return Source(title, [], [], {}, stock.NOTE, step_shift=stock.LOGGED_AFTER, groups=stock.groups(run))
     folder = traces.find(run)
-    title = path.parent.name if path.name == traces.FOLDER else path.name
     read = (traces.journal(folder, "metrics"), traces.journal(folder, "alarms"), traces.about(folder))
     first_prompt = next(iter(traces.journal(folder, traces.FIRST_PROMPT)), None)
-    return Source(title, traces.groups(folder), *read, folder=folder, first_prompt=first_prompt)
+    return Source(title, *read, folder=folder, first_prompt=first_prompt)
 
 
-def head_of(source: Source, groups: int, attempts: int, tally: Tally, panel: bool = False) -> dict[str, Any]:
+def head_of(source: Source, groups: Groups, panel: bool = False) -> dict[str, Any]:
     """Return the page's data about a run as a whole.
 
     Args:
         source ([`Source`]): the run.
-        groups (`int`), attempts (`int`): numbers of the run's groups and attempts.
-        tally ([`Tally`]): sums over these groups.
-        panel (`bool`, *optional*, defaults to `False`): the page shows only some groups.
+        groups ([`~trl_grpo_plus.view.file_index.Groups`]): all groups of the run.
+        panel (`bool`, *optional*, defaults to `False`): the page shows only these groups, without curves.
     """
+    tally = Tally() if panel else groups.tally
     return {
         "title": source.title,
         "weights": source.about.get("rewards") or {},
@@ -86,8 +85,8 @@ def head_of(source: Source, groups: int, attempts: int, tally: Tally, panel: boo
         "alarms": by_name(source.alarms),
         "note": source.note,
         "panel": panel,
-        **dict.fromkeys(("groups", "groups_total"), groups),
-        **dict.fromkeys(("attempts", "attempts_total"), attempts),
+        **dict.fromkeys(("groups", "groups_total"), len(groups)),
+        **dict.fromkeys(("attempts", "attempts_total"), groups.attempts),
     }
 
 
@@ -99,14 +98,16 @@ def _with_short_model(about: Row) -> Row:
 def short_paths(names: Iterable[str]) -> dict[str, str]:
     """Map each name of a model or data set to the name that a page shows.
 
-    A local path is cut to its last parts, as few as distinguish the paths.
+    A local path is cut to its last parts, as few as distinguish the paths. A path within the run's own folder is
+    shown whole.
 
     Example:
         >>> list(short_paths(["/data/one/checkpoint-60", "/data/two/checkpoint-60", "me/model"]).values())
         ['one/checkpoint-60', 'two/checkpoint-60', 'me/model']
     """
     shown = {name: name for name in names}
-    local = {name: name.rstrip("/").split("/") for name in shown if _LOCAL.match(name)}
+    local_names = (name for name in shown if looks_local(name) and not name.startswith(WITHIN_RUN))
+    local = {name: name.rstrip("/").split("/") for name in local_names}
     for length in range(1, 1 + max(map(len, local.values()), default=0)):
         short = {name: "/".join(parts[-length:]) for name, parts in local.items()}
         if len(set(short.values())) == len({tuple(parts) for parts in local.values()}):

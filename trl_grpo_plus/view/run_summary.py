@@ -16,7 +16,7 @@ from .. import traces
 from ..traces import Row
 from ..utils.files import within
 from ..utils.validation import ConfigError, finite_or_none
-from .run_source import by_stock_trl, short_paths
+from .run_source import WITHIN_RUN, by_stock_trl, short_paths
 
 
 Points = list[list[float]]  # [x, y], sorted by x
@@ -88,11 +88,10 @@ class Run:
         """Points of each metric over the steps done. A metric of an evaluation is called `<split>/<metric>`."""
         found: dict[str, dict[int, float]] = defaultdict(dict)
         for entry in self.log:
-            split = next((key.removesuffix("_runtime") for key in entry if _names_a_split(key)), None)
-            for key, value in entry.items():
+            for name, value in traces.by_split(entry).items():
                 number = finite_or_none(value)
-                if number is not None and key not in _RUNS_OWN and not key.startswith("train_"):
-                    found[_named(key, split)][entry["step"]] = number
+                if number is not None and name not in _RUNS_OWN and not name.startswith("train_"):
+                    found[name][entry["step"]] = number
         return {name: [[step, value] for step, value in sorted(points.items())] for name, points in found.items()}
 
     @cached_property
@@ -138,7 +137,7 @@ class Run:
     def _within_output_dir(self, value: Any) -> Any:
         """Rewrite a path within the run's own folder, such as a warm start's, to begin with `output_dir/`."""
         _, within, rest = value.partition(f"{self.folder.name}/") if isinstance(value, str) else ("", "", "")
-        return f"output_dir/{rest}" if within else value
+        return f"{WITHIN_RUN}{rest}" if within else value
 
     @property
     def tells_all(self) -> bool:
@@ -189,7 +188,7 @@ def open_runs(paths: Sequence[str | Path]) -> list[Run]:
     Raises:
         ConfigError: a folder is not a run, or two are the same.
     """
-    folders = [_output_dir(path) for path in paths]
+    folders = [traces.output_dir(path) for path in paths]
     for number, (path, folder) in enumerate(zip(paths, folders, strict=True)):
         if folder in folders[:number]:
             raise ConfigError(f"{path} is the same run as {paths[folders.index(folder)]}. Name each run once.")
@@ -241,11 +240,6 @@ def _cell(name: str, runs: Sequence[Run]) -> list[str]:
 # -- files and names
 
 
-def _output_dir(path: str | Path) -> Path:
-    folder = Path(path).resolve()
-    return folder.parent if folder.name in (traces.FOLDER, "completions") else folder
-
-
 def _names(folders: Sequence[Path]) -> list[str]:
     if len({folder.name for folder in folders}) == len(folders):
         return [folder.name for folder in folders]
@@ -266,21 +260,6 @@ def _flat(values: Row) -> Row:
 
 def _last_step(log: list[Row]) -> int:
     return log[-1]["step"] if log else -1
-
-
-def _names_a_split(key: str) -> bool:
-    return key.startswith("eval_") and key.endswith("_runtime")
-
-
-def _named(key: str, split: str | None) -> str:
-    """Return a metric's name on the page.
-
-    TRL lets some names of an evaluation begin with `eval_`, whatever its split is called.
-    """
-    if split is None:
-        return key
-    rest = key.removeprefix(f"{split}_") if key.startswith(f"{split}_") else key.removeprefix("eval_")
-    return key if rest == key else f"{traces.split_name(split)}/{rest}"
 
 
 def _is_reward(name: str) -> bool:

@@ -56,11 +56,10 @@ class Spool:
 
 
 class Candidate(NamedTuple):
-    """A group that may go into the page: its position in the spool file, its rank, and its place in the run."""
+    """A group that may go into the page: its position in the spool file, its place in the run, and its attempts."""
 
     stored: Stored
     place: Place
-    rank: int  # 0 named by an alarm, 1 alive or without a verdict, 2 dead
     size: int
     sort_key: Telling | None
 
@@ -73,7 +72,7 @@ def in_turn(whens: Any, ranks: Any) -> Any:
 
     Args:
         whens (`np.ndarray`): for each group, the number of its split and step, in order of their first groups.
-        ranks (`np.ndarray`): for each group, its rank: see [`Candidate`].
+        ranks (`np.ndarray`): for each group, its rank, such as [`~trl_grpo_plus.view.file_index.Groups.ranks`].
     """
     if not len(whens):
         return np.zeros(0, int)

@@ -20,7 +20,7 @@ from accelerate.logging import get_logger
 from ..rollouts.verdicts import VERDICTS
 from ..traces import Row, best_first, logged_step
 from ..utils import optional_packages
-from ..utils.text import as_text
+from ..utils.text import as_text, without_middle
 from ..utils.validation import finite_or_none
 from . import page
 
@@ -234,27 +234,18 @@ def table(groups: list[list[Row]], rewards: list[str]) -> list[list[Any]]:
     return [_row(row, rewards) for group in groups for row in best_first(group)]
 
 
-def shown(text: str, most: int = MOST_CHARACTERS) -> str:
-    r"""Return `text` as a tracker can store it; cut out the middle of a text longer than `most` characters.
-
-    Example:
-        >>> shown("abcdefgh", most=4)
-        'ab\n[... 4 characters left out ...]\ngh'
-    """
-    text = valid(text)
-    if len(text) <= most:
-        return text
-    head, tail = text[: most - most // 2], text[len(text) - most // 2 :]
-    return f"{head}\n[... {len(text) - most} characters left out ...]\n{tail}"
+def storable(text: str) -> str:
+    """Return `text` as a tracker can store it, without the middle of a long text."""
+    return without_middle(valid(text), MOST_CHARACTERS)
 
 
 def _row(row: Row, rewards: list[str]) -> list[Any]:
     first = {**row, "step": logged_step(row["step"])}
     last = {
         "outcome": ", ".join(f"{name}: {status}" for name, status in row["outcomes"].items() if status != "ok"),
-        "prompt": shown(as_text(row["prompt"])),
-        "completion": shown(as_text(row["completion"])),
-        "reference": shown(json.dumps(row["reference"], ensure_ascii=False)),
+        "prompt": storable(as_text(row["prompt"])),
+        "completion": storable(as_text(row["completion"])),
+        "reference": storable(json.dumps(row["reference"], ensure_ascii=False)),
         "alarms": ", ".join(row["alarms"]),
     }
     scores = [row["rewards"].get(name) for name in rewards]

@@ -92,7 +92,8 @@ def export(
     Number(above=0, at_most=1).check("--share", share)
     Number(at_least=1, integer=True, optional=True).check("--last", last)
     suffix = ".jsonl" if to == "jsonl" else ""
-    target = Path(output or f"{_name(run)}-rollouts{suffix}")
+    name = traces.output_dir(run).name
+    target = Path(output or f"{name}-rollouts{suffix}")
     _check_free(target, run, to, overwrite)
     columns = look(_groups(run))
     dropped = columns.named(drop)
@@ -106,7 +107,7 @@ def export(
             _write_parquet(folder / "data", rows, _schema(columns, dropped), names)
             if to == "hf":
                 counts = {names[split]: count for split, count in chosen.counts.items()}
-                text = card(_name(run), _about(run), columns, dropped, counts, chosen.attempts, _part(share, last))
+                text = card(name, _about(run), columns, dropped, counts, chosen.attempts, _part(share, last))
                 (folder / "README.md").write_text(text, encoding="utf-8")
         size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
     upload = _upload(target) if to == "hf" else None
@@ -167,11 +168,6 @@ def _groups(run: str | Path) -> Iterable[list[Row]]:
 
 def _about(run: str | Path) -> dict[str, Any]:
     return {} if by_stock_trl(run) else traces.about(run)
-
-
-def _name(run: str | Path) -> str:
-    folder = Path(run).resolve()
-    return folder.parent.name if folder.name == traces.FOLDER else folder.name
 
 
 def _at(row: Row) -> float:
