@@ -84,6 +84,19 @@ def test_checkpoints_that_are_pushed_are_whole(pushed):
     assert all(any(path.endswith("grpo_plus_state_0.pt") for path in commit) for commit in checkpoints)
 
 
+def test_an_attached_trainer_uploads_no_prompts_and_completions(tmp_path, monkeypatch):
+    commits = intercept(monkeypatch)
+    options = {**PUSHING, "hub_strategy": "every_save", "hub_always_push": True, "max_steps": 2}
+    options |= {"save_strategy": "steps", "save_steps": 1}
+    trained = tiny_models.trainer(tmp_path, tiny_models.digits, trl.GRPOTrainer, **options)
+    trl_grpo_plus.attach(trained)
+    trained.train()
+    trained.push_to_hub()
+    assert (tmp_path / "run" / "rollouts" / "train-00000001.jsonl").exists()
+    assert len([commit for commit in commits if "model.safetensors" in commit]) == 3
+    assert [path for commit in commits for path in commit if path.startswith(("rollouts", "run.lock"))] == []
+
+
 def test_transformers_hub_client_is_restored(pushed):
     names = [name for name in ("hf_api", "upload_folder") if hasattr(transformers.trainer, name)]
     assert names

@@ -25,6 +25,7 @@ from ..traces import check_split_names
 from ..utils import folder_lock
 from ..utils.patching import temporarily
 from ..utils.validation import did_you_mean
+from . import hub
 from .batch import Batch
 from .grpo_plus_trainer import GRPOPlusTrainer, ends_of
 from .recorder import Recorder
@@ -110,6 +111,8 @@ class _Observer:
         check_filter_metric(options.filter_metric, names)
         if options.trace_every:
             check_split_names(trainer.eval_dataset)
+        if trainer.args.push_to_hub:
+            hub.check_seam()
         self._trainer, self._options = trainer, options
         rank, about = trainer.accelerator.process_index, partial(describe, trainer)
         self._recorder = Recorder(options, names, weights, rank, about, trainer._metrics["train"])
@@ -126,6 +129,8 @@ class _Observer:
             self.log,
             self.evaluation_loop,
             self.train,
+            self.push_to_hub,
+            self._push_from_checkpoint,
         ):
             setattr(trainer, wrapper.__name__, partial(wrapper, getattr(trainer, wrapper.__name__)))
         # Before trackio's own callback, which closes its run when training ends.
@@ -183,6 +188,14 @@ class _Observer:
     def train(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         with folder_lock.hold(self._trainer.args.output_dir), self._recorder.blaming_trackers():
             return method(*args, **kwargs)
+
+    def push_to_hub(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with hub.uploading_no_attempts():
+            return method(*args, **kwargs)
+
+    def _push_from_checkpoint(self, method: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        with hub.uploading_no_attempts():
+            method(*args, **kwargs)
 
     def _entropy(self) -> float | None:
         """Return the policy's entropy as TRL last measured it, in nats a token."""
