@@ -120,7 +120,7 @@ def test_the_page_is_in_no_run(tmp_path):
 
 
 def a_group(run, step, mean, prompt=0):
-    return compare.Kept(run, step, prompt, (step, 0, 0, 0), mean)
+    return compare.RunGroup(run, step, prompt, (step, 0, 0, 0), mean)
 
 
 class Alike:

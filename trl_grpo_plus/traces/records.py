@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..rollouts.groups import Attempt, Plan, Round
 from ..rollouts.verdicts import VERDICTS
+from ..utils.text import shortened
 from ..utils.validation import finite_or_none
 from .images import Thumbnails, image_name, is_picture
 from .schema import Row
@@ -259,8 +260,7 @@ def json_value(value: Any) -> Any:
             return json_value(listed)
     if is_picture(value):
         return image_name(value)
-    text = str(value)
-    return text if len(text) <= 200 else f"{text[:200]}..."
+    return shortened(str(value), 200)
 
 
 def _line(row: Row) -> bytes:

@@ -21,7 +21,7 @@ from . import file_index
 from .group_data import Tally, columns, detail, shifted, thin
 from .run_summary import AXES, Points, Run, differing, open_runs, shared_folder
 from .size_budget import Spool, Stored
-from .template import array, block, in_chunks, pack, packed_block, template
+from .template import block, chunk_blocks, in_chunks, pack, packed_block, template
 
 
 SCRIPTS = ("base", "text", "search", "plot", "compare_runs", "compare")
@@ -82,7 +82,7 @@ def write_comparison(runs: Sequence[str | Path], output: str | Path | None = Non
 # -- the groups of all runs
 
 
-class Kept(NamedTuple):
+class RunGroup(NamedTuple):
     """A group: its run and its number in the run, its prompt, and its mean reward."""
 
     run: int
@@ -118,20 +118,20 @@ class _Texts:
         self._packed, self._read = 3, 10  # sums of bytes in the page and of bytes read; the first values are a guess
         self.tallies = [index.tally for index in self._indexes]
 
-    def groups(self) -> Iterator[Kept]:
+    def groups(self) -> Iterator[RunGroup]:
         """Yield the groups of each run."""
         prompts: dict[tuple[str, int], int] = {}
         for run, index in enumerate(self._indexes):
             for number, sample in enumerate(index.samples()):
                 prompt = prompts.setdefault((sample.split, sample.prompt), len(prompts))
-                yield Kept(run, number, prompt, sample.when, sample.mean)
+                yield RunGroup(run, number, prompt, sample.when, sample.mean)
 
-    def pack_ahead(self, lists: Iterable[Sequence[Kept]], room: int) -> int:
+    def pack_ahead(self, lists: Iterable[Sequence[RunGroup]], room: int) -> int:
         """Pack the groups of the first lists, about as many as fit into the room, and return the number of lists.
 
         The groups are read in the order of the runs: groups of one step are often in one member of a gzip file.
         """
-        count, groups = 0, list[Kept]()
+        count, groups = 0, list[RunGroup]()
         for count, of_list in enumerate(lists, 1):  # noqa: B007 - it is returned
             groups += of_list
             room -= sum(map(self._estimate, of_list))
@@ -141,7 +141,7 @@ class _Texts:
             self.stored(group)
         return count
 
-    def stored(self, group: Kept) -> Stored:
+    def stored(self, group: RunGroup) -> Stored:
         """Return the position of a group's line and texts; read and store them first if necessary."""
         key = group.run, group.number
         if key not in self._stored:
@@ -150,7 +150,7 @@ class _Texts:
             self._read += int(self._bytes[group.run][group.number])
         return self._stored[key]
 
-    def _estimate(self, group: Kept) -> int:
+    def _estimate(self, group: RunGroup) -> int:
         if place := self._stored.get((group.run, group.number)):
             return place.cost
         return int(self._bytes[group.run][group.number]) * self._packed // self._read
@@ -171,7 +171,7 @@ class _Texts:
 class Shared:
     """A prompt, with the groups of each run that sampled the prompt, in order."""
 
-    by_run: dict[int, list[Kept]]
+    by_run: dict[int, list[RunGroup]]
 
     @property
     def gap(self) -> float:
@@ -180,19 +180,19 @@ class Shared:
         return max(means) - min(means) if len(means) > 1 else -1.0
 
     @property
-    def ends(self) -> list[Kept]:
+    def ends(self) -> list[RunGroup]:
         """The first and the last group of each run."""
         return [group for groups in self.by_run.values() for group in dict.fromkeys((groups[0], groups[-1]))]
 
     @property
-    def between(self) -> list[Kept]:
+    def between(self) -> list[RunGroup]:
         """All other groups of each run."""
         return [group for groups in self.by_run.values() for group in groups[1:-1]]
 
 
-def _prompts(groups: Iterable[Kept]) -> list[Shared]:
+def _prompts(groups: Iterable[RunGroup]) -> list[Shared]:
     """Return the prompts that two or more runs sampled, by descending gap and then descending number of runs."""
-    found: dict[int, dict[int, list[Kept]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[int, dict[int, list[RunGroup]]] = defaultdict(lambda: defaultdict(list))
     for group in groups:
         found[group.prompt][group.run].append(group)
     of_several = [by for by in found.values() if len(by) > 1]
@@ -200,7 +200,7 @@ def _prompts(groups: Iterable[Kept]) -> list[Shared]:
     return sorted(shared, key=lambda prompt: (-prompt.gap, -len(prompt.by_run)))
 
 
-def choose(prompts: Sequence[Shared], room: int, texts: _Texts) -> list[tuple[Shared, list[Kept]]]:
+def choose(prompts: Sequence[Shared], room: int, texts: _Texts) -> list[tuple[Shared, list[RunGroup]]]:
     """Return the prompts and groups that fit into `room` bytes.
 
     First and last groups are chosen first, prompt by prompt in order. The groups between take the room that remains.
@@ -215,7 +215,7 @@ def choose(prompts: Sequence[Shared], room: int, texts: _Texts) -> list[tuple[Sh
     return chosen
 
 
-def _fitting(lists: Sequence[Sequence[Kept]], room: int, texts: _Texts) -> tuple[list[int], int]:
+def _fitting(lists: Sequence[Sequence[RunGroup]], room: int, texts: _Texts) -> tuple[list[int], int]:
     """Return the numbers of the lists of groups that fit one after the other, and the room that remains.
 
     After [`MISFITS`] lists in a row that do not fit, no more are read.
@@ -302,7 +302,7 @@ def _notes(runs: Sequence[Run]) -> list[str]:
 
 
 def _pieces(
-    head: dict[str, Any], blocks: Sequence[str], chosen: Sequence[tuple[Shared, list[Kept]]], texts: _Texts
+    head: dict[str, Any], blocks: Sequence[str], chosen: Sequence[tuple[Shared, list[RunGroup]]], texts: _Texts
 ) -> Iterator[str]:
     groups = [group for _, kept in chosen for group in kept]
     places = [texts.stored(group) for group in groups]
@@ -317,9 +317,7 @@ def _pieces(
     yield block("head", head)
     yield packed_block("index", pack(index))
     yield from blocks
-    packed = (texts.spool.packed(place) for place in places)
-    for number, size in enumerate(index["chunks"]):
-        yield packed_block(f"chunk-{number}", array(islice(packed, size)))
+    yield from chunk_blocks((texts.spool.packed(place) for place in places), index["chunks"])
     yield after
 
 

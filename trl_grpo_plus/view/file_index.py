@@ -247,7 +247,7 @@ class Groups:
 
     def line(self, number: int, named: Named) -> dict[str, Any]:
         """Return a group's line of the list, with the alarms that name it."""
-        block, at = self._at(number)
+        block, at, *_ = self._at(number)
         line = block.line(at)
         if named and line["split"] == "train":
             key = tuple(line[name] for name in ("step", "batch", "round", "group"))
@@ -256,8 +256,7 @@ class Groups:
 
     def stretch(self, number: int) -> Stretch:
         """Return the stretch of a file that holds a group's attempts."""
-        block, at = self._at(number)
-        _, path, inode = self._blocks[bisect_right(self._firsts, number) - 1]
+        block, at, path, inode = self._at(number)
         record = block.records[at]
         return Stretch(path, inode, *(int(record[name]) for name in ("at", "skip", "bytes")))
 
@@ -275,7 +274,7 @@ class Groups:
 
     def prompt(self, number: int) -> str:
         """Return the identity of a group's prompt, as in its line."""
-        block, at = self._at(number)
+        block, at, *_ = self._at(number)
         return block.prompt(at)
 
     def step(self, number: int) -> tuple[str, int]:
@@ -330,9 +329,11 @@ class Groups:
         columns = [block.records[name] for block, *_ in self._blocks]
         return np.concatenate(columns).astype(int) if columns else np.zeros(0, int)
 
-    def _at(self, number: int) -> tuple[Block, int]:
+    def _at(self, number: int) -> tuple[Block, int, Path, int]:
+        """Return a group's block, its number in the block, and path and inode of its file."""
         n = bisect_right(self._firsts, number) - 1
-        return self._blocks[n][0], number - self._firsts[n]
+        block, path, inode = self._blocks[n]
+        return block, number - self._firsts[n], path, inode
 
 
 class Keeper:

@@ -8,7 +8,6 @@ import math
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +23,7 @@ from .overview import MOST, metrics_table, opening, place, telling
 from .rescored import Rescored, marked, words
 from .run_source import Source, head_of, source_of
 from .size_budget import Candidate, Spool, fitting
-from .template import TAGS, array, block, in_chunks, pack, packed_block, template
+from .template import TAGS, block, chunk_blocks, in_chunks, pack, packed_block, template
 
 
 SCRIPTS = ("base", "text", "search", "plot", "markdown", "overview", "list", "group", "prompts", "page")
@@ -246,9 +245,7 @@ def _pieces(
     yield metrics
     yield packed_block("index", pack(index))
     yield packed_block("lists", lists.packed)
-    texts = (spool.packed(group.stored) for group in chosen)
-    for number, size in enumerate(index["chunks"]):
-        yield packed_block(f"chunk-{number}", array(islice(texts, size)))
+    yield from chunk_blocks((spool.packed(group.stored) for group in chosen), index["chunks"])
     yield after
 
 

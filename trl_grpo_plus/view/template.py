@@ -13,8 +13,9 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
+from itertools import islice
 from typing import Any
 
 
@@ -84,6 +85,18 @@ def deflate(data: bytes, end: int = zlib.Z_SYNC_FLUSH) -> bytes:
 def dumped(value: Any) -> str:
     """Return a value's JSON in ASCII, with escapes for lone surrogates, NUL and line separators."""
     return json.dumps(value, allow_nan=False, separators=(",", ":"))
+
+
+def chunk_blocks(texts: Iterable[bytes], chunks: Iterable[int]) -> Iterator[str]:
+    """Yield the script element of each chunk.
+
+    Args:
+        texts (`Iterable[bytes]`): each group's texts, packed by [`deflate`].
+        chunks (`Iterable[int]`): number of groups in each chunk.
+    """
+    waiting = iter(texts)
+    for number, count in enumerate(chunks):
+        yield packed_block(f"chunk-{number}", array(islice(waiting, count)))
 
 
 def in_chunks(sizes: Iterable[int]) -> list[int]:

@@ -1,5 +1,5 @@
 // Helpers of both pages: elements, numbers, colours, the data that a page carries, long lists, and the address. The
-// code of this file draws nothing when it is loaded, and needs no other file.
+// code of this file draws nothing when it is loaded. It needs no other file, but for the `state` of the page.
 
 // -- elements of the page
 
@@ -257,6 +257,26 @@ function showInList(list, i, tall) {
 // -- the address
 
 const MOST_QUERY = 2000; // characters of a search that an address holds
+
+// Each part of the view that an address holds: [() => its value, or "" for the value with which the page opens; text =>
+// sets it, "" being that value]. A text that is no valid value changes nothing.
+
+const option = (id) => [
+  () => ($(id).selectedIndex > 0 ? $(id).value : ""),
+  (text) => {
+    const at = text ? [...$(id).options].findIndex(({ value }) => value === text) : 0;
+    if (at >= 0) $(id).selectedIndex = at;
+  },
+];
+
+const onOff = (owner, name, usual) => [
+  () => (owner()[name] === usual ? "" : String(Number(!usual))),
+  (text) => { if (["", "0", "1"].includes(text)) owner()[name] = text ? text === "1" : usual; },
+];
+const box = (id, usual) => onOff(() => $(id), "checked", usual);
+const flag = (name, usual) => onOff(() => state, name, usual);
+
+const query = [() => $("query").value.slice(0, MOST_QUERY), (text) => { $("query").value = text.slice(0, MOST_QUERY); }];
 
 function setAddress(place) {
   try {

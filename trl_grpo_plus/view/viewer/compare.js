@@ -263,22 +263,14 @@ function attemptNode(attempt, found, { base, credit }) {
 
 // -- the address: #axis=tokens&metric=kl&prompt=3, with each part of the view that is not as the page opens
 
-const option = (id) => [
-  () => ($(id).selectedIndex > 0 ? $(id).value : ""),
-  (text) => { $(id).value = [...$(id).options].some(({ value }) => value === text) ? text : $(id).options[0].value; },
-];
-
-const box = (id, usual) => [() => ($(id).checked === usual ? "" : String(Number(!usual))), (text) => { $(id).checked = text ? text === "1" : usual; }];
-const flag = (name, usual) => [() => (state[name] === usual ? "" : String(Number(!usual))), (text) => { state[name] = text ? text === "1" : usual; }];
-
-// key -> [() => its value, or "" for the value with which the page opens; text => sets it, "" being that value]
+// What an address does not name is as the page opens.
 const VIEW = {
   axis: option("axis"),
   mean: box("mean", true),
   without: [() => [...curves.hidden].sort().join("."), hideRuns],
   split: option("split"),
   order: option("order"),
-  text: [() => $("query").value.slice(0, MOST_QUERY), (text) => { $("query").value = text.slice(0, MOST_QUERY); }],
+  text: query,
   regex: box("regex", false),
   diff: flag("diff", true),
   thinking: flag("unfold", false),
@@ -307,7 +299,10 @@ function remember() {
 
 function recall() {
   const place = new URLSearchParams(location.hash.slice(1));
-  for (const [key, [, set]] of Object.entries(VIEW)) set(place.get(key) || "");
+  for (const [key, [, set]] of Object.entries(VIEW)) {
+    set("");
+    set(place.get(key) || "");
+  }
   curves.names = place.has("metric") ? [...new Set(place.getAll("metric"))].filter((name) => data.head.metrics.includes(name)) : data.head.first.slice();
   prompts.chosen = null;
   const prompt = prompts.all[Number(place.get("prompt") || -1)];

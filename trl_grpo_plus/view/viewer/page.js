@@ -245,16 +245,9 @@ function escape() {
 
 // -- the address: #split=train&step=3&group=0.0.1, and each part of the view that is not as the page opens
 
-const option = (id) => [() => $(id).value, (text) => [...$(id).options].some(({ value }) => value === text) && ($(id).value = text)];
 const bound = (id) => [() => $(id).value, (text) => (text === "" || Number.isFinite(Number(text))) && ($(id).value = text)];
 
-const flag = (name, usual) => [
-  () => (state[name] === usual ? "" : String(Number(state[name]))),
-  (text) => ["0", "1"].includes(text) && (state[name] = text === "1"),
-];
-
-// key -> [() => its value, or "" for the value with which the page opens; text => sets it, if the text is a valid
-// value]. What an address does not name stays unchanged.
+// What an address does not name stays unchanged.
 const VIEW = {
   scope: [() => (state.scope === usualScope() ? "" : state.scope), (text) => ["step", "all"].includes(text) && setScope(text)],
   verdict: option("verdict"),
@@ -264,8 +257,8 @@ const VIEW = {
   by: option("measure"),
   min: bound("reward-min"),
   max: bound("reward-max"),
-  text: [() => $("query").value.slice(0, MOST_QUERY), (text) => ($("query").value = text.slice(0, MOST_QUERY))],
-  regex: [() => ($("regex").checked ? "1" : ""), (text) => ($("regex").checked = text === "1")],
+  text: query,
+  regex: box("regex", false),
   sort: [() => state.sort && `${state.sort}.${state.down ? "down" : "up"}`, recallSort],
   diff: flag("diff", false),
   pair: flag("pairDiff", true),
