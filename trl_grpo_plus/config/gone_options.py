@@ -7,6 +7,8 @@ GONE_OPTIONS = {
     "use_liger_loss": "Use use_liger_kernel instead.",
     "max_prompt_length": "TRL no longer cuts prompts. Remove long prompts from the data.",
     "overwrite_output_dir": "Remove it: transformers no longer has it.",
+    "group_by_length": "Remove it: TRL's sampler chooses the order of the prompts.",
+    "include_tokens_per_second": "Remove it: transformers no longer has it. TRL logs num_tokens.",
     "save_safetensors": "Remove it: weights are always saved as safetensors.",
     "logging_dir": "Set the environment variable TENSORBOARD_LOGGING_DIR instead.",
     "vllm_max_model_len": "Use vllm_max_model_length instead.",
