@@ -17,7 +17,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from .. import traces
-from ..traces import Block, Row, damaged, group_index, group_key, parse
+from ..traces import Block, Row, damaged, group_key, parse
 from ..utils.files import TracesError, open_within
 from ..utils.terminal import visible
 from .group_data import Tally
@@ -69,14 +69,14 @@ def scanned(path: Path, inode: int, start: int, before: int | None, cut: bool) -
     """
     step, split = traces.parse_name(path) or (0, "")
     packed, failed = path.suffix == ".gz", None
-    builder, end = group_index.Builder(), start
+    builder, end = traces.group_index.Builder(), start
     try:
         for rows, stretch, after in groups(path, inode, start, cut):
-            full = after != end and len(builder) >= group_index.BLOCK_GROUPS
+            full = after != end and len(builder) >= traces.group_index.BLOCK_GROUPS
             if end > start and (full or (packed and after == stretch.at)):  # or a member begins that a kill cut off
                 block = _block(builder, path, start, end, before)
                 yield block, True
-                builder, start = group_index.Builder(), end
+                builder, start = traces.group_index.Builder(), end
                 before = None if before is None else block.check
             builder.add([{**row, "step": step, "split": split} for row in rows], stretch[2:])
             end = after
@@ -88,13 +88,13 @@ def scanned(path: Path, inode: int, start: int, before: int | None, cut: bool) -
         raise failed
 
 
-def _block(builder: group_index.Builder, path: Path, start: int, end: int, before: int | None) -> Block:
+def _block(builder: traces.group_index.Builder, path: Path, start: int, end: int, before: int | None) -> Block:
     if before is None:
         return builder.block(path.name, start, end, 0, 0, 0)
     with open_within(path, path.parent) as file:
         number = file.fileno()
         written = os.fstat(number).st_mtime_ns
-        check = group_index.checksum(number, start, end, before)
+        check = traces.group_index.checksum(number, start, end, before)
     return builder.block(path.name, start, end, before, check, written)
 
 
@@ -359,9 +359,9 @@ class Keeper:
         """Write the collected blocks."""
         if not self._wrote:
             text = f"{self._folder} has attempts that its index lacks. Reading them takes a minute for a million"
-            logger.warning(visible(f"{text}. If {group_index.NAME} can be written there, they are read once."))
+            logger.warning(visible(f"{text}. If {traces.group_index.NAME} can be written there, they are read once."))
         with suppress(OSError):
-            group_index.append(self._folder, self._blocks)
+            traces.group_index.append(self._folder, self._blocks)
         self._blocks, self._bytes, self._wrote = [], 0, True
 
     def end(self) -> None:
@@ -386,7 +386,7 @@ def read_file(
         ValueError: a line is not an attempt.
     """
     before = 0
-    for block in group_index.valid(path.parent, indexed):
+    for block in traces.group_index.valid(path.parent, indexed):
         yield block
         start, before = block.end, block.check
     if start and start == path.stat().st_size:
@@ -408,7 +408,7 @@ def read_run(folder: Path, includes: Includes | None = None) -> Groups:
     Raises:
         ValueError: there are no traces, or a line is not an attempt.
     """
-    groups, keeper, index = Groups(), Keeper(folder), group_index.read(folder)
+    groups, keeper, index = Groups(), Keeper(folder), traces.group_index.read(folder)
     for _, _, path in traces.files(folder):
         inode = path.stat().st_ino
         for block in read_file(path, inode, 0, index.pop(path.name, []), keeper, cut=True):
@@ -420,6 +420,6 @@ def read_run(folder: Path, includes: Includes | None = None) -> Groups:
 def without_files(rows: Iterable[Sequence[Row]]) -> Groups:
     """Return the groups with these attempts. They have no stretch of a file, so their texts cannot be read."""
     groups = Groups()
-    for block in group_index.blocks_of(rows):
+    for block in traces.group_index.blocks_of(rows):
         groups.add(block, Path(), 0)
     return groups

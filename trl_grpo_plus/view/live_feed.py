@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import traces
-from ..traces import Block, Row, group_index
+from ..traces import Block, Row
 from . import file_index, prompt_history
 from .file_index import Groups, Keeper, Moved, Named, Stretch, read_file
 from .group_data import columns, detail, names_by_group, searched
@@ -291,7 +291,7 @@ class Feed:
                 self._all.problems[self._run] = str(error)
             return not self._all.files
         if not self._all.files:
-            self._all.index, self._all.keeper = group_index.read(folder), Keeper(folder)
+            self._all.index, self._all.keeper = traces.group_index.read(folder), Keeper(folder)
         there = [*(folder / f"{name}.jsonl" for name in self._all.journals), *(path for *_, path in attempts)]
         found = {path: state for path in there if (state := _stat(path)) is not None}
         for path, last in self._all.files.items():

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..traces import Block, group_index
+from .. import traces
+from ..traces import Block
 from .group_data import thin
 
 
@@ -148,7 +149,7 @@ def lists(
     Example:
         >>> row = {"split": "train", "batch": 0, "round": 0, "group": 0, "prompt": "6 * 7", "completion": "42"}
         >>> groups = [[{**row, "step": 0, "reward": 0.0}], [{**row, "step": 1, "reward": 1.0}]]
-        >>> found, identities = lists([*group_index.blocks_of(groups)], solved_reward=1.0)
+        >>> found, identities = lists([*traces.group_index.blocks_of(groups)], solved_reward=1.0)
         >>> found["title"], found["list"], found["means"], len(identities)
         (['6 * 7'], ['newly'], [[0.0, 1.0]], 1)
     """
@@ -213,7 +214,7 @@ def _scored(blocks: Sequence[Block], bar: float) -> _Scored:
 
 
 def _column(blocks: Sequence[Block], name: str) -> Any:
-    return np.concatenate([np.zeros(0, group_index.RECORD[name]), *(block.records[name] for block in blocks)])
+    return np.concatenate([np.zeros(0, traces.group_index.RECORD[name]), *(block.records[name] for block in blocks)])
 
 
 def _places(prompt_of: Any, prompts: int) -> tuple[Any, dict[int, slice]]:
