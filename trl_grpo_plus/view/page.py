@@ -95,10 +95,7 @@ def write_page(run: str | Path, output: str | Path, max_mb: float = 100, rescore
     return Page(output, size, len(supply.groups), len(chosen), head["attempts_total"], head["attempts"])
 
 
-def panel(
-    groups: Sequence[Sequence[Row]],
-    title: str = "Attempts side by side",
-) -> str:
+def panel(groups: Sequence[Sequence[Row]], title: str = "Attempts side by side") -> str:
     """Return the page of a few groups, without curves, as one string.
 
     For wandb: `wandb.Html(panel(groups), inject=False, data_is_not_path=True)`. The page's policy blocks everything
