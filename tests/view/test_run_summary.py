@@ -172,7 +172,6 @@ def test_an_output_dir_may_be_called_like_the_folder_of_attempts_in_it(tmp_path,
 
 
 def test_local_paths_are_cut_to_what_tells_them_apart_and_others_are_not():
-    within_run, url = "output_dir/checkpoints/last", "s3://a/b/c"
-    names = ["/data/one/tiny", "outputs/two/tiny", "me/model", within_run, url]
-    assert list(short_paths(names).values()) == ["one/tiny", "two/tiny", "me/model", within_run, url]
-    assert short_paths(["outputs/tiny"]) == {"outputs/tiny": "tiny"}  # a path, as everywhere else
+    whole = ["me/model", "output_dir/checkpoints/last", "s3://a/b/c", "any text/with/a slash"]
+    names = ["/data/one/tiny", "outputs/two/tiny", *whole]
+    assert list(short_paths(names).values()) == ["one/tiny", "two/tiny", *whole]

@@ -1,5 +1,6 @@
 """A run's traces and logs, and the page's data about the run as a whole."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +8,6 @@ from typing import Any
 
 from .. import traces
 from ..traces import Row
-from ..utils.files import looks_local
 from .calibration import calibration
 from .file_index import Groups
 from .group_data import Tally, by_name, curves
@@ -15,6 +15,8 @@ from .overview import before_after
 
 
 WITHIN_RUN = "output_dir/"  # the beginning of a path in the run's own folder, as a page shows it
+# A name on the Hub has one "/" at most. `looks_local` also takes other texts for paths, which must not be cut.
+_LOCAL = re.compile(rf"[/~]|\.\.?/|(?!{WITHIN_RUN})[\w.-]+(/[\w.-]+){{2,}}/?$")
 
 
 @dataclass(frozen=True)
@@ -106,8 +108,7 @@ def short_paths(names: Iterable[str]) -> dict[str, str]:
         ['one/checkpoint-60', 'two/checkpoint-60', 'me/model']
     """
     shown = {name: name for name in names}
-    local_names = (name for name in shown if looks_local(name) and not name.startswith(WITHIN_RUN))
-    local = {name: name.rstrip("/").split("/") for name in local_names}
+    local = {name: name.rstrip("/").split("/") for name in shown if _LOCAL.match(name)}
     for length in range(1, 1 + max(map(len, local.values()), default=0)):
         short = {name: "/".join(parts[-length:]) for name, parts in local.items()}
         if len(set(short.values())) == len({tuple(parts) for parts in local.values()}):
