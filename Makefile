@@ -36,6 +36,9 @@ BIN := $(VENV)/bin
 TRL_VERSIONS := 1.10.0 1.13.0 1.14.2
 # These tests do not depend on TRL: test-trl leaves them out.
 WITHOUT_TRL := tests/rewards tests/sandbox tests/view $(wildcard tests/cli/test_rescore*.py)
+# The other tests of the trainer start processes, or compare with what only the CPU does.
+ON_A_DEVICE := $(foreach name,grpo_plus_trainer drop resampling truncated nonfinite_guard zero_weight_rewards user_baselines \
+	all_dead_batches,tests/trainer/test_$(name).py)
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder
 FLOAT32_IF_FASTER := "from trl_grpo_plus.utils import resources; resources.multiplies_bfloat16() or print('--dtype float32')"
@@ -89,7 +92,7 @@ test-firefox: $(STAMP)
 
 # A stand-in for a GPU, in Python: tests/helpers/second_device.py.
 test-device: $(STAMP)
-	TEST_DEVICE=second $(PYTEST) -m "not full" tests/trainer
+	TEST_DEVICE=second $(PYTEST) -m "not full" $(ON_A_DEVICE)
 
 what-works: $(STAMP)
 	$(BIN)/python tests/helpers/compatibility_matrix.py
