@@ -5,7 +5,7 @@
 # make test             run the tests that need no GPU, except the slowest ones
 # make test-full        run those slowest tests
 # make test-firefox     run the tests of the pages in Firefox; `make test` runs them in Chromium
-# make test-device      run the tests of the trainer on a device that does not mix with the CPU, as a GPU does not
+# make test-device      run tests of the trainer on a device that does not mix with the CPU, as a GPU does not
 # make test-trl         run the tests of the code that is built on TRL, on the older supported releases of TRL
 # make test-matrix      run `make test` and `make test-trl`
 # make test-trl-main    run the tests of the code that is built on TRL, on TRL's main branch from GitHub
@@ -36,7 +36,7 @@ BIN := $(VENV)/bin
 TRL_VERSIONS := 1.10.0 1.13.0 1.14.2
 # These tests do not depend on TRL: test-trl leaves them out.
 WITHOUT_TRL := tests/rewards tests/sandbox tests/view $(wildcard tests/cli/test_rescore*.py)
-# The other tests of the trainer start processes, or compare with what only the CPU does.
+# In other files PyTorch aborts on this device, or the tests were not tried.
 ON_A_DEVICE := $(foreach name,grpo_plus_trainer drop resampling truncated nonfinite_guard zero_weight_rewards user_baselines \
 	all_dead_batches,tests/trainer/test_$(name).py)
 STAMP := $(VENV)/.installed
