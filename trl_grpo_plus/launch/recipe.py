@@ -8,8 +8,9 @@ from typing import Any, NoReturn
 
 from ..scoring import datasets_named
 from ..utils.validation import ConfigError
-from . import command_line, option_checks
+from . import command_line
 from .accelerate import Distribution, find_recipe, sharded
+from .option_checks import evaluates
 
 
 NO_GPU = "no GPU here"
@@ -35,6 +36,7 @@ class Recipe:
     stands: bool = True  # whether `training` is the recipe's own, not the defaults for a refused one, and is valid
     on_cpu: bool = False  # whether the recipe itself asks for the CPU
     on_a_cpu: tuple[str, ...] = ()  # options that replace settings which processes on a CPU do not support
+    evaluates: bool = False  # whether the run ever evaluates; kept, because a resumed run turns `eval_on_start` off
     rewards: list[Any] = field(default_factory=list)  # of `reward_funcs`, as the trainer takes them
     reward_seconds: float = 0.0  # time of the rewards for one generation batch of one process
     splits: Any = None  # by name, once they are loaded
@@ -50,11 +52,6 @@ class Recipe:
     def readable(self) -> bool:
         """True if every dataclass could be made, even if single keys and options were refused."""
         return None not in (self.script, self.training, self.model, self.data)
-
-    @property
-    def evaluates(self) -> bool:
-        """True if the run ever evaluates."""
-        return option_checks.evaluates(self.training)
 
     @property
     def prepared(self) -> bool:
@@ -79,7 +76,7 @@ def launched(script_args: Any, training_args: Any, model_args: Any, dataset_args
     sharding = {"DEEPSPEED": "zero", "FSDP": "fsdp"}.get(kind, "ddp" if training_args.world_size > 1 else "none")
     spread = Distribution(training_args.world_size, "the launcher", sharding)
     parts = {"script": script_args, "training": training_args, "model": model_args, "data": dataset_args}
-    return Recipe("", (), spread, launching=True, **parts)
+    return Recipe("", (), spread, launching=True, evaluates=evaluates(training_args), **parts)
 
 
 def read(name: str, options: Sequence[str], spread: Distribution, launching: bool = False) -> Recipe:
@@ -118,6 +115,7 @@ def read(name: str, options: Sequence[str], spread: Distribution, launching: boo
     if recipe.training is None:
         recipe.stands, recipe.training = False, config(output_dir="unused", use_cpu=True, bf16=False)
     recipe.on_cpu = recipe.training.use_cpu and NO_GPU not in recipe.lacking
+    recipe.evaluates = evaluates(recipe.training)
     return recipe
 
 
