@@ -2,15 +2,19 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from accelerate.commands import launch as accelerate_launch
 from accelerate.utils.launch import prepare_multi_gpu_env
+from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError
 from torch.distributed.run import config_from_args, get_args_parser
 
 from trl_grpo_plus.cli.main import _nodes, _parser, main
+from trl_grpo_plus.launch import launcher_main, launchers
 from trl_grpo_plus.launch.accelerate import accelerate_configs, distribution
 from trl_grpo_plus.launch.launchers import Start, launch_command
 from trl_grpo_plus.launch.nodes import OPTIONS, TWINS, Nodes, nodes
@@ -234,3 +238,22 @@ def test_options_of_nodes_may_be_written_with_hyphens(capsys, verb):
     assert {name: read[name] for name in names} == dict.fromkeys(names, "value")
     assert main([verb, "arithmetic_cpu", "--nnodes", "2"]) == 2
     assert "error: --nnodes 2 is an option of torchrun" in capsys.readouterr().err
+
+
+def test_a_launcher_that_loses_the_rendezvous_says_that_a_node_is_gone(monkeypatch, capsys):
+    """torchrun's own error names neither the other node nor how to continue."""
+
+    def entry():
+        raise RendezvousConnectionError("The connection to the C10d store has failed.")
+
+    for name in ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "PET_SIGNALS_TO_HANDLE", launchers.STARTED_BY):
+        monkeypatch.setenv(name, "")  # the launcher sets these; monkeypatch restores them afterwards
+    monkeypatch.setitem(launchers.LAUNCHERS, "alone", launchers.Launcher("", list, "launcher_alone:entry"))
+    monkeypatch.setitem(sys.modules, "launcher_alone", SimpleNamespace(entry=entry))
+    monkeypatch.setattr(sys, "argv", ["launcher_main", "alone"])
+    monkeypatch.setattr(launcher_main.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(launcher_main, "_watch", lambda: None)
+    assert launcher_main.main() == 1
+    printed = capsys.readouterr().err
+    assert "error: another process of this run has ended, or does not answer: The connection to the C10d" in printed
+    assert "--resume_from_checkpoint true" in printed

@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 
 from ..utils.terminal import say
-from .launchers import LAUNCHERS, STARTED_BY
+from .launchers import LAUNCHERS, LOST, STARTED_BY
 
 
 STOPS = (signal.SIGTERM, signal.SIGUSR1)
@@ -36,6 +36,7 @@ def main() -> int:
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError
 
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", SAVING_S)
     # Leave out SIGTERM: torch's handler would pass it on unchanged, and SIGTERM ends the processes at once.
@@ -57,6 +58,9 @@ def main() -> int:
         if left := _left(error.failures.values()):
             say(left, file=sys.stderr)
         return _status(error.get_first_failure()[1].exitcode)
+    except RendezvousConnectionError as error:  # the node that holds torchrun's rendezvous is gone, or never came
+        say(f"error: {LOST.format(lost=error)}", file=sys.stderr)
+        return 1
     except SignalException as error:
         return 128 + error.sigval
     return 0

@@ -31,6 +31,10 @@ SCRIPT = f"{RECIPES}.grpo"
 MAIN = "trl_grpo_plus.launch.launcher_main"
 # Environment variables: "PID@HOST" of the launcher; the file in which torch's launcher looks for a process's error.
 STARTED_BY, ERROR_FILE = "TRL_GRPO_PLUS_STARTED_BY", "TORCHELASTIC_ERROR_FILE"
+LOST = """\
+another process of this run has ended, or does not answer: {lost}
+The output of the other processes and nodes says why. To continue, start the run again on all nodes with
+--resume_from_checkpoint true. A run waits --ddp_timeout seconds (default: 1800) for a process that does not answer."""
 
 
 @dataclass(frozen=True)

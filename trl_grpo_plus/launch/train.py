@@ -24,16 +24,10 @@ from ..utils.terminal import say, tell_errors_visibly
 from ..utils.validation import ConfigError
 from .arguments import make_parser
 from .command_line import launched_as, parse, resume_command
-from .launchers import ERROR_FILE, STARTED_BY
+from .launchers import ERROR_FILE, LOST, STARTED_BY
 from .preflight import on_data, on_paper
 from .recipe import Recipe, launched
 from .reward_inputs import load_callables, load_data
-
-
-LOST = """\
-another process of this run has ended, or does not answer: {lost}
-The output of the other processes and nodes says why. To continue, start the run again on all nodes with
---resume_from_checkpoint true. A run waits --ddp_timeout seconds (default: 1800) for a process that does not answer."""
 
 
 def main(

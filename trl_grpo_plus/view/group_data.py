@@ -131,8 +131,10 @@ class Tally:
             for code, count in zip(*np.unique(records["verdict"], return_counts=True), strict=True):
                 if code >= 0 and block.words[code]:
                     self._verdicts[step][block.words[code]] += int(count)
-        known = ~np.isnan(records["mean"]) & ~np.isnan(records["earned"])
-        self._believed.append((np.full(known.sum(), step), records["mean"][known], records["earned"][known]))
+        has_belief = ~np.isnan(records["mean"]) & ~np.isnan(records["earned"])
+        self._believed.append(
+            (np.full(has_belief.sum(), step), *(records[name][has_belief] for name in ("mean", "earned")))
+        )
 
     @property
     def beliefs(self) -> tuple[Any, Any, Any]:

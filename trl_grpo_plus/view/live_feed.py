@@ -151,8 +151,8 @@ class Feed:
                 now, read, version = time.monotonic(), self._all, self._version
                 lists = read.lists
                 stale = lists is None or (lists.version != version and now - lists.at >= lists.rest)
-                blocks, solved_reward = read.groups.blocks(), read.about.get("solved_reward")
-            if stale:
+                blocks, solved_reward = read.groups.blocks() if stale else None, read.about.get("solved_reward")
+            if blocks is not None:
                 counted, took = prompt_history.lists(blocks, solved_reward), time.monotonic() - now
                 read.lists = lists = _CountedLists(*counted, version, now, _REST * took if took > _SLOW else 0.0)
         assert lists is not None

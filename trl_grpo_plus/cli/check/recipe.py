@@ -174,7 +174,7 @@ def _costs(recipe: Recipe, config: Loaded | None, tokens: Loaded | None, card: C
     return rows
 
 
-def _smoked(recipe: Recipe, folder: str, rows: list[CheckRow], launcher: str, known: bool) -> list[CheckRow]:
+def _smoked(recipe: Recipe, folder: str, rows: list[CheckRow], launcher: str, model_known: bool) -> list[CheckRow]:
     if any(row.name not in FINE_IN_SMALL for row in failures(rows)):
         return [CheckRow("smoke", UNSEEN, "not run: it needs what FAILED above")]
     away = [reward for reward in recipe.rewards if isinstance(reward, str) and not os.path.isdir(reward)]
@@ -184,7 +184,7 @@ def _smoked(recipe: Recipe, folder: str, rows: list[CheckRow], launcher: str, kn
         return [CheckRow("smoke", UNSEEN, "not run: the data cannot be reached")]
     if recipe.model.use_peft and not optional_packages.is_installed("peft"):
         return [CheckRow("smoke", UNSEEN, "not run: peft is not installed here")]
-    return run_smoke(recipe, folder, launcher, known)
+    return run_smoke(recipe, folder, launcher, model_known)
 
 
 def _speed_on_cpu(recipe: Recipe, folder: str, rows: list[CheckRow], origin: str, start: Start) -> CheckRow:

@@ -31,7 +31,7 @@ MOST_PROCESSES = 2
 TIMEOUT_S, CLOCKED_S = 900, 300
 
 
-def smoke(recipe: Recipe, folder: str, launcher: str = "accelerate", known: bool = True) -> list[CheckRow]:
+def smoke(recipe: Recipe, folder: str, launcher: str = "accelerate", model_known: bool = True) -> list[CheckRow]:
     """Make the smoke run in `folder`, which the caller removes, and return its rows.
 
     Args:
@@ -39,7 +39,7 @@ def smoke(recipe: Recipe, folder: str, launcher: str = "accelerate", known: bool
         folder (`str`): folder of the run.
         launcher (`str`, *optional*, defaults to `"accelerate"`): one of
             [`~trl_grpo_plus.launch.launchers.LAUNCHERS`].
-        known (`bool`, *optional*, defaults to `True`): whether the model's config is known.
+        model_known (`bool`, *optional*, defaults to `True`): whether the model's config is known.
     """
     output = os.path.join(folder, "smoke")
     processes = min(recipe.spread.processes, MOST_PROCESSES)
@@ -53,7 +53,7 @@ def smoke(recipe: Recipe, folder: str, launcher: str = "accelerate", known: bool
     if status:
         return [CheckRow("smoke", FAILED, _reason(Path(output), errors))]
     report = json.loads(Path(output, REPORT).read_text())
-    if not known:
+    if not model_known:
         report["model"] += " in the place of a model that is not known"
     on = "one process" if processes == 1 else f"{processes} processes"
     if recipe.spread.sharding.startswith(("zero", "fsdp")):
