@@ -1,6 +1,7 @@
 """Tests of a user's own baselines and advantage functions that read columns of the dataset."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from trl_grpo_plus.launch import preflight
 from trl_grpo_plus.objective.baselines import baseline_of
 from trl_grpo_plus.trainer.batch import Batch
 from trl_grpo_plus.utils.tables import FAILED
+from trl_grpo_plus.utils.validation import ConfigError
 
 
 FILE = Path(user_advantages.__file__)
@@ -95,6 +97,13 @@ def test_a_result_of_another_shape_is_refused(tmp_path):
     options = {**BASELINE, "advantage_baseline": f"{FILE}:of_another_shape"}
     with pytest.raises(ValueError, match=r"of_another_shape'.*must return \(2, 4\), .*got \(2, 1\)"):
         tiny_models.trained(tmp_path, tiny_models.digits, **options, max_steps=1)
+
+
+def test_an_error_in_it_is_told_with_its_place():
+    """`trl-grpo-plus run` prints the error in one line, without a traceback."""
+    about = SimpleNamespace(columns={})
+    with pytest.raises(ConfigError, match=rf"less_expected': KeyError: 'expected' \({re.escape(str(FILE))}:\d+\)"):
+        baseline_of(f"{FILE}:less_expected")(torch.ones(1, 2), torch.ones(1, 2, dtype=torch.bool), about)
 
 
 @pytest.mark.parametrize(

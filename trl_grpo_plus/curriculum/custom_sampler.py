@@ -15,6 +15,7 @@ from accelerate.logging import get_logger
 from torch import Tensor
 
 from ..utils.dataset_rows import plain
+from ..utils.tables import in_a_line
 from ..utils.validation import ConfigError, RunError
 
 
@@ -97,7 +98,7 @@ class CustomSampler:
             self._stream.load_state_dict(state)
         except (KeyError, TypeError, AttributeError, IndexError) as error:
             # Unwrapped, the error would be taken for an error of the checkpoint's format.
-            raise RunError(f"{self._name}.load_state_dict: {type(error).__name__}: {error}") from error
+            raise RunError(f"{self._name}.load_state_dict: {in_a_line(error)}") from error
 
     def _rows(self, what: str, rows: Any) -> list[int]:
         try:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..utils.import_path import check_picklable, is_path, load, target_of
+from ..utils.tables import in_a_line
 from ..utils.validation import ConfigError, did_you_mean, error_prefix
 from .group_batch import GroupBatch
 
@@ -158,7 +159,7 @@ def _called(function: Baseline, values: Tensor, scored: Tensor, batch: GroupBatc
         with torch.no_grad():  # clones, because the function may change its arguments
             return function(values.clone(), scored.clone(), batch)
     except Exception as error:
-        raise ConfigError(f"{type(error).__name__}: {error}") from error
+        raise ConfigError(in_a_line(error)) from error
 
 
 def count_of(scored: Tensor) -> Tensor:

@@ -165,8 +165,8 @@ def lists(
     lines = []
     for prompt in chosen:
         block, at = firsts[prompt.number]
-        known = {"split": block.place[1], "title": block.title(at), "list": prompt.list}
-        lines.append({**known, **_course(scored.of(places[prompt.number]), solves, points)})
+        named = {"split": block.place[1], "title": block.title(at), "list": prompt.list}
+        lines.append({**named, **_course(scored.of(places[prompt.number]), solves, points)})
     names = [*("split", "title", "list", "groups", "attempts", "solved", "failed")]
     names += ["early", "late", "steps", "means"]
     table = {name: [line[name] for line in lines] for name in names}
