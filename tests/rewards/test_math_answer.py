@@ -107,7 +107,7 @@ def test_a_gold_that_takes_too_long_to_read_is_not_called_unreadable(monkeypatch
     """The gold may be fine: only the limit, or a busy machine, kept it from being read."""
     monkeypatch.setattr(MODULE, "GOLD_LIMIT_S", 0.01)
     slow = "+".join(rf"\sin({x})\cos({y})" for x in "abc" for y in "xyz")
-    with pytest.raises(ValueError, match=r"row 0: .* could not be read: It was stopped after 0\.01 s"):
+    with pytest.raises(ValueError, match=r"row 0: .* could not be read: It [^.]* 0\.01 s"):
         math_answer.definition.check_columns(answer=[slow])
 
 
