@@ -207,8 +207,8 @@ def math_answer(
     Most integers are decided in microseconds, without math-verify. An answer scores 0 without being parsed if it has
     more than 1,000 characters (400 if it must be parsed), brackets 12 deep, towers of powers, or factorials of large
     numbers. For any other answer a sample has 2 seconds, in a process that is then killed, whichever thread calls. A
-    completion without `</think>` or `<think>` is read as a whole: if the prompt opens the thinking, set
-    `think_opened`.
+    completion without a mark of thinking (`<think>`, `[THINK]`, ...) is read as a whole: if the prompt opens the
+    thinking, set `think_opened`.
 
     Args:
         completions (`list`): N completions, each a text or a list of messages, of which the policy's last one counts.
