@@ -31,15 +31,17 @@ _GREEK = (
     "(?:var)?(?:epsilon|theta|phi|rho|sigma|kappa)|alpha|beta|gamma|delta|zeta|eta|iota|lambda|mu|nu|xi|tau|upsilon|chi"
     "|psi|omega|Gamma|Delta|Theta|Lambda|Xi|Sigma|Upsilon|Phi|Psi|Omega|ell|hbar"
 )
+_COORDINATE = rf"\s*(?:[a-z]|\\(?:{_GREEK})(?![A-Za-z]))\s*"
 _OF_POINTS = "angle|measuredangle|triangle|square|odot|overline|widehat|hat|vec|arc|det|deg|dim"
 # Names: x, x_1, f_{\max}, f(3), |A|, n(A \cup B), |\vec{v}|, \sum, \sum x_i, AB, \theta, \angle ABC, (x, y), Area,
-# [ABC], f^{-1}(x), P(X=2), \frac{dy}{dx}, |AB|, \vec{v}, \cos 2\theta
+# [ABC], (r, \theta), f^{-1}(x), P(X=2), \frac{dy}{dx}, |AB|, \vec{v}, \cos 2\theta
 _NAME = re.compile(
     rf"(?:\\text\{{[A-Za-z ]+\}}|(?:m(?=\\angle))?\\(?:{_OF_POINTS}|Delta)\s*[A-Z]{{1,4}}"
     rf"|\\(?:{_GREEK}|angle|triangle|max|min|sup|inf|gcd|lcm|det|deg|dim|Pr|Re|Im|arg)(?![A-Za-z])|[A-Z]{{2,4}}|[A-Za-z]|[A-Za-z]{{3,}})"
     r"(?:_(?:\{(?:(?:\\triangle)?[A-Za-z0-9 ]+|\\(?:max|min))\}|[A-Za-z0-9]))?(?:\^\{-1\})?'*"
     r"(?:\s*\([A-Za-z0-9, ]+\))?"
-    r"|\[[A-Z]{3,6}\]|\([a-z](?:,\s*[a-z])+\)|(?:P|Pr|E|Var)\s*\([^()]*\)|\\frac\{d[A-Za-z]?\}\{d[A-Za-z]\}|\\#\s*[A-Z]"
+    rf"|\[[A-Z]{{3,6}}\]|\({_COORDINATE}(?:,{_COORDINATE})+\)"
+    r"|(?:P|Pr|E|Var)\s*\([^()]*\)|\\frac\{d[A-Za-z]?\}\{d[A-Za-z]\}|\\#\s*[A-Z]"
     r"|\|\s*[A-Z]{2}\s*\||\|\s*[A-Z](?:\s*\\(?:cup|cap)\s*[A-Z])*\s*\||n\s*\([A-Z](?:\s*\\(?:cup|cap)\s*[A-Z])*\)"
     r"|(?:\\?\|)\s*(?:\\(?:vec|overrightarrow|overline)\s*\{?[A-Za-z]{1,2}\}?|\{[a-z]\})\s*(?:\\?\|)"
     r"|\\(?:sum|prod)(?![A-Za-z])(?:\s*[A-Za-z](?:_(?:\{[A-Za-z0-9]+\}|[A-Za-z0-9]))?)?"
