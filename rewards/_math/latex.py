@@ -77,6 +77,12 @@ _SPELLINGS: list[tuple[str | re.Pattern[str], str | Callable[[re.Match[str]], st
     (r"(?:\\quad\s*)+,\s*(?:\\quad\s*)*|,\s*(?:\\quad\s*)+", ", "),
     (r"^\s*(?:\\quad\s*)+|(?:\\quad\s*)+$", ""),
     (r"\\pmod\s*([0-9]|[a-z](?![a-z]))", r"\\pmod{\1}"),
+    # Write the modulus of a congruence in one form: \mod 6, (mod 6), (\text{mod } 6).
+    (
+        r"(\\equiv(?![A-Za-z])[^=<>]*?)\s*\(?\s*(?:\\b?mod(?![A-Za-z])|\\text\s*\{\s*mod\b\s*\}?|(?<=\()mod\b)"
+        r"\s*\{?\s*(\w+)\s*\}?\s*\)?\s*(?=\.?\s*$)",
+        r"\1 \\pmod{\2}",
+    ),
     # Write a number's base in one form: 52_{8}, (52)_8.
     (
         r"\(([0-9A-F]*[0-9])\)\s*_\s*\{?\s*([0-9]+)\s*\}?|(?<![A-Za-z0-9])([0-9A-F]*[0-9])\s*_\s*\{\s*([0-9]+)\s*\}",

@@ -48,6 +48,7 @@ _NAME = re.compile(
     r"|\\(?:overline|vec)\s*\{[A-Za-z]{1,4}\}|\\(?:sin|cos|tan)\s*[0-9]?\s*(?:\\[a-z]+|\(?[A-Za-z]\)?)"
 )
 _TURNED = re.compile(rf"(?:[A-Za-z]|\\(?:{_GREEK}))(?:_(?:\{{[A-Za-z0-9]+\}}|[A-Za-z0-9]))?'*")  # the x of 5 = x
+_SPACE = re.compile(r"(\\[A-Za-z]+)\s+(?![A-Za-z])|(?<![0-9A-Za-z])\s+|\s+(?![0-9A-Za-z])")
 _GREATER = {">": "<", "\\ge": "\\le"}
 
 
@@ -102,8 +103,8 @@ def is_name(text: str) -> bool:
 
 
 def squeezed(text: str) -> str:
-    """Return a text without the white space that does not separate two letters or digits."""
-    return re.sub(r"(?<![0-9A-Za-z])\s+|\s+(?![0-9A-Za-z])", "", text)
+    """Return a text with white space only between two letters or digits, and none between a command and a digit."""
+    return _SPACE.sub(r"\1", text)
 
 
 def _both_signs(text: str) -> list[str]:
