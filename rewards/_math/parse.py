@@ -80,6 +80,8 @@ def shape(text: str) -> Shape | None:
     parts = [part for whole in joined or split(text, _LIST) for part in _both_signs(whole)]
     if joined and _OR.search(text) and len({_named(part) for part in parts}) > 1:
         return Shape("or", tuple(parts))
+    if both := _both_ends(text):
+        return both
     if len(parts) > 1 and not literal(text):
         return Shape("union" if all(map(_is_range, parts)) else "list", tuple(parts))
     for separator, build in ((_IN, _member), (_SIGNS, _relation), (_WITHOUT, _difference)):
@@ -136,6 +138,16 @@ def _joined_by_words(text: str) -> list[str] | None:
         if len(parts) > 1 and all(map(is_part, parts)):
             return parts
     return None
+
+
+def _both_ends(text: str) -> Shape | None:
+    r"""Return the interval of `x \ge 1 \land x < 2`; `None` if the text is not two bounds of one name."""
+    bounds = [shape(part) for part in parts] if len(parts := split(text, _AND)) == 2 else []
+    low = next((bound for bound in bounds if bound and bound.parts[1:] == ("\\infty",)), None)
+    high = next((bound for bound in bounds if bound and bound.parts[:1] == ("-\\infty",)), None)
+    if not (low and high and low.name and squeezed(low.name) == squeezed(high.name)) or low is high:
+        return None
+    return Shape(low.kind[0] + high.kind[1], (low.parts[0], high.parts[1]), low.name)
 
 
 def _is_relation(text: str) -> bool:
