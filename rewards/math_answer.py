@@ -172,8 +172,8 @@ def math_answer(
     - expressions with the same value: `\sqrt{12}` and `2\sqrt3`, `(x+1)^2` and `x^2+2x+1`. A letter and its capital
       are different;
     - tuples and intervals with the same brackets and order: `(1,2)` is not `[1,2]`. Sets, lists of solutions and
-      unions count in any order, `\pm` as two solutions, an interval as its inequality. Matrices are compared entry by
-      entry, equations up to a factor;
+      unions count in any order, `\{5\}` as `5`, `\pm` as two solutions, an interval as its inequality. Matrices are
+      compared entry by entry, equations up to a factor;
     - `x = 5`, `x \in [1,2]` and `\sum = 5` as the value alone, unless the gold has another name;
     - `x = 1, y = 2` and `(x,y) = (1,2)` as `(1,2)`. Coordinates are sorted by their names. Other letters must be in
       alphabetical order. `x = 1 \text{ or } y = 2` is no tuple;
