@@ -111,6 +111,14 @@ _TEXT_LEAD = re.compile(
     r"^(\s*\$?\s*)(\\(?:text(?:bf|it|rm)?|mathrm|mbox)\s*\{)\s*(?:(?:the|my)\s+)?(?:(?:final|correct)\s+)?answer\s*[:=]\s*(\}?)",
     re.IGNORECASE,
 )
+# "for all real x" after the equation of a function. A part of the numbers, such as the positive ones, is not all.
+_FOR_ALL = re.compile(
+    r"([A-Za-z](?:_[A-Za-z0-9])?\s*\([a-z](?:,\s*[a-z])*\)\s*=.*?)[\s,]*(?:\\quad\s*)*"
+    r"(?:\\text\{\s*,?\s*for (?:all|any|every|each)(?: (?:real|integer|rational|natural))?"
+    r"(?: numbers?| integers?| reals?)?\s*(?:(?<=\s)[a-z]\s*)?\}|\\forall(?![A-Za-z]))"
+    r"\s*(?:[a-z](?:,\s*[a-z])*)?\s*(?:\\in\s*(?:\\mathbb\s*\{?[ZNQ]\}?|\(-\\infty,\\infty\)))?",
+    re.DOTALL,
+)
 _NEGATED = re.compile(r"-\s*\(([^()+-]*)\)")
 _ARGUMENTS = {"\\frac": 2, "\\binom": 2, "\\sqrt": 1}
 _BOLD = re.compile(r"\*\*([^*]+)\*\*")  # bold in Markdown
@@ -147,7 +155,7 @@ def clean(text: str) -> str | None:
     text = _UNIT_FRACTION.sub(r"\\text{\1/\2}\3", _with_braces(" ".join(text.split())))
     if whole := _WHOLE_TEXT.fullmatch(text):
         text = whole[1].strip() if _SHORT.fullmatch(whole[1]) else text
-    text = in_radians(text)
+    text = in_radians(of_all[1] if (of_all := _FOR_ALL.fullmatch(text)) else text)
     while (depth_of(text) or 99) < 20 and (inner := _unwrapped(text)) is not None:
         text = inner
     if (negated := _NEGATED.fullmatch(text)) and literal(negated[1].strip()):
