@@ -59,8 +59,10 @@ def _same(gold: str, answer: str, evaluated: bool) -> bool:
 
 
 def _as_words(text: str) -> str | None:
-    """Return a text of words, or two capitals, in one spelling; `None` if the text is neither."""
-    return "".join(text.split()).casefold() if _CAPITALS.fullmatch(text) else words(text)
+    """Return a text of words, two capitals or the empty set in one spelling; `None` if the text is none of these."""
+    if _CAPITALS.fullmatch(text):
+        return "".join(text.split()).casefold()
+    return "no solution" if text == "\\emptyset" or words(text) == "empty set" else words(text)
 
 
 def why_unreadable(text: str) -> str:
