@@ -26,6 +26,19 @@ _OR_WORD, _AND_WORD = (
     for word, letter in (("or|oder|ou|или|或者?|または", "o"), ("and|und|et|и|和|与|與|及", "[ye]"))
 )
 _COMMA_OR = re.compile(rf"{_OR_WORD.pattern}|[,;]")
+_BASES = {
+    "two": 2,
+    "three": 3,
+    "four": 4,
+    "five": 5,
+    "six": 6,
+    "seven": 7,
+    "eight": 8,
+    "nine": 9,
+    "ten": 10,
+    "twelve": 12,
+}
+_BASE = rf"[0-9]{{1,2}}|{'|'.join(_BASES)}"
 _RELATION = re.compile(r"\\(?:[lg]e|ne|in)(?![A-Za-z])|[<>=]")
 _ORDER = re.compile(r"\\(?:[lg]e)(?![A-Za-z])|[<>]")
 # Each pattern and its replacement, so that each notation has one spelling. The order counts.
@@ -83,7 +96,16 @@ _SPELLINGS: list[tuple[str | re.Pattern[str], str | Callable[[re.Match[str]], st
         r"\s*\{?\s*(\w+)\s*\}?\s*\)?\s*(?=\.?\s*$)",
         r"\1 \\pmod{\2}",
     ),
-    # Write a number's base in one form: 52_{8}, (52)_8.
+    # Write a number's base in one form: 52_{\text{eight}}, 52_{(8)}, 52 \text{ (base 8)}, 52_{8}, (52)_8.
+    (
+        rf"(?<=[0-9A-F)])\s*_\s*(?:\{{\s*)?(?:\\text\s*\{{\s*\(?\s*({_BASE})\s*\)?\s*\}}|\(\s*({_BASE})\s*\))(?:\s*\}})?",
+        lambda m: f"_{{{_base(m[1] or m[2])}}}",
+    ),
+    (
+        rf"^\s*([0-9A-F]*[0-9])\s*\\text\s*\{{\s*\(?\s*(?:in )?base(?:\s*|-)"
+        rf"(?:({_BASE})\s*\)?\s*\}}|\}}\s*([0-9]{{1,2}}))\s*(?=\.?\s*$)",
+        lambda m: f"{m[1]}_{{{_base(m[2] or m[3])}}}",
+    ),
     (
         r"\(([0-9A-F]*[0-9])\)\s*_\s*\{?\s*([0-9]+)\s*\}?|(?<![A-Za-z0-9])([0-9A-F]*[0-9])\s*_\s*\{\s*([0-9]+)\s*\}",
         lambda m: f"{m[1] or m[3]}_{m[2] or m[4]}",
@@ -128,6 +150,10 @@ _UNIT_FRACTION = re.compile(
 _WHOLE_TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _SHORT = re.compile(r"[^A-Za-z]*(?:\b[A-Z]\b[^A-Za-z]*)*")
 _TOKEN = re.compile(r"\\[A-Za-z]+|\\.|\S", re.DOTALL)
+
+
+def _base(text: str) -> str:
+    return str(_BASES.get(text, text))
 
 
 def clean(text: str) -> str | None:
