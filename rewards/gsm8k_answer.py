@@ -32,7 +32,7 @@ _WIDTHS = {
 }
 _HEAD = re.compile(
     r"[*\s]*(?:(?:(?:the|my) )?(?:(?:final|correct) )?answer|(?:最[终終])?答案)"
-    r"[*\s]*(?:is\b[*\s]*:?|是|[:=]|$)[*\s]*|:\s*|=\s*",
+    r"[*\s]*(?:is\b[*\s]*:?|是|[:=]|$)[*\s]*|:\s*",
     re.IGNORECASE,
 )
 _CODES = "USD|EUR|GBP|JPY|CNY|RMB|INR|KRW|AUD|CAD|CHF|BRL|MXN|RUB|VND|PHP|NGN"

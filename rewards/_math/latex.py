@@ -63,6 +63,8 @@ _SPELLINGS: list[tuple[str | re.Pattern[str], str | Callable[[re.Match[str]], st
     (r"\s!=", r" \\ne "),
     (r"\\mathbb\s*(?:\{R\}|R(?![A-Za-z]))", r"(-\\infty,\\infty)"),
     (r"\\mathrm\s*\{([eid])\}", r"\1 "),
+    (r"\\(?:mathrm|text)\s*\{\s*\\pi\s*\}", r"\\pi "),
+    (r"^\s*(?:\\therefore(?![A-Za-z])|=(?!=))\s*", ""),
     (r"\\lt(?![A-Za-z])", "<"),
     (r"\\gt(?![A-Za-z])", ">"),
     (r"\\varnothing(?![A-Za-z])", r"\\emptyset "),

@@ -38,7 +38,7 @@ _OF_POINTS = "angle|measuredangle|triangle|square|odot|overline|widehat|hat|vec|
 _NAME = re.compile(
     rf"(?:\\text\{{[A-Za-z ]+\}}|(?:m(?=\\angle))?\\(?:{_OF_POINTS}|Delta)\s*[A-Z]{{1,4}}"
     rf"|\\(?:{_GREEK}|angle|triangle|max|min|sup|inf|gcd|lcm|det|deg|dim|Pr|Re|Im|arg)(?![A-Za-z])|[A-Z]{{2,4}}|[A-Za-z]|[A-Za-z]{{3,}})"
-    r"(?:_(?:\{(?:(?:\\triangle)?[A-Za-z0-9 ]+|\\(?:max|min))\}|[A-Za-z0-9]))?(?:\^\{-1\})?'*"
+    r"(?:_(?:\{(?:(?:\\triangle)?[A-Za-z0-9 ]+|[0-9],\s*[0-9]|\\(?:max|min))\}|[A-Za-z0-9]))?(?:\^\{-1\})?'*"
     r"(?:\s*\([A-Za-z0-9, ]+\))?"
     rf"|\[[A-Z]{{3,6}}\]|\({_COORDINATE}(?:,{_COORDINATE})+\)"
     r"|(?:P|Pr|E|Var)\s*\([^()]*\)|\\frac\{d[A-Za-z]?\}\{d[A-Za-z]\}|\\#\s*[A-Z]"
