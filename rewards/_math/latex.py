@@ -143,6 +143,7 @@ _FOR_ALL = re.compile(
     r"\s*(?:[a-z](?:,\s*[a-z])*)?\s*(?:\\in\s*(?:\\mathbb\s*\{?[ZNQ]\}?|\(-\\infty,\\infty\)))?",
     re.DOTALL,
 )
+_PARENTHESES = re.compile(r"(-?)\s*\(([^()+-]*)\)\s*(?=\\(?:degree|text|%))")  # around a number before a unit
 _NEGATED = re.compile(r"-\s*\(([^()+-]*)\)")
 _ARGUMENTS = {"\\frac": 2, "\\binom": 2, "\\sqrt": 1}
 _BOLD = re.compile(r"\*\*([^*]+)\*\*")  # bold in Markdown
@@ -186,6 +187,8 @@ def clean(text: str) -> str | None:
     text = in_radians(of_all[1] if (of_all := _FOR_ALL.fullmatch(text)) else text)
     while (depth_of(text) or 99) < 20 and (inner := _unwrapped(text)) is not None:
         text = inner
+    if (counted := _PARENTHESES.match(text)) and literal(counted[2].strip()):
+        text = f"{counted[1]}{counted[2].strip()}{text[counted.end() :]}"
     if (negated := _NEGATED.fullmatch(text)) and literal(negated[1].strip()):
         text = f"-{negated[1].strip()}"
     return text or None

@@ -22,7 +22,9 @@ _OUTWARD = re.compile(r"(?<![0-9A-Za-z)}])\]([^\[\]]+)([\[\]])|\[([^\[\](){}]+)\
 _ALL = "(-\\infty,\\infty)"
 _SYSTEM = re.compile(r"(?:\\\{\s*)?\\begin\{(cases|aligned|align\*?|gathered)\}(.*)\\end\{\1\}", re.DOTALL)
 _ROWS, _CELLS = re.compile(r"\\\\"), re.compile(r"&")
-_MATRIX = re.compile(r"[(\[]?\s*\\begin\{([pb]?matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}\s*[)\]]?", re.DOTALL)
+_MATRIX = re.compile(
+    r"[(\[]?\s*\\begin\{([pb]?(?:small)?matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}\s*[)\]]?", re.DOTALL
+)
 _VECTOR = re.compile(r"\\langle(?![A-Za-z])((?:(?!\\[lr]angle).)*)\\rangle", re.DOTALL)
 _BUILDER = re.compile(
     r"\\\{\s*([A-Za-z])\s*(?:\\in\s*\(-\\infty,\\infty\)\s*)?(?:\\mid(?![A-Za-z])|[:|])(.*)\\\}", re.DOTALL
@@ -49,6 +51,7 @@ _NAME = re.compile(
 )
 _TURNED = re.compile(rf"(?:[A-Za-z]|\\(?:{_GREEK}))(?:_(?:\{{[A-Za-z0-9]+\}}|[A-Za-z0-9]))?'*")  # the x of 5 = x
 _SPACE = re.compile(r"(\\[A-Za-z]+)\s+(?![A-Za-z])|(?<![0-9A-Za-z])\s+|\s+(?![0-9A-Za-z])")
+_INDEX = re.compile(r"(?<=[A-Za-z])_\{([A-Za-z0-9])\}(?![A-Za-z0-9])")
 _GREATER = {">": "<", "\\ge": "\\le"}
 
 
@@ -105,8 +108,11 @@ def is_name(text: str) -> bool:
 
 
 def squeezed(text: str) -> str:
-    """Return a text with white space only between two letters or digits, and none between a command and a digit."""
-    return _SPACE.sub(r"\1", text)
+    """Return a text with white space only between two letters or digits, and none between a command and a digit.
+
+    Braces around one letter or digit of an index are left out.
+    """
+    return _INDEX.sub(r"_\1", _SPACE.sub(r"\1", text))
 
 
 def _both_signs(text: str) -> list[str]:
