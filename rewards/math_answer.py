@@ -90,7 +90,7 @@ def _gold(gold: str | int | float) -> tuple[str, str]:
     if isinstance(gold, float) and not math.isfinite(gold):
         return "", "is not a finite number"
     if isinstance(gold, float):
-        return format(Decimal(repr(gold)), "f"), ""
+        return format(Decimal(repr(float(gold))), "f"), ""
     text = str(gold)
     if _INTEGER.fullmatch(text):
         return text.strip(), ""
