@@ -40,6 +40,22 @@ _END_OF_TURN = re.compile(
     r"|<end_of_turn>|<turn\|>|<eos>"  # Gemma
     r"|<｜end▁of▁sentence｜>|\[\|endofturn\|\]|<seed:eos>"  # DeepSeek, EXAONE, Seed
 )
+# Marks around the thinking.
+_THINKING = {
+    "<think>": "</think>",  # most models
+    "[THINK]": "[/THINK]",  # Magistral
+    "<seed:think>": "</seed:think>",  # Seed
+    "◁think▷": "◁/think▷",  # Kimi
+    "<|START_THINKING|>": "<|END_THINKING|>",  # Command A
+    "<|begin_of_thought|>": "<|end_of_thought|>",  # OpenThinker
+    "<|inner_prefix|>": "<|inner_suffix|>",  # Apertus
+    "<|channel>thought": "<channel|>",  # Gemma 4
+    "<|channel|>analysis<|message|>": "<|channel|>final<|message|>",  # gpt-oss
+}
+# Marks that other texts may have too, so that they count only if the text begins with one, or if the prompt does the
+# opening: tags of EXAONE and of tutorials, and what a decoder without special tokens leaves of gpt-oss's marks.
+_LEADING = re.compile(r"\s*<(?:thought|thinking|reasoning)>|analysis(?=\w)")
+_LEADING_ENDS = ("</thought>", "</thinking>", "</reasoning>", "assistantfinal")
 MOST_JOINED = 10  # most tagged answers that are checked for one hedge
 _UNSEEN = {"Cf", "Cc", "Cs", "Mn", "Me"}  # zero-width and control characters, lone surrogates, combining marks
 _BLANK = set("\u115f\u1160\u2800\u3164\uffa0")  # letters and symbols that show nothing
@@ -79,15 +95,20 @@ def _integers(values: Any) -> list[int]:
 
 
 def after_thinking(text: str, opened: bool = False) -> str:
-    """Return the text after the last `</think>`.
+    """Return the text after the thinking, which ends with the last `</think>` or the mark of another model.
 
-    The result is "" if a `<think>` is never closed, and the whole text if there is no thinking. With `opened` the
-    prompt has opened the thinking, so the result is "" if there is no `</think>`.
+    The result is "" if the thinking never ends, and the whole text if there is no thinking. With `opened` the prompt
+    has opened the thinking, so the result is "" if no mark ends it.
+
+    Example:
+        >>> after_thinking("<think>6 * 7</think>42"), after_thinking("[THINK]6 * 7"), after_thinking("42")
+        ('42', '', '42')
     """
-    head, closing, tail = text.rpartition("</think>")
-    if "<think>" in tail or (opened and not closing):
-        return ""
-    return tail if closing else head + tail
+    opened = opened or _LEADING.match(text) is not None
+    ends = (*_THINKING.values(), *(_LEADING_ENDS if opened else ()))
+    end = max(at + len(mark) if (at := text.rfind(mark)) >= 0 else 0 for mark in ends)
+    tail = text[end:]
+    return "" if (opened and not end) or any(mark in tail for mark in _THINKING) else tail
 
 
 def answer_of(text: str, opened: bool = False) -> str | None:

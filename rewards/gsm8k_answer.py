@@ -32,7 +32,7 @@ _WIDTHS = {
 }
 _HEAD = re.compile(
     r"[*\s]*(?:(?:(?:the|my) )?(?:(?:final|correct) )?answer|(?:最[终終])?答案)"
-    r"[*\s]*(?:is\b[*\s]*:?|是|[:=]|$)[*\s]*|:\s*|=\s*",
+    r"[*\s]*(?:is\b[*\s]*:?|是|[:=]|$)[*\s]*|:\s*",
     re.IGNORECASE,
 )
 _CODES = "USD|EUR|GBP|JPY|CNY|RMB|INR|KRW|AUD|CAD|CHF|BRL|MXN|RUB|VND|PHP|NGN"
@@ -123,7 +123,7 @@ def gsm8k_answer(
         [0.5]
     """
     _check_args(tolerance)
-    near = Fraction(repr(tolerance))
+    near = Fraction(repr(float(tolerance)))
     return [_score(text_of(text), gold, near, think_opened) for text, gold in zip(completions, answer, strict=True)]
 
 
@@ -182,7 +182,9 @@ def _gold_number(gold: Any) -> Fraction | None:
         return None
     if isinstance(gold, str):
         return _number(_after_hashes(gold) if "####" in gold else gold)
-    return Fraction(Decimal(repr(gold))) if math.isfinite(gold) else None
+    if isinstance(gold, int):
+        return Fraction(gold)
+    return Fraction(Decimal(repr(float(gold)))) if math.isfinite(gold) else None
 
 
 def _written(number: Fraction) -> str:

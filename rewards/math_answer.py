@@ -90,7 +90,7 @@ def _gold(gold: str | int | float) -> tuple[str, str]:
     if isinstance(gold, float) and not math.isfinite(gold):
         return "", "is not a finite number"
     if isinstance(gold, float):
-        return format(Decimal(repr(gold)), "f"), ""
+        return format(Decimal(repr(float(gold))), "f"), ""
     text = str(gold)
     if _INTEGER.fullmatch(text):
         return text.strip(), ""
@@ -172,8 +172,8 @@ def math_answer(
     - expressions with the same value: `\sqrt{12}` and `2\sqrt3`, `(x+1)^2` and `x^2+2x+1`. A letter and its capital
       are different;
     - tuples and intervals with the same brackets and order: `(1,2)` is not `[1,2]`. Sets, lists of solutions and
-      unions count in any order, `\pm` as two solutions, an interval as its inequality. Matrices are compared entry by
-      entry, equations up to a factor;
+      unions count in any order, `\{5\}` as `5`, `\pm` as two solutions, an interval as its inequality. Matrices are
+      compared entry by entry, equations up to a factor;
     - `x = 5`, `x \in [1,2]` and `\sum = 5` as the value alone, unless the gold has another name;
     - `x = 1, y = 2` and `(x,y) = (1,2)` as `(1,2)`. Coordinates are sorted by their names. Other letters must be in
       alphabetical order. `x = 1 \text{ or } y = 2` is no tuple;
@@ -207,8 +207,8 @@ def math_answer(
     Most integers are decided in microseconds, without math-verify. An answer scores 0 without being parsed if it has
     more than 1,000 characters (400 if it must be parsed), brackets 12 deep, towers of powers, or factorials of large
     numbers. For any other answer a sample has 2 seconds, in a process that is then killed, whichever thread calls. A
-    completion without `</think>` or `<think>` is read as a whole: if the prompt opens the thinking, set
-    `think_opened`.
+    completion without a mark of thinking (`<think>`, `[THINK]`, ...) is read as a whole: if the prompt opens the
+    thinking, set `think_opened`.
 
     Args:
         completions (`list`): N completions, each a text or a list of messages, of which the policy's last one counts.

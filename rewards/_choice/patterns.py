@@ -32,7 +32,7 @@ _SMALL = re.compile(r"(\*\*)?(\[)?([a-z])(?(2)\])[.。]?(?(1)\*\*)", re.ASCII)
 _LETTER_AND_TEXT = [
     re.compile(pattern, re.ASCII | re.DOTALL)
     for pattern in (
-        _OPTION + r"\(?([A-Za-z])(?:(?<=\(.)\)|(?<!\(.)[.):])\s*(\S.*)",
+        _OPTION + r"\(?([A-Za-z])(?:(?<=\(.)\):?|(?<!\(.)[.):])\s*(\S.*)",
         _OPTION + r"\(?([A-Za-z])\)?[.:]?(?:\\[ ,;:]|\\q?quad|~)(?:\\[ ,;:]|~|\s)*(\\text\{.*)",
         _OPTION + r"([A-Z])(?:,| [-\u2013\u2014]) (\S.*)",
         _OPTION + r"\[([A-Za-z])\] (\S.*)",
@@ -54,6 +54,8 @@ _WIDTHS = {wide: wide - 0xFEE0 for wide in (*range(0xFF21, 0xFF3B), *map(ord, "�
 _WRAPPED = re.compile(
     _COMMANDS + r"\{(.*)\}|\*\*(.+)\*\*|\*(.+)\*|\$(.+)\$|\\\((.+)\\\)|\\\[(.+)\\\]", re.ASCII | re.DOTALL
 )
+# Signs that models put before or after their answer, on its line: "✅ **B) Paris**".
+_SIGNS = re.compile(r"^([#>* \t]*)[✅✔☑🎯👉]\ufe0f?[ \t]*|(?<![ \t])[ \t]*[✅✔☑]\ufe0f?(?=[ \t*]*$)", re.MULTILINE)
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _BOX_IN_BOX = re.compile(r"(\\boxed\s{0,9}\{\s{0,9}\$?\s{0,9})\\boxed(?=\s{0,9}\{)")
 _BLANKS = re.compile(r"\\boxed\s{10}")  # too many blanks before the brace
@@ -61,7 +63,8 @@ _BLANKS = re.compile(r"\\boxed\s{10}")  # too many blanks before the brace
 
 def chosen(text: str, choices: list[str] | None, think_opened: bool = False) -> int | None:
     """Return the index of the one choice that a completion names; `None` if it names none or leaves it open."""
-    final = shown(after_thinking(text, think_opened)).strip().translate(_WIDTHS)
+    final = shown(after_thinking(text, think_opened)).translate(_WIDTHS)
+    final = _SIGNS.sub(r"\1", final).strip()
     is_tagged, is_boxed = "<answer>" in final or "</answer>" in final, "\\boxed" in final
     whole = (answer_of(final) or "").strip() if is_tagged else _boxed(final).strip() if is_boxed else final
     small = _SMALL.fullmatch(whole)

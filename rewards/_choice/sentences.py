@@ -7,7 +7,9 @@ from .._denials import DENIAL, DOUBT
 
 _SO = r"(?:so|thus|therefore|hence)"
 _HEAD = (
-    r"(?:\[?(?:(?:final|correct|right|best) ){0,2}(?:answer choice|answer|option|choice|letter)\]?"
+    r"(?:\[?(?:(?:final|correct|right|best"
+    r"|most (?:likely|probable|plausible|appropriate|suitable|accurate|reasonable)) ){0,2}"
+    r"(?:answer choice|answer|option|choice|letter)\]?"
     r"(?: to (?:this|(?:the|this|your) question))?|correct(?=\*{0,3} ?:))"
 )
 _IS = r"(?: (?:is|would be|must be|should be)(?: therefore| thus| hence)? ?:?| ?[:=]| -(?= ))"
@@ -175,8 +177,8 @@ def _of_sentence(sentence: str, before: str, is_all: bool) -> str | None:
     match = _ANSWER_LINE.fullmatch(sentence)
     if match and match[1] and not match[2] and not match[3]:  # **Answer: B**
         return match[4].removesuffix(".").removesuffix(match[1])
-    if match:
-        return match[4]
+    if match:  # "Final answer: The correct option is B."
+        return _of_sentence(match[4], before, False) or match[4]
     if sentence.startswith("**") and sentence.rstrip(".。").endswith("**") and sentence.count("**") == 2:
         return _of_sentence(sentence.rstrip(".。").strip("*"), before, is_all)
     if sentence.startswith("**"):  # **答案**：B

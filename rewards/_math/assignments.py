@@ -5,7 +5,9 @@ import re
 from .parse import Shape, shape, squeezed
 
 
-_TUPLE = re.compile(r"\([a-z](?:,\s*[a-z])+\)")
+_TUPLE = re.compile(r"\(\s*(?:[a-z]|\\[a-z]+)\s*(?:,\s*(?:[a-z]|\\[a-z]+)\s*)+\)")
+# Cartesian, cylindrical (polar) and spherical coordinates, in the order in which they are given.
+_COORDINATES = (("x", "y", "z"), ("r", "\\theta", "z"), ("\\rho", "\\theta", "\\phi"))
 _GREEK = (
     "alpha", "beta", "gamma", "delta", "epsilon", "theta", "kappa", "lambda", "mu", "nu", "rho", "sigma", "phi", "psi",
     "omega",
@@ -27,16 +29,22 @@ def assigned(shaped: Shape) -> dict[str, str] | None:
 
 
 def in_order(values: dict[str, str]) -> list[str] | None:
-    """Return the values in the order of a tuple; `None` if that order is not sure.
+    r"""Return the values in the order of a tuple; `None` if that order is not sure.
 
     Coordinates are sorted by their names. Other names must already be in alphabetical order, with Greek letters last.
+
+    Example:
+        >>> in_order({"y": "2", "x": "1"}), in_order({"\\rho": "1", "\\theta": "2"}), in_order({"b": "1", "a": "2"})
+        (['1', '2'], ['1', '2'], None)
     """
     names = list(values)
-    if set(names) <= {"x", "y", "z"}:
-        names.sort()
-    elif None in (places := [_place(name) for name in names]) or places != sorted(places, key=str) or _is_mixed(names):
-        return None
-    return [values[name] for name in names]
+    plain = {name: name.replace("\\var", "\\") for name in names}
+    if system := next((system for system in _COORDINATES if set(plain.values()) <= {*system}), None):
+        names.sort(key=lambda name: system.index(plain[name]))
+        return [values[name] for name in names]
+    places = [_place(plain[name]) for name in names]
+    is_sure = None not in places and places == sorted(places, key=str) and not _is_mixed(names)
+    return list(values.values()) if is_sure else None
 
 
 def _is_mixed(names: list[str]) -> bool:

@@ -59,8 +59,10 @@ def _same(gold: str, answer: str, evaluated: bool) -> bool:
 
 
 def _as_words(text: str) -> str | None:
-    """Return a text of words, or two capitals, in one spelling; `None` if the text is neither."""
-    return "".join(text.split()).casefold() if _CAPITALS.fullmatch(text) else words(text)
+    """Return a text of words, two capitals or the empty set in one spelling; `None` if the text is none of these."""
+    if _CAPITALS.fullmatch(text):
+        return "".join(text.split()).casefold()
+    return "no solution" if text == "\\emptyset" or words(text) == "empty set" else words(text)
 
 
 def why_unreadable(text: str) -> str:
@@ -172,6 +174,7 @@ def _is_sound(value: str) -> bool:
 
 
 def _same_shape(gold: Shape, answer: Shape, evaluated: bool) -> bool:
+    gold, answer = _only_member(gold), _only_member(answer)
     if (decided := _same_assigned(gold, answer, evaluated)) is not None:
         return decided
     if gold.name and answer.name and squeezed(gold.name) != squeezed(answer.name):
@@ -194,6 +197,14 @@ def _same_shape(gold: Shape, answer: Shape, evaluated: bool) -> bool:
             return _as_words(gold.parts[0]) == _as_words(answer.parts[0])  # IV is not VI
         return _same_one(gold.parts[0], answer.parts[0], evaluated)
     return all(_same(a, b, evaluated) for a, b in zip(gold.parts, answer.parts, strict=True))
+
+
+def _only_member(shaped: Shape) -> Shape:
+    """Return the one solution that a set of solutions has; the shape itself if it is no such set."""
+    member = shape(shaped.parts[0]) if shaped.kind == "list" and len(shaped.parts) == 1 else None
+    if member is None or member.kind not in ("one", "()") or (member.name and shaped.name):
+        return shaped
+    return member._replace(name=member.name or shaped.name)
 
 
 def _same_assigned(gold: Shape, answer: Shape, evaluated: bool) -> bool | None:

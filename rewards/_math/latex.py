@@ -26,6 +26,19 @@ _OR_WORD, _AND_WORD = (
     for word, letter in (("or|oder|ou|или|或者?|または", "o"), ("and|und|et|и|和|与|與|及", "[ye]"))
 )
 _COMMA_OR = re.compile(rf"{_OR_WORD.pattern}|[,;]")
+_BASES = {
+    "two": 2,
+    "three": 3,
+    "four": 4,
+    "five": 5,
+    "six": 6,
+    "seven": 7,
+    "eight": 8,
+    "nine": 9,
+    "ten": 10,
+    "twelve": 12,
+}
+_BASE = rf"[0-9]{{1,2}}|{'|'.join(_BASES)}"
 _RELATION = re.compile(r"\\(?:[lg]e|ne|in)(?![A-Za-z])|[<>=]")
 _ORDER = re.compile(r"\\(?:[lg]e)(?![A-Za-z])|[<>]")
 # Each pattern and its replacement, so that each notation has one spelling. The order counts.
@@ -50,6 +63,8 @@ _SPELLINGS: list[tuple[str | re.Pattern[str], str | Callable[[re.Match[str]], st
     (r"\s!=", r" \\ne "),
     (r"\\mathbb\s*(?:\{R\}|R(?![A-Za-z]))", r"(-\\infty,\\infty)"),
     (r"\\mathrm\s*\{([eid])\}", r"\1 "),
+    (r"\\(?:mathrm|text)\s*\{\s*\\pi\s*\}", r"\\pi "),
+    (r"^\s*(?:\\therefore(?![A-Za-z])|=(?!=))\s*", ""),
     (r"\\lt(?![A-Za-z])", "<"),
     (r"\\gt(?![A-Za-z])", ">"),
     (r"\\varnothing(?![A-Za-z])", r"\\emptyset "),
@@ -77,7 +92,22 @@ _SPELLINGS: list[tuple[str | re.Pattern[str], str | Callable[[re.Match[str]], st
     (r"(?:\\quad\s*)+,\s*(?:\\quad\s*)*|,\s*(?:\\quad\s*)+", ", "),
     (r"^\s*(?:\\quad\s*)+|(?:\\quad\s*)+$", ""),
     (r"\\pmod\s*([0-9]|[a-z](?![a-z]))", r"\\pmod{\1}"),
-    # Write a number's base in one form: 52_{8}, (52)_8.
+    # Write the modulus of a congruence in one form: \mod 6, (mod 6), (\text{mod } 6).
+    (
+        r"(\\equiv(?![A-Za-z])[^=<>]*?)\s*\(?\s*(?:\\b?mod(?![A-Za-z])|\\text\s*\{\s*mod\b\s*\}?|(?<=\()mod\b)"
+        r"\s*\{?\s*(\w+)\s*\}?\s*\)?\s*(?=\.?\s*$)",
+        r"\1 \\pmod{\2}",
+    ),
+    # Write a number's base in one form: 52_{\text{eight}}, 52_{(8)}, 52 \text{ (base 8)}, 52_{8}, (52)_8.
+    (
+        rf"(?<=[0-9A-F)])\s*_\s*(?:\{{\s*)?(?:\\text\s*\{{\s*\(?\s*({_BASE})\s*\)?\s*\}}|\(\s*({_BASE})\s*\))(?:\s*\}})?",
+        lambda m: f"_{{{_base(m[1] or m[2])}}}",
+    ),
+    (
+        rf"^\s*([0-9A-F]*[0-9])\s*\\text\s*\{{\s*\(?\s*(?:in )?base(?:\s*|-)"
+        rf"(?:({_BASE})\s*\)?\s*\}}|\}}\s*([0-9]{{1,2}}))\s*(?=\.?\s*$)",
+        lambda m: f"{m[1]}_{{{_base(m[2] or m[3])}}}",
+    ),
     (
         r"\(([0-9A-F]*[0-9])\)\s*_\s*\{?\s*([0-9]+)\s*\}?|(?<![A-Za-z0-9])([0-9A-F]*[0-9])\s*_\s*\{\s*([0-9]+)\s*\}",
         lambda m: f"{m[1] or m[3]}_{m[2] or m[4]}",
@@ -105,6 +135,15 @@ _TEXT_LEAD = re.compile(
     r"^(\s*\$?\s*)(\\(?:text(?:bf|it|rm)?|mathrm|mbox)\s*\{)\s*(?:(?:the|my)\s+)?(?:(?:final|correct)\s+)?answer\s*[:=]\s*(\}?)",
     re.IGNORECASE,
 )
+# "for all real x" after the equation of a function. A part of the numbers, such as the positive ones, is not all.
+_FOR_ALL = re.compile(
+    r"([A-Za-z](?:_[A-Za-z0-9])?\s*\([a-z](?:,\s*[a-z])*\)\s*=.*?)[\s,]*(?:\\quad\s*)*"
+    r"(?:\\text\{\s*,?\s*for (?:all|any|every|each)(?: (?:real|integer|rational|natural))?"
+    r"(?: numbers?| integers?| reals?)?\s*(?:(?<=\s)[a-z]\s*)?\}|\\forall(?![A-Za-z]))"
+    r"\s*(?:[a-z](?:,\s*[a-z])*)?\s*(?:\\in\s*(?:\\mathbb\s*\{?[ZNQ]\}?|\(-\\infty,\\infty\)))?",
+    re.DOTALL,
+)
+_PARENTHESES = re.compile(r"(-?)\s*\(([^()+-]*)\)\s*(?=\\(?:degree|text|%))")  # around a number before a unit
 _NEGATED = re.compile(r"-\s*\(([^()+-]*)\)")
 _ARGUMENTS = {"\\frac": 2, "\\binom": 2, "\\sqrt": 1}
 _BOLD = re.compile(r"\*\*([^*]+)\*\*")  # bold in Markdown
@@ -114,6 +153,10 @@ _UNIT_FRACTION = re.compile(
 _WHOLE_TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _SHORT = re.compile(r"[^A-Za-z]*(?:\b[A-Z]\b[^A-Za-z]*)*")
 _TOKEN = re.compile(r"\\[A-Za-z]+|\\.|\S", re.DOTALL)
+
+
+def _base(text: str) -> str:
+    return str(_BASES.get(text, text))
 
 
 def clean(text: str) -> str | None:
@@ -141,9 +184,11 @@ def clean(text: str) -> str | None:
     text = _UNIT_FRACTION.sub(r"\\text{\1/\2}\3", _with_braces(" ".join(text.split())))
     if whole := _WHOLE_TEXT.fullmatch(text):
         text = whole[1].strip() if _SHORT.fullmatch(whole[1]) else text
-    text = in_radians(text)
+    text = in_radians(of_all[1] if (of_all := _FOR_ALL.fullmatch(text)) else text)
     while (depth_of(text) or 99) < 20 and (inner := _unwrapped(text)) is not None:
         text = inner
+    if (counted := _PARENTHESES.match(text)) and literal(counted[2].strip()):
+        text = f"{counted[1]}{counted[2].strip()}{text[counted.end() :]}"
     if (negated := _NEGATED.fullmatch(text)) and literal(negated[1].strip()):
         text = f"-{negated[1].strip()}"
     return text or None

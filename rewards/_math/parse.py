@@ -22,7 +22,9 @@ _OUTWARD = re.compile(r"(?<![0-9A-Za-z)}])\]([^\[\]]+)([\[\]])|\[([^\[\](){}]+)\
 _ALL = "(-\\infty,\\infty)"
 _SYSTEM = re.compile(r"(?:\\\{\s*)?\\begin\{(cases|aligned|align\*?|gathered)\}(.*)\\end\{\1\}", re.DOTALL)
 _ROWS, _CELLS = re.compile(r"\\\\"), re.compile(r"&")
-_MATRIX = re.compile(r"[(\[]?\s*\\begin\{([pb]?matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}\s*[)\]]?", re.DOTALL)
+_MATRIX = re.compile(
+    r"[(\[]?\s*\\begin\{([pb]?(?:small)?matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}\s*[)\]]?", re.DOTALL
+)
 _VECTOR = re.compile(r"\\langle(?![A-Za-z])((?:(?!\\[lr]angle).)*)\\rangle", re.DOTALL)
 _BUILDER = re.compile(
     r"\\\{\s*([A-Za-z])\s*(?:\\in\s*\(-\\infty,\\infty\)\s*)?(?:\\mid(?![A-Za-z])|[:|])(.*)\\\}", re.DOTALL
@@ -31,21 +33,25 @@ _GREEK = (
     "(?:var)?(?:epsilon|theta|phi|rho|sigma|kappa)|alpha|beta|gamma|delta|zeta|eta|iota|lambda|mu|nu|xi|tau|upsilon|chi"
     "|psi|omega|Gamma|Delta|Theta|Lambda|Xi|Sigma|Upsilon|Phi|Psi|Omega|ell|hbar"
 )
+_COORDINATE = rf"\s*(?:[a-z]|\\(?:{_GREEK})(?![A-Za-z]))\s*"
 _OF_POINTS = "angle|measuredangle|triangle|square|odot|overline|widehat|hat|vec|arc|det|deg|dim"
 # Names: x, x_1, f_{\max}, f(3), |A|, n(A \cup B), |\vec{v}|, \sum, \sum x_i, AB, \theta, \angle ABC, (x, y), Area,
-# [ABC], f^{-1}(x), P(X=2), \frac{dy}{dx}, |AB|, \vec{v}, \cos 2\theta
+# [ABC], (r, \theta), f^{-1}(x), P(X=2), \frac{dy}{dx}, |AB|, \vec{v}, \cos 2\theta
 _NAME = re.compile(
     rf"(?:\\text\{{[A-Za-z ]+\}}|(?:m(?=\\angle))?\\(?:{_OF_POINTS}|Delta)\s*[A-Z]{{1,4}}"
     rf"|\\(?:{_GREEK}|angle|triangle|max|min|sup|inf|gcd|lcm|det|deg|dim|Pr|Re|Im|arg)(?![A-Za-z])|[A-Z]{{2,4}}|[A-Za-z]|[A-Za-z]{{3,}})"
-    r"(?:_(?:\{(?:(?:\\triangle)?[A-Za-z0-9 ]+|\\(?:max|min))\}|[A-Za-z0-9]))?(?:\^\{-1\})?'*"
+    r"(?:_(?:\{(?:(?:\\triangle)?[A-Za-z0-9 ]+|[0-9],\s*[0-9]|\\(?:max|min))\}|[A-Za-z0-9]))?(?:\^\{-1\})?'*"
     r"(?:\s*\([A-Za-z0-9, ]+\))?"
-    r"|\[[A-Z]{3,6}\]|\([a-z](?:,\s*[a-z])+\)|(?:P|Pr|E|Var)\s*\([^()]*\)|\\frac\{d[A-Za-z]?\}\{d[A-Za-z]\}|\\#\s*[A-Z]"
+    rf"|\[[A-Z]{{3,6}}\]|\({_COORDINATE}(?:,{_COORDINATE})+\)"
+    r"|(?:P|Pr|E|Var)\s*\([^()]*\)|\\frac\{d[A-Za-z]?\}\{d[A-Za-z]\}|\\#\s*[A-Z]"
     r"|\|\s*[A-Z]{2}\s*\||\|\s*[A-Z](?:\s*\\(?:cup|cap)\s*[A-Z])*\s*\||n\s*\([A-Z](?:\s*\\(?:cup|cap)\s*[A-Z])*\)"
     r"|(?:\\?\|)\s*(?:\\(?:vec|overrightarrow|overline)\s*\{?[A-Za-z]{1,2}\}?|\{[a-z]\})\s*(?:\\?\|)"
     r"|\\(?:sum|prod)(?![A-Za-z])(?:\s*[A-Za-z](?:_(?:\{[A-Za-z0-9]+\}|[A-Za-z0-9]))?)?"
     r"|\\(?:overline|vec)\s*\{[A-Za-z]{1,4}\}|\\(?:sin|cos|tan)\s*[0-9]?\s*(?:\\[a-z]+|\(?[A-Za-z]\)?)"
 )
 _TURNED = re.compile(rf"(?:[A-Za-z]|\\(?:{_GREEK}))(?:_(?:\{{[A-Za-z0-9]+\}}|[A-Za-z0-9]))?'*")  # the x of 5 = x
+_SPACE = re.compile(r"(\\[A-Za-z]+)\s+(?![A-Za-z])|(?<![0-9A-Za-z])\s+|\s+(?![0-9A-Za-z])")
+_INDEX = re.compile(r"(?<=[A-Za-z])_\{([A-Za-z0-9])\}(?![A-Za-z0-9])")
 _GREATER = {">": "<", "\\ge": "\\le"}
 
 
@@ -77,6 +83,8 @@ def shape(text: str) -> Shape | None:
     parts = [part for whole in joined or split(text, _LIST) for part in _both_signs(whole)]
     if joined and _OR.search(text) and len({_named(part) for part in parts}) > 1:
         return Shape("or", tuple(parts))
+    if both := _both_ends(text):
+        return both
     if len(parts) > 1 and not literal(text):
         return Shape("union" if all(map(_is_range, parts)) else "list", tuple(parts))
     for separator, build in ((_IN, _member), (_SIGNS, _relation), (_WITHOUT, _difference)):
@@ -100,8 +108,11 @@ def is_name(text: str) -> bool:
 
 
 def squeezed(text: str) -> str:
-    """Return a text without the white space that does not separate two letters or digits."""
-    return re.sub(r"(?<![0-9A-Za-z])\s+|\s+(?![0-9A-Za-z])", "", text)
+    """Return a text with white space only between two letters or digits, and none between a command and a digit.
+
+    Braces around one letter or digit of an index are left out.
+    """
+    return _INDEX.sub(r"_\1", _SPACE.sub(r"\1", text))
 
 
 def _both_signs(text: str) -> list[str]:
@@ -133,6 +144,16 @@ def _joined_by_words(text: str) -> list[str] | None:
         if len(parts) > 1 and all(map(is_part, parts)):
             return parts
     return None
+
+
+def _both_ends(text: str) -> Shape | None:
+    r"""Return the interval of `x \ge 1 \land x < 2`; `None` if the text is not two bounds of one name."""
+    bounds = [shape(part) for part in parts] if len(parts := split(text, _AND)) == 2 else []
+    low = next((bound for bound in bounds if bound and bound.parts[1:] == ("\\infty",)), None)
+    high = next((bound for bound in bounds if bound and bound.parts[:1] == ("-\\infty",)), None)
+    if not (low and high and low.name and squeezed(low.name) == squeezed(high.name)) or low is high:
+        return None
+    return Shape(low.kind[0] + high.kind[1], (low.parts[0], high.parts[1]), low.name)
 
 
 def _is_relation(text: str) -> bool:

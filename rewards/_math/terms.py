@@ -77,7 +77,8 @@ def _signed(sign: str, value: Fraction) -> Fraction:
 
 _LETTERS = re.compile(r"[A-Za-z][A-Za-z' .-]*")
 _NUMBERED = re.compile(r"[A-Za-z][A-Za-z0-9' .,:-]*")
-_DATE = re.compile(r"[A-Za-z]{3,} [0-9]{1,4}(?:, [0-9]{4})?")
+_DATE = re.compile(r"[A-Za-z]{3,} [0-9]{1,4}(?:st|nd|rd|th)?(?:, [0-9]{4})?")
+_ORDINAL = re.compile(r"(?<=[0-9])(?:st|nd|rd|th)(?![a-z0-9])")
 _CLOCK = re.compile(r"([0-9]{1,2}:[0-9]{2}) ?([AaPp])\.? ?[Mm]\.?")
 _ARTICLE = re.compile(r"^(?:an?|the) (?=[a-z]{3})")
 _TEXT_COMMAND = re.compile(r"\\text\{([^{}]*)\}")
@@ -101,4 +102,4 @@ def words(text: str) -> str | None:
     numbered = worded and _NUMBERED.fullmatch(bare) and (_TEXT_COMMAND.fullmatch(text) or _DATE.fullmatch(bare))
     if not numbered and not (_LETTERS.fullmatch(bare) and ("\\text" in text or worded or bare in ("No", "no"))):
         return None
-    return _ARTICLE.sub("", bare.rstrip(".").casefold()).replace("solutions", "solution")
+    return _ARTICLE.sub("", _ORDINAL.sub("", bare.rstrip(".").casefold())).replace("solutions", "solution")

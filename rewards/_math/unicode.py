@@ -16,6 +16,7 @@ _SIGNS = {
     "‖": r"\|", "′’": "'", "″": "''", "°º˚": r"^\circ ", "℃": r"^\circ\text{C}", "℉": r"^\circ\text{F}",
     "\u2126": r"\Omega ", "µ": r"\mu ", "ϕ": r"\phi ", "ϵ": r"\epsilon ", "∛": r"\sqrt[3]", "，": ",", "、､": ", ",
     "。｡": ".", "✓✔☑✅": r"\checkmark ", "∎■": r"\blacksquare ", "£": "£", "∑": r"\sum ", "∏": r"\prod ",
+    "∴": r"\therefore ",
 }  # fmt: skip
 _PLAIN = {char: plain for chars, plain in _SIGNS.items() for char in chars}
 _RUN = re.compile(r"[^\x00-\x7f]+")

@@ -169,7 +169,8 @@ def _is_python(block: Block) -> bool:
 
 
 def _says_something(body: str) -> bool:
-    return bool(body.strip()) and re.search(r"\w", _bare(body)) is not None
+    """Return whether a block is more than comments, and no session of an interpreter."""
+    return bool(body.strip()) and not body.lstrip().startswith(">>>") and re.search(r"\w", _bare(body)) is not None
 
 
 def _is_code(body: str) -> bool:

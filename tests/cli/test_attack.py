@@ -153,8 +153,13 @@ def test_the_form_may_be_given():
     assert "'So: 72!'" in rows["form"].text
     with pytest.raises(ConfigError, match=r"--gold 'So' has no \{answer\}"):
         rows_of(":contains_answer", gold="So")
-    with pytest.raises(ConfigError, match=r"--gold '\[\{answer\}\]' does not earn full marks"):
+    with pytest.raises(ConfigError, match=r"--gold '\[\{answer\}\]' does not earn full marks.* such as a length"):
         rows_of("exact_answer", gold="[{answer}]")
+
+
+@pytest.mark.parametrize("name", ["of_one_line", "after_working_out"])
+def test_the_forms_of_tutorials_are_found(name):
+    assert "scores 1" in rows_of(f":{name}")["form"].text
 
 
 def test_a_gold_column_is_a_text_or_a_number():

@@ -35,3 +35,16 @@ def fails_on_long(completions, answer, **kwargs):
 
 def fails_on_fractions(completions, answer, unit):
     return [float(text.endswith(str(int(gold)))) for text, gold in zip(completions, answer, strict=True)]
+
+
+def of_one_line(completions, answer, **kwargs):
+    """Reward the form of TRL's example, whose dots match no line's end, and the right answer in it."""
+    found = [re.match(r"^<think>.*?</think><answer>(.*?)</answer>$", text) for text in completions]
+    return [float(match is not None and match[1] == gold) for match, gold in zip(found, answer, strict=True)]
+
+
+def after_working_out(completions, answer, **kwargs):
+    """Reward the form of Unsloth's example."""
+    form = re.compile(r"^\s*<start_working_out>.+?<end_working_out>.*?<SOLUTION>(.+?)</SOLUTION>\s*$", re.DOTALL)
+    found = [form.match(text) for text in completions]
+    return [float(match is not None and match[1] == gold) for match, gold in zip(found, answer, strict=True)]

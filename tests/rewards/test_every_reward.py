@@ -179,6 +179,43 @@ def test_thinking_that_the_prompt_opened_and_that_was_cut_off_earns_nothing(name
         assert cut_off([f"{answer}</think>"], **rows(example)) == [0.0]
 
 
+MARKS = [
+    ("<think>", "</think>"),
+    ("[THINK]", "[/THINK]"),
+    ("<seed:think>", "</seed:think>"),
+    ("◁think▷", "◁/think▷"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<|begin_of_thought|>", "<|end_of_thought|>"),
+    ("<|inner_prefix|>", "<|inner_suffix|>"),
+    ("<|channel>thought\n", "<channel|>"),
+    ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
+    ("analysis", "assistantfinal"),
+    ("<thought>", "</thought>"),
+    ("<thinking>", "</thinking>"),
+    ("<reasoning>\n", "\n</reasoning>\n"),
+]
+
+
+@pytest.mark.parametrize(("start", "end"), MARKS, ids=[start.strip() for start, _ in MARKS])
+def test_the_marks_of_every_model_s_thinking_are_known(start, end):
+    for name in LIBRARY:
+        if "think_opened" not in find(name).arguments or name == "think_format":
+            continue
+        for example in right_ones(name):
+            answer = after_thinking(example.completion)
+            closed = [f"{start}I try{end}{answer}", f"{start}I try.{answer}{end}\n{answer}"]
+            cut_off = [f"{start}I try.\n{answer}", f"{start}I try.\n{answer}{end}"]
+            scores = get_reward(name, **example.args)([*closed, *cut_off], **rows(example, 4))
+            assert (name, scores) == (name, [example.reward, example.reward, 0.0, 0.0])
+            opened = get_reward(name, **example.args, think_opened=True)
+            assert (name, opened([f"I try.{end}{answer}"], **rows(example))) == (name, [example.reward])
+
+
+def test_a_mark_of_thinking_that_other_texts_have_counts_at_the_start_alone():
+    texts = ["\\boxed{7}\n<reasoning>6 + 1</reasoning>", "analysis of it: \\boxed{7}", "</thinking>: \\boxed{7}"]
+    assert get_reward("math_answer")(texts, answer=["7"] * 3) == [1.0] * 3
+
+
 CITIES = ["Rome", "Paris", "Berlin", "New York"]
 PERSON = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 TREE = {"$ref": "#/$defs/n", "$defs": {"n": {"type": "array", "items": {"$ref": "#/$defs/n"}}}}

@@ -1,5 +1,6 @@
 """The reward `gsm8k_answer`: which number counts as the answer, and what it earns."""
 
+import numpy as np
 import pytest
 from case_tables import misjudged, texts
 
@@ -82,7 +83,23 @@ def test_large_numbers_are_compared_exactly() -> None:
 
 
 @pytest.mark.parametrize(
-    "gold", [GOLD, "#### 1,234", "#### -5", "18", 18, 18.5, 0.1, "0.25", r"\frac13", r"0.\overline{3}", 1e-9, 1e20]
+    "gold",
+    [
+        GOLD,
+        "#### 1,234",
+        "#### -5",
+        "18",
+        18,
+        18.5,
+        0.1,
+        "0.25",
+        r"\frac13",
+        r"0.\overline{3}",
+        1e-9,
+        1e20,
+        np.float64(18.5),
+        10**320,
+    ],
 )
 def test_the_gold_completion_has_full_marks(gold: object) -> None:
     gsm8k_answer.definition.check_columns(answer=[gold], tolerance=0.01)

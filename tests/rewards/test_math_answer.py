@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 from case_tables import REWARDS, table
 from math_cases import ANSWERS, PLACES, POISON, Case, boxed
@@ -273,7 +274,9 @@ def test_a_letter_is_a_unit_where_the_gold_has_it(unit: str) -> None:
     assert _score(boxed(gold), "5") == 0.0
 
 
-@pytest.mark.parametrize("gold", [72, 72.0, "72", "$72$", r"$\boxed{72}$", r"\boxed{72}", " 72 ", "72.", r"\(72\)"])
+@pytest.mark.parametrize(
+    "gold", [72, 72.0, np.float64(72), "72", "$72$", r"$\boxed{72}$", r"\boxed{72}", " 72 ", "72.", r"\(72\)"]
+)
 def test_forms_of_a_gold(gold: object) -> None:
     math_answer.definition.check_columns(answer=[gold])
     assert _score(r"\boxed{72}", gold) == 1.0

@@ -242,6 +242,7 @@ def test_blank_lines_of_a_program_stay_as_they_are():
     [
         pytest.param(f"{fenced(RIGHT['s'])}Input:\n{fenced('2 3', '')}Output:\n{fenced('5', '')}", 1.0, id="a sample"),
         pytest.param(f"{fenced(RIGHT['s'], 'py')}Run:\n{fenced('python a.py', 'bash')}", 1.0, id="how to run it"),
+        pytest.param(f"{fenced(RIGHT['s'])}Try it:\n{fenced('>>> main()')}", 1.0, id="a session"),
         pytest.param(f"{fenced('1 2', '')}So:\n{fenced(RIGHT['s'], '')}", 1.0, id="no labels: the last one"),
         pytest.param(fenced("print(5)") + fenced(RIGHT["s"]), 1.0, id="the last one of Python"),
         pytest.param(fenced(RIGHT["s"]) + fenced("print(0)"), 0.0, id="an earlier one of Python"),

@@ -29,7 +29,9 @@ FORMS = (
     "<answer>{}</answer>",
     "<answer>\n{}\n</answer>",
     "<think>\nI work it out.\n</think>\n<answer>\n{}\n</answer>",
+    "<think>I work it out.</think><answer>{}</answer>",
     "<reasoning>\nI work it out.\n</reasoning>\n<answer>\n{}\n</answer>\n",
+    "<start_working_out>I work it out.<end_working_out><SOLUTION>{}</SOLUTION>",
     "#### {}",
     "The answer is {}",
     "Answer: {}",
@@ -106,7 +108,8 @@ def _targets(reward: Reward, rows: Sequence[dict[str, Any]], gold: str | None) -
     tried = "the gold answer" if gold is None else f"--gold {gold!r}"
     raise ConfigError(
         f"reward {reward.__name__!r}: {tried} does not earn full marks, so that there is nothing to attack. Give the "
-        r"form that the reward reads: --gold '\boxed{{answer}}', where answer is a column."
+        r"form that the reward reads: --gold '\boxed{{answer}}', where answer is a column. A reward of another thing "
+        "than the answer, such as a length, cannot be attacked."
     )
 
 
