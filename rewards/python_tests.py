@@ -10,6 +10,7 @@ from typing import Any, Literal
 from trl_grpo_plus.registry import Example, register_reward
 from trl_grpo_plus.sandbox import KILLED, TOO_LONG, Killed, Program, Sandbox, SandboxError, Starved
 from trl_grpo_plus.scoring import AnnotatedScore, excuse, kept, sandbox_options
+from trl_grpo_plus.utils.text import shortened
 from trl_grpo_plus.utils.validation import Number
 
 from ._programs.cases import Case, Row, check_columns, rows_of
@@ -17,21 +18,35 @@ from ._programs.extract import begins_with_code, program_of
 from ._text import after_opened, after_thinking, code_blocks, text_of
 
 
-def _check_args(time_s: float, memory_mb: int, output_kb: int, allow_unsafe_code_execution: bool, **_: Any) -> None:
+_FUTURE = re.compile(r"^from[ \t]+__future__[ \t]+import[ \t]*(?:\([^)]*\)|[^\n;]*)", re.MULTILINE)
+
+
+def _check_args(
+    time_s: float, memory_mb: int, output_kb: int, allow_unsafe_code_execution: bool, setup_code: str, **_: Any
+) -> None:
     Number(above=0, note=" (seconds)").check("python_tests: time_s", time_s)
     Number(at_least=64, note=": the interpreter takes about 40").check("python_tests: memory_mb", memory_mb)
     Number(at_least=1).check("python_tests: output_kb", output_kb)
     # Fail before the run, not at the first completion.
-    _a_tier_holds(time_s, memory_mb, output_kb, allow_unsafe_code_execution)
+    _runs_here(setup_code, time_s, memory_mb, output_kb, allow_unsafe_code_execution)
 
 
 @functools.cache
-def _a_tier_holds(time_s: float, memory_mb: int, output_kb: int, allow_unsafe: bool) -> None:
-    """Open and close a sandbox, to raise before training what [`Sandbox`] raises.
+def _runs_here(setup_code: str, time_s: float, memory_mb: int, output_kb: int, allow_unsafe: bool) -> None:
+    """Open and close a sandbox, and run `setup_code` in it, to raise before training what they raise.
 
     Each process that runs programs has a sandbox of its own, which is attacked as well.
     """
-    Sandbox(time_s=time_s, memory_mb=memory_mb, output_kb=output_kb, allow_unsafe=allow_unsafe).close()
+    sandbox = Sandbox(time_s=time_s, memory_mb=memory_mb, output_kb=output_kb, allow_unsafe=allow_unsafe)
+    try:
+        failure = sandbox.run(setup_code).reason if setup_code else ""
+    finally:
+        sandbox.close()
+    if failure:
+        raise ValueError(
+            f"python_tests: setup_code={shortened(setup_code, 200)!r} fails in the sandbox, so every program would: "
+            f"{failure}. There, Python has its standard library alone."
+        )
 
 
 def _gold(solution: Any = None, think_opened: bool = False, **_: Any) -> str | None:
@@ -79,6 +94,7 @@ def python_tests(
     output_kb: int = 1024,
     allow_unsafe_code_execution: bool = False,
     think_opened: bool = False,
+    setup_code: str = "",
 ) -> list[float | None]:
     r"""1.0 for a completion whose program passes its row's tests, else 0.0.
 
@@ -139,6 +155,9 @@ def python_tests(
             then read, write and send what this user can.
         think_opened (`bool`, *optional*, defaults to `False`):
             Whether the prompt ends with `<think>`. A completion without `</think>` is then all thinking, and scores 0.
+        setup_code (`str`, *optional*, defaults to `""`):
+            Code that is put before each program, such as `from typing import *`. Set it if the data's own checker does
+            so: programs for LeetCode use `List` and `deque` without an import.
 
     Returns:
         `list[float | None]`: N rewards, 0.0 to 1.0; `None` where a row has neither `tests` nor `test_code`; NaN where
@@ -146,7 +165,8 @@ def python_tests(
             `rewards/<name>/starved`, and programs that ran out of time as `rewards/<name>/too_long`.
 
     Raises:
-        ValueError: a row's tests are malformed, or `test_code` passes or fails without a call of the entry point.
+        ValueError: a row's tests are malformed, `test_code` passes or fails without a call of the entry point, or
+            `setup_code` fails.
         RuntimeError: programs cannot be run safely here; the text says what is missing.
 
     Example:
@@ -159,7 +179,7 @@ def python_tests(
     sandbox = functools.partial(_sandbox, os.getpid(), time_s, memory_mb, output_kb, allow_unsafe_code_execution)
     rows = rows_of(tests, entry_point, test_code)
     texts = [after_thinking(text_of(completion), think_opened) for completion in completions]
-    return [_score(text, row, sandbox, credit) for text, row in zip(texts, rows, strict=True)]
+    return [_score(text, row, sandbox, credit, setup_code) for text, row in zip(texts, rows, strict=True)]
 
 
 @functools.cache
@@ -170,27 +190,28 @@ def _sandbox(pid: int, time_s: float, memory_mb: int, output_kb: int, allow_unsa
         return Sandbox(**options, **sandbox_options(), on_wait=excuse)  # type: ignore[arg-type]
 
 
-def _score(text: str, row: Row, sandbox: Callable[[], Sandbox], credit: str) -> float | None:
+def _score(text: str, row: Row, sandbox: Callable[[], Sandbox], credit: str, setup_code: str) -> float | None:
     if row.tests is None and row.test_code is None:
         return None
     try:
         try:
-            return _judge(text, row, sandbox(), credit)
+            return _judge(text, row, sandbox(), credit, setup_code)
         except Starved:
             raise
         except SandboxError:  # the sandbox's process was killed; the next call of sandbox() starts a new one
-            return _judge(text, row, sandbox(), credit)
+            return _judge(text, row, sandbox(), credit, setup_code)
     except (Starved, Killed) as error:
         return AnnotatedScore(math.nan, "starved", str(error))
 
 
-def _judge(text: str, row: Row, sandbox: Sandbox, credit: str) -> float:
+def _judge(text: str, row: Row, sandbox: Sandbox, credit: str, setup_code: str) -> float:
     if row.test_code is not None:
-        checked = sandbox.check(program_of(text, row.name()), row.name(), row.asserts())
+        program = _after_setup(setup_code, program_of(text, row.name()))
+        checked = sandbox.check(program, row.name(), row.asserts())
         return _noted(float(checked.passed), checked.reason)
     cases = row.cases()
     is_script = cases[0].args is None
-    program = program_of(text, None if is_script else row.name())
+    program = _after_setup(setup_code, program_of(text, None if is_script else row.name()))
     verdicts = _of_script(program, cases, sandbox) if is_script else _of_function(program, row, cases, sandbox)
     passed = 0
     for verdict, reason in verdicts:
@@ -198,6 +219,13 @@ def _judge(text: str, row: Row, sandbox: Sandbox, credit: str) -> float:
         if reason == TOO_LONG or (credit == "all" and not verdict):
             return _noted(0.0 if credit == "all" else passed / len(cases), reason)
     return passed / len(cases)
+
+
+def _after_setup(setup_code: str, program: str) -> str:
+    """Return a program with the setup before it, but for what must come first: `from __future__ import`."""
+    if not setup_code:
+        return program
+    return "\n".join([*_FUTURE.findall(program), setup_code, _FUTURE.sub("", program)])
 
 
 def _noted(score: float, reason: str) -> float:

@@ -685,10 +685,35 @@ def test_a_broken_row_stops_the_run():
 
 def test_it_is_refused_where_nothing_is_safe(monkeypatch):
     monkeypatch.setattr(sandbox, "tiers", list)
-    monkeypatch.setattr(MODULE, "_a_tier_holds", MODULE._a_tier_holds.__wrapped__)  # an earlier result is cached
+    monkeypatch.setattr(MODULE, "_runs_here", MODULE._runs_here.__wrapped__)  # an earlier result is cached
     with pytest.raises(ConfigError, match=r"'python_tests' cannot run here: .*allow_unsafe_code_execution=True"):
         get_reward("python_tests")
     get_reward("python_tests", allow_unsafe_code_execution=True)
+
+
+NEEDS_SETUP = {
+    "s": "print(reduce(lambda a, b: a + b, map(int, input().split())))",
+    "f": "class Solution:\n    def add(self, a: List[int], b) -> deque:\n        return a + b",
+    "a": "def add(a: List[int], b):\n    return a + b",
+}
+SETUP = "from collections import *\nfrom functools import *\nfrom typing import *"
+
+
+@pytest.mark.parametrize("form", NEEDS_SETUP)
+def test_code_that_is_put_before_each_program(form):
+    row = {**FORMS[form], "entry_point": "Solution.add"} if form == "f" else FORMS[form]
+    assert score(NEEDS_SETUP[form], **row) == 0.0
+    assert score(NEEDS_SETUP[form], **row, setup_code=SETUP) == 1.0
+    for future in ("from __future__ import annotations", "from __future__ import (\n    annotations,\n)"):
+        assert score(f"{future}\n{NEEDS_SETUP[form]}", **row, setup_code=SETUP) == 1.0
+
+
+def test_setup_code_that_fails_is_refused_before_the_run():
+    with pytest.raises(
+        ConfigError, match=r"setup_code='import numpy' fails in the sandbox, .*No module named 'numpy'"
+    ):
+        get_reward("python_tests", setup_code="import numpy")
+    get_reward("python_tests", setup_code=SETUP)
 
 
 @pytest.fixture
