@@ -160,8 +160,11 @@ class Recorder(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End the training with a checkpoint if an alarm of `halt_on_alarm` is new. Collective with that option."""
-        if alarm := self._halting_alarm():
+        alarm = self._halting_alarm()
+        if alarm and state.global_step < state.max_steps:
+            args.save_only_model = False
             control.should_save = control.should_training_stop = True
+            control.should_evaluate = False  # with save_strategy="best" an evaluation would decide what is saved
             logger.warning(
                 f"Training stops after step {state.global_step}: halt_on_alarm names {alarm!r}. A checkpoint is "
                 "saved. Read the attempts that show the alarm, then resume with resume_from_checkpoint=True."
