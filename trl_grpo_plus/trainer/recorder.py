@@ -213,7 +213,8 @@ class Recorder(TrainerCallback):
         self.settle()
 
     def _new_writer(self) -> Writer:
-        self._output_dir = self._args.output_dir
+        # Absolute, because a reward may change the working folder while the thread writes.
+        self._output_dir = os.path.abspath(self._args.output_dir)
         return Writer(self._output_dir, self._args.trace_compress, self._about())
 
     def _about(self) -> dict[str, Any]:
@@ -223,7 +224,7 @@ class Recorder(TrainerCallback):
 
     def _follow_output_dir(self) -> None:
         """Write into `output_dir` if a script has set another one."""
-        if self._writer is not None and self._args.output_dir != self._output_dir:
+        if self._writer is not None and os.path.abspath(self._args.output_dir) != self._output_dir:
             self._writer = self._new_writer()
 
     def log(self, entry: dict[str, Any]) -> None:
