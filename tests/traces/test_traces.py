@@ -298,7 +298,12 @@ def test_a_new_run_does_not_mix_with_an_old_one(tmp_path):
     assert texts_in(tmp_path) == {("train", 0, "new")}
     assert traces.journal(tmp_path, "metrics") == []
     assert len(list((tmp_path / "rollouts" / "superseded-1").iterdir())) == 3
+    new.write("eval", 1, lines(1, "eval"))
+    new.note("metrics", [{"step": 1}, {"step": 2}])
+    new.begin(2, 9)  # the same trainer resumes
+    assert traces.journal(tmp_path, "metrics") == [{"step": 1}, {"step": 2}]
     new.begin(0, 9)  # the same trainer trains again
+    assert (tmp_path / "rollouts" / "metrics.jsonl").read_bytes() == b""
     with pytest.raises(ValueError, match="has no attempts"):
         traces.find(tmp_path)
 

@@ -124,13 +124,16 @@ def test_attach_takes_every_option_for_traces_and_alarms():
 
 @pytest.mark.parametrize("attached", [False, True])
 def test_an_alarm_ends_the_training_with_a_checkpoint(tmp_path, caplog, attached):
-    options = {"max_steps": 30}
+    """The evaluation of that step, which would not save it as the best one, is left out."""
+    options = {"max_steps": 30, "eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 4}
+    options |= {"save_strategy": "best", "metric_for_best_model": "reward", "save_only_model": True}
     alarm = {"halt_on_alarm": ["dead_groups"], "alarm_thresholds": {"window": 4, "min_batches": 4}}
     if attached:
         trainer = made(tmp_path, "grpo", tiny_models.always_dead, **options)
         trl_grpo_plus.attach(trainer, **alarm)
     else:
-        trainer = tiny_models.trainer(tmp_path, tiny_models.always_dead, **options, **alarm)
+        evaluated = {"extra": {"eval_dataset": tiny_models.prompts(1)}}
+        trainer = tiny_models.trainer(tmp_path, tiny_models.always_dead, **options, **alarm, **evaluated)
     trainer.train()
     step = trainer.state.global_step
     assert 4 <= step < 8
@@ -138,7 +141,7 @@ def test_an_alarm_ends_the_training_with_a_checkpoint(tmp_path, caplog, attached
     assert (tmp_path / "run" / f"checkpoint-{step}" / "trainer_state.json").exists()
     if attached:
         return
-    resumed = tiny_models.trainer(tmp_path, tiny_models.always_dead, **options, **alarm)
+    resumed = tiny_models.trainer(tmp_path, tiny_models.always_dead, max_steps=30, **alarm)
     resumed.train(resume_from_checkpoint=True)
     assert resumed.state.global_step == 30
 

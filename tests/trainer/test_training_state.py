@@ -212,6 +212,18 @@ def test_the_next_traces_go_to_a_newly_set_output_dir(tmp_path):
     assert {group[0]["split"] for group in traces.groups(tmp_path / "second")} == {"train"}
 
 
+def test_the_traces_stay_where_the_run_began_when_a_reward_changes_the_working_folder(tmp_path, monkeypatch):
+    def leaving(completions, **kwargs):
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        return tiny_models.digits(completions)
+
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    tiny_models.trained(tmp_path, leaving, output_dir="run", max_steps=2)
+    assert len(list(tmp_path.glob("run/rollouts/train-*.jsonl"))) == 2
+    assert not list(tmp_path.glob("elsewhere/*/rollouts"))
+
+
 def first_step(run):
     return [group for group in traces.groups(run) if group[0]["step"] == 0]
 

@@ -55,6 +55,7 @@ class Writer:
         self._own: dict[Path, int] = {}  # files that this run has created -> CRC-32 of a file of attempts
         self._batches: dict[tuple[str, int], int] = {}
         self._folder: Path | None = None  # chosen when the first file is written
+        self._trained = False  # whether a training has begun
         self._warned = False  # whether a warning said that the index cannot be written
 
     def begin(self, step: int, max_steps: int, logged: int | None = None, run: str | None = None) -> None:
@@ -67,9 +68,12 @@ class Writer:
             run (`str`, *optional*): id of the run.
         """
         self._folder = self._root
+        # A training that is begun again in this process moves aside what the one before wrote, as in another process.
+        earlier = {} if self._trained else self._own
         before_training = {
-            path: check for path, check in self._own.items() if path.parent == self._root and not _trains(path)
+            path: check for path, check in earlier.items() if path.parent == self._root and not _trains(path)
         }
+        self._trained = True
         again = [path for path in self._root.glob("*") if path not in before_training and _made_again(path, step)]
         journals = {self._root / f"{name}.jsonl": self._entries_before(name, step, logged) for name in JOURNALS}
         cut = [

@@ -133,8 +133,9 @@ class _Observer:
             self._push_from_checkpoint,
         ):
             setattr(trainer, wrapper.__name__, partial(wrapper, getattr(trainer, wrapper.__name__)))
-        # Before trackio's own callback, which closes its run when training ends.
-        trainer.callback_handler.callbacks.insert(0, self._recorder)
+        # After transformers' callback that asks for evaluations: `halt_on_alarm` leaves one out. Before trackio's own
+        # callback, which closes its run when training ends.
+        trainer.callback_handler.callbacks.insert(1, self._recorder)
 
     # A wrapper has the name of the method that it wraps, and takes that method as its first argument.
 

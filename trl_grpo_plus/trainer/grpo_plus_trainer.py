@@ -226,8 +226,9 @@ class GRPOPlusTrainer(GRPOTrainer):
         if self._step_start is not None:
             self.add_callback(self._step_start)
         SlimProgress.install(self)
-        # Before trackio's own callback, which closes its run when training ends.
-        self.callback_handler.callbacks.insert(0, self._recorder)
+        # After transformers' callback that asks for evaluations: `halt_on_alarm` leaves one out. Before trackio's own
+        # callback, which closes its run when training ends.
+        self.callback_handler.callbacks.insert(1, self._recorder)
 
     def _set_up_vllm(self) -> None:
         args = self.args

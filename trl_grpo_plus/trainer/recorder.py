@@ -160,8 +160,11 @@ class Recorder(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End the training with a checkpoint if an alarm of `halt_on_alarm` is new. Collective with that option."""
-        if alarm := self._halting_alarm():
+        alarm = self._halting_alarm()
+        if alarm and state.global_step < state.max_steps:
+            args.save_only_model = False
             control.should_save = control.should_training_stop = True
+            control.should_evaluate = False  # with save_strategy="best" an evaluation would decide what is saved
             logger.warning(
                 f"Training stops after step {state.global_step}: halt_on_alarm names {alarm!r}. A checkpoint is "
                 "saved. Read the attempts that show the alarm, then resume with resume_from_checkpoint=True."
@@ -210,7 +213,8 @@ class Recorder(TrainerCallback):
         self.settle()
 
     def _new_writer(self) -> Writer:
-        self._output_dir = self._args.output_dir
+        # Absolute, because a reward may change the working folder while the thread writes.
+        self._output_dir = os.path.abspath(self._args.output_dir)
         return Writer(self._output_dir, self._args.trace_compress, self._about())
 
     def _about(self) -> dict[str, Any]:
@@ -220,7 +224,7 @@ class Recorder(TrainerCallback):
 
     def _follow_output_dir(self) -> None:
         """Write into `output_dir` if a script has set another one."""
-        if self._writer is not None and self._args.output_dir != self._output_dir:
+        if self._writer is not None and os.path.abspath(self._args.output_dir) != self._output_dir:
             self._writer = self._new_writer()
 
     def log(self, entry: dict[str, Any]) -> None:
