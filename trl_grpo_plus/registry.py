@@ -38,6 +38,15 @@ __all__ = [
 
 GROUP = "trl_grpo_plus.rewards"  # the group of entry points, and the module of the rewards that ship
 
+# The short names that `trl grpo` takes in `reward_funcs`, with advice for a YAML that comes from there.
+TRL_NAMES = {
+    **{
+        name: f"It is TRL's: write trl.rewards.{name}."
+        for name in ("accuracy_reward", "reasoning_accuracy_reward", "think_format_reward")
+    },
+    "get_soft_overlong_punishment": "It is TRL's: take overlong instead, which punishes length alike.",
+}
+
 # These modules import torch, which the processes that score must not import.
 __getattr__ = lazy_imports(
     __name__,
@@ -170,8 +179,9 @@ def find(name: str) -> Definition:
         return definition_at(paths[0])
     if is_path(name):
         return definition_at(name)
+    hint = f" {TRL_NAMES[name]}" if name in TRL_NAMES else did_you_mean(name, list_rewards())
     raise ConfigError(
-        f"there is no reward named {name!r}.{did_you_mean(name, list_rewards())} There are "
+        f"there is no reward named {name!r}.{hint} There are "
         f"{', '.join(list_rewards())}. Else "
         "give pkg.mod.func, pkg.mod:func, path/to/file.py:func or a reward model's folder or full id."
     )

@@ -7,6 +7,7 @@ import pickle
 import pytest
 import tiny_models
 import torch
+from transformers import HfArgumentParser
 
 from trl_grpo_plus import GRPOPlusConfig
 from trl_grpo_plus.config import presets
@@ -200,6 +201,15 @@ def test_a_config_has_the_settings_and_the_name(preset, name):
     assert "your own" not in presets.describe(config)
 
 
+def test_the_keyword_argument_applies_a_preset_below_the_users_own_settings(preset, tmp_path):
+    own = {"use_cpu": True, "bf16": False, "report_to": "none", "epsilon_high": 0.3}
+    config = GRPOPlusConfig(str(tmp_path), preset="dapo", **own)
+    assert (config.output_dir, config.zero_variance_groups, config.epsilon_high) == (str(tmp_path), "resample", 0.3)
+    assert presets.describe(config) == presets.describe(preset("dapo", epsilon_high=0.3))
+    given = {"preset": "dapo", "beta": 0.1}
+    assert "epsilon" not in presets.apply(given, ["epsilon"], ["epsilon", "preset", "beta", "loss_type"])
+
+
 def test_a_users_own_settings_win_and_are_described(preset):
     config = preset("dapo", epsilon_high=0.3, zero_variance_groups="keep", beta=0.0)
     assert (config.epsilon_high, config.zero_variance_groups, config.loss_type) == (0.3, "keep", "dapo")
@@ -243,11 +253,19 @@ def test_a_subclass_makes_its_own(tmp_path):
         ),
         (lambda: GRPOPlusConfig(preset=7, use_cpu=True, bf16=False), "preset=7 is not one of"),
         (
-            lambda: GRPOPlusConfig(preset="dapo", use_cpu=True, bf16=False),
-            r"cannot tell what you set from what is a default.*GRPOPlusConfig\.preset\('dapo', \.\.\.\)",
+            lambda: dataclasses.make_dataclass("Mine", [], bases=(GRPOPlusConfig,))(
+                preset="dapo", use_cpu=True, bf16=False
+            ),
+            r"cannot tell what you set from what is a default.*\.preset\('dapo', \.\.\.\) of the config's class",
+        ),
+        (
+            lambda: HfArgumentParser(GRPOPlusConfig).parse_args_into_dataclasses(
+                ["--preset", "dapo", "--use_cpu", "--bf16", "false"]
+            ),
+            "For a script with a parser set the preset's options themselves: loss_type='dapo', epsilon=0.2, ",
         ),
     ],
-    ids=["unknown", "unknown to the class", "no text", "the name alone"],
+    ids=["unknown", "unknown to the class", "no text", "a subclass", "from a parser"],
 )
 def test_an_unknown_or_unapplied_preset_is_refused(make, says):
     with pytest.raises(ConfigError, match=says):

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+import trl.rewards
 import user_rewards
 from datasets import Dataset, IterableDataset
 from user_rewards import judge, plain
 
 from trl_grpo_plus import registry
 from trl_grpo_plus.registry import (
+    TRL_NAMES,
     Example,
     Reward,
     RewardError,
@@ -97,6 +99,8 @@ def test_a_plain_function_by_its_path_takes_options():
     [
         ("user_juge", ["no reward named 'user_juge'", "Did you mean user_judge", "countdown", "file.py:func"]),
         ("zzzz", ["there is no reward named 'zzzz'. There are"]),
+        ("accuracy_reward", ["no reward named 'accuracy_reward'. It is TRL's: write trl.rewards.accuracy_reward."]),
+        ("get_soft_overlong_punishment", ["It is TRL's: take overlong instead"]),
         (f"{FILE}:juge", ["has no function 'juge'", "Did you mean judge"]),
         (f"{FILE}:NOT_A_FUNCTION", ["has no function 'NOT_A_FUNCTION'"]),
         ("no_such_file.py:judge", ["there is no file no_such_file.py"]),
@@ -106,6 +110,12 @@ def test_a_plain_function_by_its_path_takes_options():
 def test_an_unknown_name(name, words):
     with refused(*words):
         get_reward(name)
+
+
+@pytest.mark.parametrize("name", [name for name, hint in TRL_NAMES.items() if "write" in hint])
+def test_the_path_that_replaces_a_name_of_trls(name):
+    path = TRL_NAMES[name].removeprefix("It is TRL's: write ").removesuffix(".")
+    assert get_reward(path).definition.function is getattr(trl.rewards, name)
 
 
 def test_one_name_for_two_functions_is_refused(scratch):

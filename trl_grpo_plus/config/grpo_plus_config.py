@@ -4,6 +4,7 @@ Every check runs in `__post_init__`, because values from a YAML file do not pass
 costs a second; an error in mid-run costs a GPU-hour.
 """
 
+import dataclasses
 import functools
 import inspect
 import re
@@ -50,7 +51,7 @@ class GRPOPlusConfig(GRPOConfig):
     Parameters:
         preset (`str`, *optional*):
             A published variant of GRPO as settings: one of [`~trl_grpo_plus.config.presets.PRESETS`], such as
-            `"dapo"`. Options that you give yourself win over it. In Python: `GRPOPlusConfig.preset("dapo", ...)`.
+            `"dapo"`. Options that you give yourself win over it.
 
         > Parameters that control zero-variance groups
 
@@ -382,24 +383,25 @@ class GRPOPlusConfig(GRPOConfig):
         return [name for name in names if getattr(self, name) != options[name].default]
 
 
-def _names_what_is_unknown(init: Callable[..., None]) -> Callable[..., None]:
-    """Return the `__init__` of a dataclass, with an error that names the closest option to an unknown one."""
+def _knows_names(init: Callable[..., None]) -> Callable[..., None]:
+    """Return the `__init__` of a dataclass that applies a preset, and names the closest option to an unknown one."""
 
     @functools.wraps(init)
     def checked(self: Any, *args: Any, **options: Any) -> None:
-        """Refuse options that the dataclass does not have."""
-        if unknown := [name for name in options if name not in type(self).__dataclass_fields__]:
-            fields = type(self).__dataclass_fields__
+        """Refuse options that the dataclass does not have, and add those of the preset."""
+        fields = type(self).__dataclass_fields__
+        if unknown := [name for name in options if name not in fields]:
             hints = "".join(
                 f" {GONE_OPTIONS[name]}" if name in GONE_OPTIONS else did_you_mean(name, fields) for name in unknown
             )
             raise TypeError(f"{type(self).__name__} has no option {' nor '.join(map(repr, unknown))}.{hints}")
-        init(self, *args, **options)
+        names = [of.name for of in dataclasses.fields(self) if of.init]
+        init(self, *args, **presets.apply(options, names[: len(args)], names))
 
     return checked
 
 
-GRPOPlusConfig.__init__ = _names_what_is_unknown(GRPOPlusConfig.__init__)  # type: ignore[method-assign]
+GRPOPlusConfig.__init__ = _knows_names(GRPOPlusConfig.__init__)  # type: ignore[method-assign]
 # `GRPOPlusConfig.preset(...)` is a constructor. An instance has its preset's name under this attribute.
 GRPOPlusConfig.preset = classmethod(presets.make)
 # Set the command line's help of each option: the first sentence of its entry in the docstring.

@@ -1,4 +1,4 @@
-"""Published variants of GRPO as settings: `preset: dapo` in a recipe, `GRPOPlusConfig.preset("dapo", ...)` in Python.
+"""Published variants of GRPO as settings: `preset: dapo` in a recipe, `GRPOPlusConfig(preset="dapo", ...)` in Python.
 
 A preset is a dict over TRL's options and this package's; it has no class and no code of its own. A user's settings win
 over the preset, and the preset wins over the defaults. A preset has the settings that make the algorithm, as its paper
@@ -6,7 +6,7 @@ describes it. TRL's current defaults are named all the same, since defaults chan
 lengths, learning rates and rewards are left to the user.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -224,6 +224,8 @@ def with_preset(name: str, own: Mapping[str, Any]) -> dict[str, Any]:
 def make(config_class: Any, name: str, /, **own: Any) -> Any:
     """Make a config with a preset's settings; `GRPOPlusConfig.preset("dapo", epsilon_high=0.3)` calls it.
 
+    It also works for a subclass that is a dataclass, to which the keyword argument `preset` does not apply.
+
     Args:
         config_class (`type`): `GRPOPlusConfig` or a subclass.
         name (`str`): one of [`PRESETS`].
@@ -235,16 +237,33 @@ def make(config_class: Any, name: str, /, **own: Any) -> Any:
     return config_class(**with_preset(name, own))
 
 
+def apply(options: dict[str, Any], positional: Sequence[str], fields: Sequence[str]) -> dict[str, Any]:
+    """Return a config's keyword arguments, with the settings of the preset that they name.
+
+    If every field is given, they are returned as they are. A parser gives also what its user left out.
+
+    Args:
+        options (`dict[str, Any]`): the keyword arguments.
+        positional (`Sequence[str]`): the fields whose values are given by position.
+        fields (`Sequence[str]`): all fields.
+    """
+    name = options.get("preset")
+    if not isinstance(name, str) or isinstance(name, AppliedPreset) or {*fields} <= {*options, *positional}:
+        return options
+    return {key: value for key, value in with_preset(name, options).items() if key not in positional}
+
+
 def check(preset: Any) -> None:
     """Refuse a config's `preset` if no preset has that name, or if its settings were not applied."""
     if preset is None:
         return
-    preset_of(preset)
+    settings = preset_of(preset).settings
     if not isinstance(preset, AppliedPreset):
         raise ConfigError(
-            f"preset={preset!r}: a config that is made so cannot tell what you set from what is a default, so it "
-            f"would have the name and none of the settings. Write GRPOPlusConfig.preset({preset!r}, ...), where what "
-            "you set wins over the preset; or `preset` in a recipe."
+            f"preset={preset!r}: this config cannot tell what you set from what is a default, because a parser gave "
+            f"every option, or the config is of a subclass. In Python call .preset({preset!r}, ...) of the config's "
+            "class. For a script with a parser set the preset's options themselves: "
+            f"{', '.join(f'{name}={value!r}' for name, value in settings.items())}."
         )
 
 
