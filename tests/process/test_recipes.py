@@ -453,6 +453,11 @@ def test_resuming_from_elsewhere_does_not_mix_two_runs(tmp_path, capsys):
          "reward 0.250  entropy 1.500  alive 50 %  all_bad 50 %"),
         ({"eval_edge_runtime": 1.0, "eval_reward": 0.5, "eval_entropy": 1.0}, "eval edge: reward 0.500"),
         ({"eval_edge_runtime": 1.0, "eval_edge_reward": 0.5, "eval_reward": 0.1}, "eval edge: reward 0.500"),
+        ({"reward": 0.5, "rewards/a/b/mean": 0.2, "rewards/a/b/std": 1.0, "rewards/c/mean": 0.3, "entropy": 1.0},
+         "reward 0.500 (a/b 0.200, c 0.300)  entropy 1.000"),
+        ({"eval_edge_runtime": 1.0, "eval_reward": 0.5, "eval_rewards/a/mean": 0.2, "eval_rewards/c/mean": 0.3},
+         "eval edge: reward 0.500 (a 0.200, c 0.300)"),
+        ({"eval_runtime": 1.0, "eval_reward": 0.5, "eval_rewards/a/mean": 0.5}, "eval: reward 0.500"),
         ({"train_runtime": 1.0, "train_loss": 0.0}, ""),
     ],
 )  # fmt: skip

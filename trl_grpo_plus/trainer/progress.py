@@ -7,7 +7,7 @@ from tqdm.auto import tqdm
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.utils import logging
 
-from ..traces import evaluated
+from ..traces import by_split, evaluated
 
 
 class SlimProgress(ProgressCallback):
@@ -66,11 +66,21 @@ def describe(logs: dict[str, Any], samples: bool = False) -> str:
         logs (`dict`): the entry.
         samples (`bool`, *optional*, defaults to `False`):
             Whether the trainer samples batches. A step without a reward then trained on the batch of an earlier one.
+
+    Example:
+        >>> describe({"reward": 1.25, "rewards/math/mean": 0.5, "rewards/form/mean": 0.75, "entropy": 0.5})
+        'reward 1.250 (math 0.500, form 0.750)  entropy 0.500'
     """
     evaluation = evaluated(logs)
     if evaluation is not None:
-        return f"{evaluation[0].replace('_', ' ', 1)}: reward {evaluation[1]:.3f}"
-    words = [f"{name} {logs[name]:.3f}" for name in ("reward", "entropy") if logs.get(name) is not None]
+        split, reward = evaluation
+        return f"{split.replace('_', ' ', 1)}: reward {reward:.3f}{_each_reward(by_split(logs), f'{split}/')}"
+    each = _each_reward(logs)
+    words = [
+        f"{name} {logs[name]:.3f}{each if name == 'reward' else ''}"
+        for name in ("reward", "entropy")
+        if logs.get(name) is not None
+    ]
     words += [
         f"{name} {100 * logs['groups/' + name]:.0f} %"
         for name in ("alive", "all_good", "all_bad", "tied", "unscored", "truncated")
@@ -79,6 +89,16 @@ def describe(logs: dict[str, Any], samples: bool = False) -> str:
     words += ["(batch of an earlier step)"] if samples and "loss" in logs and "reward" not in logs else []
     alarms = [name.removeprefix("alarms/") for name, value in logs.items() if name.startswith("alarms/") and value]
     return "  ".join([*words, *([f"alarms: {', '.join(alarms)}"] if alarms else [])])
+
+
+def _each_reward(logs: dict[str, Any], prefix: str = "") -> str:
+    """Return the mean of each reward in parentheses; an empty text if there is one reward."""
+    start, end = f"{prefix}rewards/", "/mean"
+    means = {key: value for key, value in logs.items() if key.startswith(start) and key.endswith(end)}
+    if len(means) < 2:
+        return ""
+    shown = (f"{key[len(start) : -len(end)]} {value:.3f}" for key, value in means.items() if value is not None)
+    return f" ({', '.join(shown)})"
 
 
 def silence_libraries() -> None:
