@@ -177,12 +177,17 @@ def _of_sentence(sentence: str, before: str, is_all: bool) -> str | None:
     match = _ANSWER_LINE.fullmatch(sentence)
     if match and match[1] and not match[2] and not match[3]:  # **Answer: B**
         return match[4].removesuffix(".").removesuffix(match[1])
-    if match:  # "Final answer: The correct option is B."
-        return _of_sentence(match[4], before, False) or match[4]
+    if match:
+        again = _ANSWER_LINE.fullmatch(match[4])  # "Final answer: The correct option is B."
+        return again[4] if again else _stated(match[4], before, False) or match[4]
     if sentence.startswith("**") and sentence.rstrip(".。").endswith("**") and sentence.count("**") == 2:
         return _of_sentence(sentence.rstrip(".。").strip("*"), before, is_all)
     if sentence.startswith("**"):  # **答案**：B
         sentence = re.sub(r"^\*\*([^*]+)\*\*", r"\1", sentence)
+    return _stated(sentence, before, is_all)
+
+
+def _stated(sentence: str, before: str, is_all: bool) -> str | None:
     match = _SUBJECT.fullmatch(sentence)
     if match:
         return match[2] if (match[1] or match[3] or is_all) and not names_a_choice(before) else None
