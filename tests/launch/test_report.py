@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import pytest
 import tiny_models
 
-from trl_grpo_plus.launch.report import TRUNCATED, report, summarise
+from trl_grpo_plus.launch.report import report, summarise
 from trl_grpo_plus.rollouts.verdicts import ADVICE, VERDICTS
+from trl_grpo_plus.trainer.progress import TRUNCATED
 
 
 def ended(folder, *entries, dead=VERDICTS[1:]):
@@ -83,13 +84,16 @@ def test_attempts_that_are_cut_off(tmp_path, shares, line):
     assert lines == ([] if line is None else [f"cut off at max_completion_length=16: {line}"])
 
 
-def test_the_log_of_a_real_run_has_what_the_report_reads(tmp_path):
+def test_the_log_of_a_real_run_has_what_the_report_and_the_trainer_read(tmp_path, capsys):
     """A random model of this size rarely ends within six tokens, and this reward is always 0."""
     trained = tiny_models.trained(tmp_path, lambda completions, **kwargs: [0.0] * len(completions), max_steps=4)
-    said = report(summarise(trained, []))
-    assert f"\n{LEARNT} 4: the sampled groups were 100% all_bad.\nall_bad: Every attempt failed." in said
-    assert "\ncut off at max_completion_length=6: " in said
-    assert "cut off" not in report(summarise(tiny_models.trained(tmp_path, max_steps=4, max_completion_length=40), []))
+    printed = capsys.readouterr().out
+    for said in (report(summarise(trained, [])), printed):
+        assert f"\n{LEARNT} 4: the sampled groups were 100% all_bad.\nall_bad: Every attempt failed." in said
+        assert "\ncut off at max_completion_length=6: " in said
+    assert "\nAttempts: " in printed
+    trained = tiny_models.trained(tmp_path, max_steps=4, max_completion_length=40)
+    assert "cut off" not in report(summarise(trained, [])) + capsys.readouterr().out
 
 
 def test_an_error_of_the_page_is_told_by_its_kind(tmp_path, monkeypatch, capsys):

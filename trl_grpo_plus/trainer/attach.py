@@ -89,6 +89,8 @@ def attach(trainer: Any, **options: Any) -> None:
 class _Options:
     """The options of [`attach`], a trainer's arguments, and defaults for options that an `RLOOConfig` lacks."""
 
+    dead = DEAD
+
     def __init__(self, args: Any, options: dict[str, Any]):
         self._args = args
         self.__dict__.update(options)

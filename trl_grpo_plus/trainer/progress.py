@@ -1,5 +1,7 @@
-"""The output of a run while it trains: progress bars, and one short line for each log entry."""
+"""The output of a run: progress bars, one short line for each log entry, and what the log says at the end."""
 
+import math
+import statistics
 import warnings
 from typing import Any
 
@@ -7,7 +9,15 @@ from tqdm.auto import tqdm
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.utils import logging
 
+from ..rollouts.verdicts import ADVICE, VERDICTS
 from ..traces import by_split, evaluated
+
+
+TRUNCATED = "completions/clipped_ratio"  # a metric of TRL
+LAST = 0.25  # share of a run's log that is its end
+HARDLY_ALIVE = 0.05  # share of live groups in the end, below which the run has hardly learned anything
+MANY = 0.25  # share of a dead verdict in the end, from which its advice is printed
+WORTH_A_WORD = 0.1  # share of cut off attempts that is worth a line; docs/guide.md has the same share
 
 
 class SlimProgress(ProgressCallback):
@@ -99,6 +109,87 @@ def _each_reward(logs: dict[str, Any], prefix: str = "") -> str:
         return ""
     shown = (f"{key[len(start) : -len(end)]} {value:.3f}" for key, value in means.items() if value is not None)
     return f" ({', '.join(shown)})"
+
+
+def closing_words(state: Any, args: Any) -> list[str]:
+    """Return lines on a run that has ended: on attempts that were cut off, and on groups that taught nothing.
+
+    Args:
+        state (`TrainerState`): the trainer's.
+        args ([`GRPOPlusConfig`]): the trainer's.
+    """
+    summary = {"steps": state.global_step, **sampled(state.log_history, args)}
+    return [*cut_off(summary), *hardly_alive(summary)]
+
+
+def sampled(history: list[dict[str, Any]], args: Any) -> dict[str, Any]:
+    """Return what a run's log entries say of the sampled groups and attempts.
+
+    Args:
+        history (`list[dict]`): the log entries.
+        args ([`GRPOPlusConfig`]): the trainer's.
+
+    Returns:
+        `dict`: `groups` (mean share of each verdict); `truncated` (mean share of attempts that were cut off at
+        `max_completion_length`); `max_completion_length`; `end` (`groups` and `truncated` of the last quarter of the
+        log, the step after which this quarter begins, and the verdicts that are `dead`).
+    """
+    before, end = _parted(history)
+    return {
+        "groups": _shares(history),
+        "truncated": mean(history, TRUNCATED),
+        "max_completion_length": args.max_completion_length,
+        "end": {
+            "after_step": before[-1]["step"] if before else 0,
+            "groups": _shares(end),
+            "dead": sorted(args.dead),
+            "truncated": mean(end, TRUNCATED),
+        },
+    }
+
+
+def cut_off(summary: dict[str, Any]) -> list[str]:
+    """Return a line on the share of cut off attempts, if it is high, with advice if it was still high at the end."""
+    share, at_the_end = summary["truncated"], summary["end"]["truncated"]
+    if share is None or max(share, at_the_end) < WORTH_A_WORD:
+        return []
+    line = f"cut off at max_completion_length={summary['max_completion_length']}: {share:.0%} of attempts"
+    if at_the_end < WORTH_A_WORD:
+        return [f"{line}, {at_the_end:.0%} at the end"]
+    return [f"{line}, {at_the_end:.0%} at the end. Raise it, or ask for shorter answers in the prompt."]
+
+
+def hardly_alive(summary: dict[str, Any]) -> list[str]:
+    """Return lines that say that the run ended with almost only dead groups, with their verdicts and advice."""
+    shares, verdicts = summary["end"]["groups"], summary["end"]["dead"]
+    if not shares or sum(share for verdict, share in shares.items() if verdict not in verdicts) > HARDLY_ALIVE:
+        return []
+    dead = sorted(
+        ((share, verdict) for verdict, share in shares.items() if share and verdict in verdicts), reverse=True
+    )
+    of_each = ", ".join(f"{share:.0%} {verdict}" for share, verdict in dead)
+    first, last = summary["end"]["after_step"] + 1, summary["steps"]
+    steps = f"step {last}" if first == last else f"steps {first} to {last}"
+    why = [f"{verdict}: {ADVICE[verdict]}" for share, verdict in dead if share >= MANY]
+    where = 'More: docs/guide.md, "Nothing is learnt" and "All groups are dead".'
+    return ["", f"Little was learned in {steps}: the sampled groups were {of_each}.", *why, where]
+
+
+def _parted(history: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the log entries of sampled batches in two lists: entries before the end, and entries of the end."""
+    entries = [entry for entry in history if TRUNCATED in entry]
+    count = len(entries) - math.ceil(LAST * len(entries))
+    return entries[:count], entries[count:]
+
+
+def _shares(history: list[dict[str, Any]]) -> dict[str, float]:
+    return {key: share for key in VERDICTS if (share := mean(history, f"groups/{key}")) is not None}
+
+
+def mean(history: list[dict[str, Any]], key: str) -> float | None:
+    """Return the mean of a metric over the log entries that have it; `None` if no entry has it."""
+    values = [entry[key] for entry in history if entry.get(key) is not None]
+    return statistics.fmean(values) if values else None
 
 
 def silence_libraries() -> None:

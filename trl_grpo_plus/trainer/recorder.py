@@ -55,6 +55,7 @@ from ..utils.text import distinct
 from ..utils.validation import RunError
 from ..view import Trackers, failed_in
 from .batch import Batch
+from .progress import closing_words
 
 
 logger = get_logger(__name__)
@@ -171,14 +172,14 @@ class Recorder(TrainerCallback):
             )
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """End the record, and print where the traces are."""
+        """End the record. Print whether the run learned something, and where the traces are."""
         self.end()
         has_traces = self._writer is not None and newest_training_file(args.output_dir) is not None
         if self.says_where and has_traces and args.get_process_log_level() <= logging.WARNING:
             self.says_where = False
             # Printed, because loggers show only warnings by default. transformers prints its logs the same way.
-            tqdm.write(f"Attempts: {args.output_dir}/{FOLDER}. To look at them:\n")
-            tqdm.write(f"  trl-grpo-plus view {shlex.quote(args.output_dir)}\n")
+            where = [f"Attempts: {args.output_dir}/{FOLDER}. To look at them:", "", "  trl-grpo-plus view "]
+            tqdm.write("\n".join([*closing_words(state, self._args), *where]) + f"{shlex.quote(args.output_dir)}\n")
 
     # -- a run
 
