@@ -16,6 +16,9 @@ HONEST = {
     "sys.exit(0)": ("import sys\nprint(1)\nsys.exit(0)", "", "1\n"),
     "atexit": ("import atexit\natexit.register(print, 2)\nprint(1)", "", "1\n2\n"),
     "deep recursion": ("import sys\nsys.setrecursionlimit(10 ** 6)\ndef f(n):\n    return n and 1 + f(n - 1)\nprint(f(10 ** 5))", "", "100000\n"),
+    "a stack raised as for a contest": ("import resource, sys\nsys.setrecursionlimit(10 ** 6)\n"
+        "resource.setrlimit(resource.RLIMIT_STACK, (1 << 28, 1 << 28))\n"
+        "def f(n):\n    return n and 1 + f(n - 1)\nprint(f(10 ** 5))", "", "100000\n"),
     "recursion in a big thread": ("import sys, threading\nsys.setrecursionlimit(10 ** 6)\nthreading.stack_size(1 << 27)\n"
         "def f(n):\n    return n and 1 + f(n - 1)\nt = threading.Thread(target=lambda: print(f(30000)))\nt.start()\nt.join()", "", "30000\n"),
     "classes": ("from dataclasses import dataclass, field\nfrom enum import Enum\nclass C(Enum):\n    A = 1\n@dataclass(order=True)\n"

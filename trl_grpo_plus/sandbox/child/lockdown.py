@@ -184,7 +184,8 @@ def limit(limits: Limits) -> None:
     for what, value in values.items():
         hard = resource.getrlimit(what)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(what, (value, value))
+        # A program may raise the stack, as many for contests do: it is part of the address space, which has a limit.
+        resource.setrlimit(what, (value, hard if what == resource.RLIMIT_STACK else value))
     # From Python 3.13 on, a thread that ended keeps its stack until it is joined. Stacks of the usual 8 MiB would fill
     # the address space after some 50 threads.
     _thread.stack_size(min(max(limits.memory_mb // 128, 1), 8) * MIB)
