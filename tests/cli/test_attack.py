@@ -8,6 +8,7 @@ import pytest
 from datasets import Dataset
 
 from trl_grpo_plus import registry
+from trl_grpo_plus.cli.check import rewards
 from trl_grpo_plus.cli.check.attack import attack
 from trl_grpo_plus.cli.check.attacks import ATTACKS
 from trl_grpo_plus.cli.main import main
@@ -157,9 +158,18 @@ def test_the_form_may_be_given():
         rows_of("exact_answer", gold="[{answer}]")
 
 
-@pytest.mark.parametrize("name", ["of_one_line", "after_working_out"])
-def test_the_forms_of_tutorials_are_found(name):
-    assert "scores 1" in rows_of(f":{name}")["form"].text
+def test_the_form_of_trls_example_is_found():
+    assert "scores 1" in rows_of(":of_one_line")["form"].text
+
+
+def test_a_regular_expression_that_would_hang_a_run_is_found(monkeypatch):
+    """Unsloth's example has one. Its form is found too."""
+    monkeypatch.setattr(rewards, "LIMIT_S", 1)
+    rows = rows_of(":after_working_out")
+    assert "scores 1" in rows["form"].text
+    assert rows["long"].status == FAILED
+    assert rows["long"].text.startswith("it did not return within 1 s: ")
+    assert "the longest of 120,004 characters. A run would hang." in rows["long"].text
 
 
 def test_a_gold_column_is_a_text_or_a_number():

@@ -8,7 +8,7 @@ import pytest
 from datasets import Dataset
 
 from trl_grpo_plus.cli.check import data as check_data
-from trl_grpo_plus.cli.check import trial
+from trl_grpo_plus.cli.check import rewards
 from trl_grpo_plus.cli.check.rewards import as_row
 from trl_grpo_plus.cli.check.trial import definition_of, is_registered, try_out
 from trl_grpo_plus.cli.main import main
@@ -134,7 +134,7 @@ def tried(name, rows=ROWS):
 
 
 def test_a_call_that_hangs_is_not_seen(place, monkeypatch):
-    monkeypatch.setattr(trial, "LIMIT_S", 1)
+    monkeypatch.setattr(rewards, "LIMIT_S", 1)
     row = tried("hangs")
     assert row.status == UNSEEN
     assert "TimeoutError: it did not return within 1 s" in row.text

@@ -156,7 +156,7 @@ def test_run_refuses_a_folder_that_it_may_not_write(here, place, capsys, monkeyp
 
 def test_a_missing_sandbox_is_one_of_the_mistakes(here, place, capsys, monkeypatch):
     module = importlib.import_module("trl_grpo_plus.rewards.python_tests")
-    monkeypatch.setattr(module, "_a_tier_holds", module._a_tier_holds.__wrapped__)  # an earlier result is cached
+    monkeypatch.setattr(module, "_runs_here", module._runs_here.__wrapped__)  # an earlier result is cached
     monkeypatch.setattr("trl_grpo_plus.sandbox.sandbox.tiers", list)
     Mistake("none", (), {"reward_funcs": ["python_tests"], "model_name_or_path": "./mdel"}).write(place)
     mistakes = (

@@ -9,6 +9,7 @@ marks is too strict.
 import re
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from statistics import median
 from typing import Any
@@ -19,7 +20,7 @@ from ...utils.tables import FAILED, OK, UNSEEN, CheckRow
 from ...utils.text import as_text, content_of
 from ...utils.validation import ConfigError
 from .attacks import ATTACKS, Target, as_number
-from .rewards import as_completions, bare_answer, gold_text, row_values, spread
+from .rewards import as_completions, bare_answer, gold_text, limited, row_values, spread
 
 
 GOLD_COLUMNS = ("answer", "solution", "ground_truth", "gold", "target", "label")
@@ -45,6 +46,10 @@ _TAG = re.compile(r"<answer>(.*)</answer>", re.DOTALL)
 _BOX = re.compile(r"\\boxed\{(.*)\}", re.DOTALL)
 _TOLERANCE = 1e-6
 _MOST_SHOWN = 100  # maximum characters of a completion in the table
+
+
+class _TooSlow(BaseException):
+    """A reward has not returned in time. Rewards turn an `Exception` into an outcome."""
 
 
 def attack(reward: Reward, dataset: Any = None, gold: str | None = None, limit: int = ATTACKED_ROWS) -> list[CheckRow]:
@@ -198,7 +203,14 @@ def _run(reward: Reward, name: str, targets: Sequence[Target], full: float) -> C
     if not posed:
         return CheckRow(name, OK, "nothing to try on these rows")
     start = time.perf_counter()
-    outcomes = _outcomes(reward, posed)
+    try:
+        # A reward with a timeout has a limit of its own, for each sample.
+        with nullcontext() if reward.timeout else limited(_TooSlow):
+            outcomes = _outcomes(reward, posed)
+    except _TooSlow as error:
+        longest = max(len(text) for _, text in posed)
+        given = f"{len(posed)} completions, the longest of {longest:,} characters"
+        return CheckRow(name, FAILED, f"{error}: {given}. A run would hang. Is a regular expression too slow?")
     ms = (time.perf_counter() - start) * 1000 / len(posed)
     scored = [(target, text, outcome) for (target, text), outcome in zip(posed, outcomes, strict=True)]
     failed = [(text, outcome) for _, text, outcome in scored if reward.failure([outcome], [text])]

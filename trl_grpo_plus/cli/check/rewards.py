@@ -5,8 +5,11 @@ score full marks, and gold answers of other rows must not.
 """
 
 import math
+import signal
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from numbers import Number
 from typing import Any
@@ -21,6 +24,7 @@ from ...utils.validation import ConfigError
 
 Pair = tuple[dict[str, Any], str]  # a row's columns and a gold completion
 
+LIMIT_S = 60  # seconds that a trial or an attack of a reward without a timeout may take
 _MOST_SHOWN = 60  # characters
 SHUFFLED_AT_MOST = 0.05  # share of other rows' answers that may score: two rows may have equal answers
 MOST_WRONG_GOLD = 0.05  # share of rows whose gold answer may fail; a higher share means that the reward is wrong
@@ -46,6 +50,25 @@ class RewardCheck:
     def status(self) -> str:
         """The result in a word."""
         return FAILED if self.problems else UNSEEN if self.unseen else WARNED if self.warning else OK
+
+
+@contextmanager
+def limited(error: type[BaseException]) -> Iterator[None]:
+    """Raise `error` in the code inside after [`LIMIT_S`] seconds. Outside the main thread there is no limit."""
+
+    def stop(number: int, frame: Any) -> None:
+        raise error(f"it did not return within {LIMIT_S} s")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, previous)
 
 
 def check_examples(name: str) -> RewardCheck:

@@ -7,13 +7,10 @@ whether the scores are right. Two rows are few on purpose: a reward may be slow 
 import asyncio
 import inspect
 import re
-import signal
 import socket
-import threading
 import time
 import urllib.error
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -35,7 +32,7 @@ from ...utils.tables import in_a_line
 from ...utils.text import content_of
 from ...utils.validation import ConfigError
 from .attack import GOLD_COLUMNS
-from .rewards import RewardCheck, as_completions, check_examples, check_gold, not_installed
+from .rewards import RewardCheck, as_completions, check_examples, check_gold, limited, not_installed
 
 
 ROWS = 2
@@ -43,7 +40,6 @@ NO_ANSWER = "I do not know."  # the completion if there is no gold answer
 GIVE_ROWS = "There are no rows here; check rewards takes them from --dataset."
 NO_ARGS = "--args was checked, and not used: examples have arguments of their own. It counts with --dataset."
 AN_OBJECT = "It is an object: give it to the trainer in Python, since a recipe names functions only."
-LIMIT_S = 60  # seconds that a trial may take
 _LACKING = (ConnectionError, TimeoutError, socket.gaierror, urllib.error.URLError, ModuleNotFoundError)
 
 
@@ -174,7 +170,7 @@ def _called(reward: Any, values: Mapping[str, Any]) -> RewardCheck:
     on = f"called once, on {ROWS} {'rows of the data' if 'prompts' in values else 'completions and no data'}"
     start = time.perf_counter()
     try:
-        with _limited():
+        with limited(TimeoutError):
             outcomes = outcomes_without_run(reward, values)
     except WrongScoresError as error:
         return _failed(reward, f"{on}: {error}. Return a list with a number, or None, for each completion.")
@@ -227,25 +223,6 @@ def _lacks_something(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
-
-
-@contextmanager
-def _limited() -> Iterator[None]:
-    """Raise `TimeoutError` in the code inside after [`LIMIT_S`] seconds."""
-
-    def stop(number: int, frame: Any) -> None:
-        raise TimeoutError(f"it did not return within {LIMIT_S} s")
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(LIMIT_S)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, previous)
 
 
 def _of_the_trainer(reward: Any, values: Sequence[str]) -> str:
