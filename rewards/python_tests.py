@@ -18,7 +18,7 @@ from ._programs.extract import begins_with_code, program_of
 from ._text import after_opened, after_thinking, code_blocks, text_of
 
 
-_FUTURE = re.compile(r"^from[ \t]+__future__[ \t]+import[ \t]*(?:\([^)]*\)|[^\n;]*)", re.MULTILINE)
+_FUTURE = re.compile(r"^from[ \t]+__future__[ \t]+import[ \t]*(?:\([^)]*\)|[^\n;]*);?[ \t]*", re.MULTILINE)
 
 
 def _check_args(

@@ -704,8 +704,8 @@ def test_code_that_is_put_before_each_program(form):
     row = {**FORMS[form], "entry_point": "Solution.add"} if form == "f" else FORMS[form]
     assert score(NEEDS_SETUP[form], **row) == 0.0
     assert score(NEEDS_SETUP[form], **row, setup_code=SETUP) == 1.0
-    for future in ("from __future__ import annotations", "from __future__ import (\n    annotations,\n)"):
-        assert score(f"{future}\n{NEEDS_SETUP[form]}", **row, setup_code=SETUP) == 1.0
+    for future in ("annotations\n", "(\n    annotations,\n)\n", "annotations; import re\n"):
+        assert score(f"from __future__ import {future}{NEEDS_SETUP[form]}", **row, setup_code=SETUP) == 1.0
 
 
 def test_setup_code_that_fails_is_refused_before_the_run():

@@ -178,8 +178,8 @@ class Recorder(TrainerCallback):
         if self.says_where and has_traces and args.get_process_log_level() <= logging.WARNING:
             self.says_where = False
             # Printed, because loggers show only warnings by default. transformers prints its logs the same way.
-            where = [f"Attempts: {args.output_dir}/{FOLDER}. To look at them:", "", "  trl-grpo-plus view "]
-            tqdm.write("\n".join([*closing_words(state, self._args), *where]) + f"{shlex.quote(args.output_dir)}\n")
+            lines = [*closing_words(state, self._args), f"Attempts: {args.output_dir}/{FOLDER}. To look at them:", ""]
+            tqdm.write("\n".join([*lines, f"  trl-grpo-plus view {shlex.quote(args.output_dir)}", ""]))
 
     # -- a run
 
