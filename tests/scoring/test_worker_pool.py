@@ -237,8 +237,9 @@ def judge(completions):
 def test_the_rest_is_starved_when_no_sample_ends_for_long(pool, tmp_path, monkeypatch):
     """Otherwise each sample could take ten times its limit, one after the other, while other ranks wait."""
     (tmp_path / "stuck.py").write_text(STUCK)
-    monkeypatch.setattr(worker_pool, "GIVE_UP_S", 0.5)
     judge = f"{tmp_path}/stuck.py:judge"
+    pool.map(judge, {}, [{"completions": "1"}] * 2, timeout=60)  # a busy machine takes long to start the pool
+    monkeypatch.setattr(worker_pool, "GIVE_UP_S", 0.5)
     outcomes = pool.map(judge, {}, [{"completions": text} for text in ("1", *"2222")], timeout=0.5)
     assert outcomes[0] == Outcome(1.0, "ok")
     assert outcomes[1:] == [Outcome(None, "starved", "Nothing could be scored for 1 s.")] * 4
@@ -249,6 +250,7 @@ def test_the_rest_is_starved_when_no_sample_ends_for_long(pool, tmp_path, monkey
 
 
 def test_a_sample_is_not_given_up_before_its_limit(pool, monkeypatch):
+    pool.map(JUDGE, {}, samples("1", "1"), timeout=60)  # a busy machine takes long to start the pool
     monkeypatch.setattr(worker_pool, "GIVE_UP_S", 1.0)
     outcomes = pool.map(JUDGE, {}, samples("hang", "hang"), timeout=1.5)
     assert {outcome.status for outcome in outcomes} == {"timeout"}
