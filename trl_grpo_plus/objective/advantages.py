@@ -82,6 +82,7 @@ class Normalization:
 
 
 TRL_DEFAULT = Normalization()
+ROUNDING = 1e-6  # relative; sums of float32 rewards that cancel differ by less
 TOKENS_AT_ONCE = 128  # so that the intermediate values of a batch stay in the processor's cache
 REWARDS_ALONE = GroupBatch()
 
@@ -148,8 +149,8 @@ def normalize_then_sum(
     scored = ~components.isnan().all(dim=-1)
     teaches = (weighted != 0).any(dim=-1).any(dim=-1, keepdim=True)
     over_batch, ddof = summed[scored], normalization.ddof
-    if len(over_batch) <= ddof or over_batch.max() - over_batch.min() <= normalization.tolerance:
-        return nothing
+    if len(over_batch) <= ddof or over_batch.max() - over_batch.min() <= ROUNDING * weighted.abs().max():
+        return nothing  # components that cancel leave only the rounding of their rewards
     divisor = max(batch_std(over_batch, ddof), normalization.floor) + normalization.eps
     normalised = (summed - over_batch.mean()) / divisor if divisor > 0 else torch.zeros_like(summed)
     return torch.where(scored & teaches, normalised, 0.0).to(components.dtype)
