@@ -378,6 +378,14 @@ def test_a_component_without_weight_is_no_part_of_normalize_then_sum(filler):
     assert normalize_then_sum(beside, torch.zeros(3)).tolist() == [[0.0] * 4] * 6
 
 
+def test_the_tolerance_of_rewards_does_not_bound_sums_of_normalised_ones():
+    """The tolerance is 4, and no two of these sums are further apart than that."""
+    components = torch.tensor([[[0.0, 10.0], [100.0, 0.0]], [[100.0, 10.0], [40.0, 10.0]]])
+    found = normalize_then_sum(components, torch.ones(2), tolerance=4.0)
+    close(found, trl_normalize_then_sum(components, torch.ones(2)), rtol=1e-4, atol=2e-5)
+    assert (found[1] != 0).all()
+
+
 def test_one_attempt_or_no_score_in_normalize_then_sum():
     assert normalize_then_sum(torch.ones(1, 1, 2), torch.ones(2)).tolist() == [[0.0]]
     assert normalize_then_sum(torch.full((2, 4, 3), NAN), torch.ones(3)).tolist() == [[0.0] * 4] * 2

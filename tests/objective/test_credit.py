@@ -96,17 +96,21 @@ def test_a_surprise_is_bounded_where_all_rewards_are_alike(scale):
     assert values.max() <= 1 / 0.02**0.5
 
 
-@pytest.mark.parametrize("scale", ["batch", "prior"])
+@pytest.mark.parametrize(
+    ("scale", "by"),
+    [("batch", "sum_then_normalize"), ("prior", "sum_then_normalize"), ("prior", "normalize_then_sum")],
+)
 @pytest.mark.parametrize("rewards", [REWARDS[:4], torch.ones(4, 2)], ids=["some", "all alike"])
-def test_the_unit_of_rewards_changes_no_surprise(scale, rewards):
-    """The bound of a surprise grows with the range of rewards: -5 to 15 is twenty times as wide as 0 to 1."""
+def test_the_unit_of_rewards_changes_no_surprise(scale, by, rewards):
+    """The bound of a surprise grows with the range of rewards: -5 to 95 is a hundred times as wide as 0 to 1."""
     belief = Belief(torch.tensor([0.5, 0.99]), torch.tensor([0.25, 0.0099]), torch.tensor([2.0, 8.0]))
-    scaled = Belief(20 * belief.mean - 5, 400 * belief.variance, belief.count)
+    scaled = Belief(100 * belief.mean - 5, 100**2 * belief.variance, belief.count)
     shaping = {"advantage_baseline": "belief", "scale_rewards": scale, "std_eps": 0.0}
-    wide = {**shaping, "failed_reward": -5.0, "solved_reward": 15.0}
+    shaping["multi_objective_aggregation"] = by
+    wide = {**shaping, "failed_reward": -5.0, "solved_reward": 95.0}
     plain, other = (
         credit(**options).advantages((2, 2), values, WEIGHTS, taught(about))
-        for options, values, about in ((shaping, rewards, belief), (wide, 20 * rewards - 5, scaled))
+        for options, values, about in ((shaping, rewards, belief), (wide, 100 * rewards - 5, scaled))
     )
     torch.testing.assert_close(other, plain, atol=1e-5, rtol=1e-5)
     assert plain.abs().max() > 0.1

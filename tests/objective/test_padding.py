@@ -65,10 +65,12 @@ def test_the_entropy_is_a_mean_over_live_tokens(counts):
 def test_each_micro_batch_gets_its_weights_and_counts():
     """Rank 1 of 2 has a micro-batch with 2 live rows of 3 tokens, and one without live rows."""
     batch = {"completion_mask": torch.ones(4, 3), "completion_ids": torch.zeros(4, 3)}
+    batch["importance_sampling_ratio"] = torch.full((4, 1), 2.0)
     everyone = SimpleNamespace(device="cpu", process_index=1, gather=lambda own: own * 2)
     padding.mask_rows(batch, torch.tensor([True, True, False, False]), everyone)
     assert batch["tool_mask"].tolist() == [[1.0] * 3] * 2 + [[0.0] * 3] * 2
     assert batch["completion_mask"].all()  # attention reads this mask, so filler stays visible
+    assert batch["importance_sampling_ratio"].tolist() == [[2.0], [2.0], [1.0], [1.0]]
     assert batch["num_items_in_batch"] == 12
     halves = [{name: value[part] for name, value in batch.items() if value.ndim} for part in (slice(2), slice(2, 4))]
     everyone.gather = lambda own: torch.cat([torch.tensor([[[1, 2], [3, 5]]]), own.long()])

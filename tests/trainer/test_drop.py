@@ -120,13 +120,31 @@ def test_filler_under_bnpo_leaves_each_micro_batch_its_own_mean(tmp_path):
     assert abs(tiny_models.losses(ours)[0]) > 1e-2
 
 
-@pytest.mark.parametrize("level", ["token", "sequence"])
-def test_filler_is_in_no_clip_ratio(tmp_path, level):
+def above_zero(rewards, weights, batch):
+    """Give each token an advantage above 0."""
+    return batch.mask + 0.1
+
+
+CISPO = {"loss_type": "cispo", "importance_sampling_level": "sequence", "advantage_estimator": above_zero}
+OFF_POLICY = {"num_iterations": 2, "max_steps": 2, "learning_rate": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("options", "metric", "value"),
+    [
+        ({"importance_sampling_level": "token"}, "clip_ratio/region_mean", 1.0),
+        ({"importance_sampling_level": "sequence"}, "clip_ratio/region_mean", 1.0),
+        pytest.param(CISPO, "cispo_clip_ratio", 1.0, id="cispo"),
+        # In the second step each live row's ratio is far from 1, and phi is almost 0 there.
+        ({"loss_type": "vespo", **OFF_POLICY}, "vespo/phi_seq_mean", 0.0),
+    ],
+)
+def test_filler_is_in_no_metric_of_ratios(tmp_path, options, metric, value):
     """With these bounds each live row is clipped."""
-    bounds = {"epsilon": -1.0, "epsilon_high": -1.0, "importance_sampling_level": level}
-    ours = train(tmp_path, **{**FILLED, **bounds}, data=tiny_models.prompts(3).select([0, 2, 2, 2]))
+    options = {**FILLED, "epsilon": -1.0, "epsilon_high": -1.0, **options}
+    ours = train(tmp_path, **options, data=tiny_models.prompts(3).select([0, 2, 2, 2]))
     assert sum((~batch["live"]).sum().item() for batch in ours._buffered_inputs) > 0
-    assert tiny_models.logged(ours, "clip_ratio/region_mean") == [pytest.approx(1.0)]
+    assert tiny_models.logged(ours, metric)[-1] == pytest.approx(value, abs=1e-3)
 
 
 def test_dropped_rows_cost_no_forward_pass(tmp_path, monkeypatch):

@@ -117,7 +117,8 @@ class GRPOPlusConfig(GRPOConfig):
         std_eps (`float`, *optional*, defaults to `1e-4`):
             Number that is added to the scale before the division (not for `scale_rewards="mean"`).
         std_floor (`float`, *optional*, defaults to `0.0`):
-            Smallest scale to divide by, before `std_eps` is added (not for `scale_rewards="mean"` or `"none"`).
+            Smallest scale to divide by, before `std_eps` is added (not for `scale_rewards="mean"` or `"none"`). Under
+            `normalize_then_sum` it bounds the scale of each reward, not that of their sums.
         running_std_decay (`float`, *optional*, defaults to `0.9`):
             Decay of the moving average under `scale_rewards="running"`, per generation batch.
         advantage_clip (`float`, *optional*):

@@ -82,6 +82,7 @@ class Normalization:
 
 
 TRL_DEFAULT = Normalization()
+ROUNDING = 1e-6  # relative; sums of float32 rewards that cancel differ by less
 TOKENS_AT_ONCE = 128  # so that the intermediate values of a batch stay in the processor's cache
 REWARDS_ALONE = GroupBatch()
 
@@ -117,6 +118,7 @@ def normalize_then_sum(
     weights: Tensor,
     normalization: Normalization = TRL_DEFAULT,
     batch: GroupBatch = REWARDS_ALONE,
+    floor: float = 0.0,
 ) -> Tensor:
     """Compute advantages of each reward function separately, add them by weight, and normalise over the batch.
 
@@ -130,6 +132,8 @@ def normalize_then_sum(
             std whatever `scale_rewards` is, so here batch and none mean group too.
         batch ([`~trl_grpo_plus.objective.group_batch.GroupBatch`], *optional*): as [`compute`], with one belief
             for each component with a weight.
+        floor (`float`, *optional*, defaults to `0.0`): smallest std of the sums, which have no unit. The floor of
+            the `normalization` is in the unit of rewards, and bounds the scales of the components alone.
 
     Returns:
         `Tensor`: `(P, G)`. 0 for an attempt that nobody scored and for a group whose components are all tied.
@@ -148,9 +152,9 @@ def normalize_then_sum(
     scored = ~components.isnan().all(dim=-1)
     teaches = (weighted != 0).any(dim=-1).any(dim=-1, keepdim=True)
     over_batch, ddof = summed[scored], normalization.ddof
-    if len(over_batch) <= ddof or over_batch.max() - over_batch.min() <= normalization.tolerance:
-        return nothing
-    divisor = max(batch_std(over_batch, ddof), normalization.floor) + normalization.eps
+    if len(over_batch) <= ddof or over_batch.max() - over_batch.min() <= ROUNDING * weighted.abs().max():
+        return nothing  # components that cancel leave only the rounding of their rewards
+    divisor = max(batch_std(over_batch, ddof), floor) + normalization.eps
     normalised = (summed - over_batch.mean()) / divisor if divisor > 0 else torch.zeros_like(summed)
     return torch.where(scored & teaches, normalised, 0.0).to(components.dtype)
 

@@ -122,7 +122,8 @@ class Credit:
         if batch.marks:
             return self._of_steps(rewards, weights, batch)
         if config.multi_objective_aggregation == "normalize_then_sum":
-            return normalize_then_sum(rewards, weights, normalization, batch)
+            floor = BELIEF_FLOOR if config.advantage_baseline == "belief" else 0.0
+            return normalize_then_sum(rewards, weights, normalization, batch, floor)
         summed = totals(rewards, weights)
         if kl_to_go is None:
             return compute(summed, normalization, replace(batch, running_std=self.running_std(summed)))

@@ -21,7 +21,9 @@ from torch.nn.functional import pad
 
 ROW_NORMALISED = ("grpo", "sapo", "dr_grpo", "luspo")
 MICRO_BATCH_NORMALISED = ("bnpo",)
-ROW_MEANS = (*(f"clip_ratio/{of}_mean" for of in ("low", "high", "region")), "cispo_clip_ratio")
+# TRL's metrics that may be means over rows, and their value for a filler row: a ratio of 1, which nothing clips.
+ROW_MEANS = dict.fromkeys((*(f"clip_ratio/{of}_mean" for of in ("low", "high", "region")), "cispo_clip_ratio"), 0.0)
+ROW_MEANS["vespo/phi_seq_mean"] = 1.0
 
 
 def loss_mask(batch: dict[str, Any]) -> Tensor:
@@ -48,6 +50,8 @@ def mask_rows(batch: dict[str, Any], live: Tensor, accelerator: Any) -> None:
     # Leave completion_mask alone: attention reads it, and the old log-probs were computed with all tokens visible.
     batch["tool_mask"] = batch.get("tool_mask", torch.ones_like(batch["completion_mask"])) * live.unsqueeze(1)
     batch["num_items_in_batch"] = accelerator.gather(loss_mask(batch).sum()).sum()
+    if "importance_sampling_ratio" in batch:  # vespo multiplies it into a row's ratio
+        batch["importance_sampling_ratio"] = batch["importance_sampling_ratio"].masked_fill(~live.unsqueeze(1), 1.0)
 
 
 def weigh(batches: Sequence[dict[str, Any]], loss_type: str, accelerator: Any) -> None:
@@ -64,16 +68,16 @@ def weigh(batches: Sequence[dict[str, Any]], loss_type: str, accelerator: Any) -
 def of_live_rows(metrics: Mapping[str, list[float]], before: Mapping[str, int], share: float) -> None:
     """Turn the means that TRL has just logged over all rows into means over the live rows.
 
-    With `importance_sampling_level="sequence"` TRL's clip ratios are means over rows. Filler is never clipped.
+    If each row has one ratio and one advantage, TRL's metrics of ratios are means over rows.
 
     Args:
         metrics (`Mapping[str, list[float]]`): TRL's metrics. Their last values change.
         before (`Mapping[str, int]`): the number of values of each metric before TRL logged.
         share (`float`): all rows / live rows, of all ranks.
     """
-    for name in ROW_MEANS:
+    for name, of_filler in ROW_MEANS.items():
         if name in metrics and len(metrics[name]) > before.get(name, 0):
-            metrics[name][-1] *= share
+            metrics[name][-1] = of_filler + share * (metrics[name][-1] - of_filler)
 
 
 def loss_weight(loss_type: str, live_rows: Tensor, rows: int) -> float:

@@ -580,7 +580,8 @@ class GRPOPlusTrainer(GRPOTrainer):
             self._entropy = metrics["entropy"][-1]
         if beta and tokens:
             self._controller.see(metrics["kl"][-1], rows)
-        if self.importance_sampling_level == "sequence" and rows:
+        of_rows = self.importance_sampling_level == "sequence" or self.loss_type == "vespo"
+        if of_rows and inputs["advantages"].dim() == 1 and rows:
             padding.of_live_rows(metrics, before, sampled / rows)
         if not tokens:  # no rank has live tokens, so TRL has logged means over no tokens
             for name in metrics.keys() - {"entropy_coef"}:
