@@ -689,6 +689,21 @@ def test_a_signal_stops_after_the_step_with_a_whole_checkpoint(stop_signal):
     stop_signal()  # a last one, after the training, is ignored
 
 
+def test_a_forked_process_leaves_the_words_to_the_run(stop_signal, capfd):
+    """A terminal's Ctrl-C reaches the workers of a dataloader too, which inherit the handler."""
+    run = Steps(9)
+    if not (fork := os.fork()):
+        try:
+            stop_signal()
+        finally:
+            os._exit(0)
+    os.waitpid(fork, 0)
+    assert "Finishing this step" not in capfd.readouterr().err
+    stop_signal()
+    assert capfd.readouterr().err.count("Finishing this step") == 1
+    assert run.step().should_training_stop
+
+
 def test_another_keypress_stops_at_once(stop_signal, monkeypatch):
     monkeypatch.setattr("trl_grpo_plus.launch.interrupts.SAME_KEYPRESS", 0.0)
     Steps(9)
