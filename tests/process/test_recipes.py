@@ -1072,6 +1072,23 @@ def test_a_signal_ends_a_launcher_that_waits_for_other_nodes(tmp_path, others, n
     run.end(status, seconds=60)
 
 
+def test_ctrl_c_while_the_launcher_imports_torch_leaves_no_traceback(tmp_path):
+    code = """
+import builtins, os, signal, sys
+from trl_grpo_plus.launch import launcher_main
+
+def interrupted(name, *rest, imports=builtins.__import__):
+    if name.startswith("torch.distributed.elastic"):
+        os.kill(os.getpid(), signal.SIGINT)
+    return imports(name, *rest)
+
+builtins.__import__ = interrupted
+sys.argv[1:] = ["torchrun", "--standalone", "--nproc_per_node", "1", "child.py"]
+launcher_main.main()
+"""
+    Run([sys.executable, "-c", code], tmp_path).end(-signal.SIGINT, seconds=60)
+
+
 CHILD = """
 import os, signal, sys, time
 
