@@ -16,6 +16,7 @@ import warm_processes
 from trl_grpo_plus.traces import reader as traces
 from trl_grpo_plus.trainer.checkpoint_integrity import _run_of, complete_checkpoint, lacking, last_complete, saving
 from trl_grpo_plus.trainer.training_state import FORMAT
+from trl_grpo_plus.utils.distributed import lost_process
 from trl_grpo_plus.utils.validation import ConfigError
 
 
@@ -314,6 +315,14 @@ def test_an_earlier_checkpoint_of_the_step_does_not_count_while_it_is_written_ov
     ):
         save()
     assert lacking(folder)
+
+
+def test_a_process_lost_during_a_save_is_not_blamed_on_the_disk(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    collective = {"__name__": "torch.distributed.distributed_c10d"}
+    with pytest.raises(RuntimeError) as failure, saving(tmp_path / "run" / "checkpoint-2", rank=1):
+        exec("raise RuntimeError('Connection closed by peer')", collective)
+    assert lost_process(failure.value) == "Connection closed by peer"
 
 
 def test_an_error_after_a_complete_save_does_not_blame_the_checkpoint(run):

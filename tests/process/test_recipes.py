@@ -689,6 +689,21 @@ def test_a_signal_stops_after_the_step_with_a_whole_checkpoint(stop_signal):
     stop_signal()  # a last one, after the training, is ignored
 
 
+def test_a_forked_process_leaves_the_words_to_the_run(stop_signal, capfd):
+    """A terminal's Ctrl-C reaches the workers of a dataloader too, which inherit the handler."""
+    run = Steps(9)
+    if not (fork := os.fork()):
+        try:
+            stop_signal()
+        finally:
+            os._exit(0)
+    os.waitpid(fork, 0)
+    assert "Finishing this step" not in capfd.readouterr().err
+    stop_signal()
+    assert capfd.readouterr().err.count("Finishing this step") == 1
+    assert run.step().should_training_stop
+
+
 def test_another_keypress_stops_at_once(stop_signal, monkeypatch):
     monkeypatch.setattr("trl_grpo_plus.launch.interrupts.SAME_KEYPRESS", 0.0)
     Steps(9)
@@ -1055,6 +1070,23 @@ def test_a_signal_ends_a_launcher_that_waits_for_other_nodes(tmp_path, others, n
         time.sleep(0.05)
     os.kill(launcher.pid, number)
     run.end(status, seconds=60)
+
+
+def test_ctrl_c_while_the_launcher_imports_torch_leaves_no_traceback(tmp_path):
+    code = """
+import builtins, os, signal, sys
+from trl_grpo_plus.launch import launcher_main
+
+def interrupted(name, *rest, imports=builtins.__import__):
+    if name.startswith("torch.distributed.elastic"):
+        os.kill(os.getpid(), signal.SIGINT)
+    return imports(name, *rest)
+
+builtins.__import__ = interrupted
+sys.argv[1:] = ["torchrun", "--standalone", "--nproc_per_node", "1", "child.py"]
+launcher_main.main()
+"""
+    Run([sys.executable, "-c", code], tmp_path).end(-signal.SIGINT, seconds=60)
 
 
 CHILD = """

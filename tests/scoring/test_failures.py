@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import tiny_models
 from datasets import Dataset
+from trl import GRPOTrainer
 
-from trl_grpo_plus.scoring import AnnotatedScore, RewardError
+from trl_grpo_plus.scoring import AnnotatedScore, RewardError, Scoring
 
 
 FILE = str(Path(__file__).parents[1] / "helpers" / "user_rewards.py")
@@ -93,6 +94,30 @@ def test_an_error_is_printed_with_the_users_frames_and_in_one_line(tmp_path, doe
         "grpo_plus_trainer.py",
     ]
     assert len(printed.splitlines()) < 24
+
+
+class Environment:
+    """An environment whose reward fails."""
+
+    def get_reward(self):
+        """Raise an error."""
+        raise ConnectionError("the server is gone")
+
+
+def failure_of(environment):
+    """Return the failure of an environment's reward, which a function of TRL's trainer calls."""
+    calls = {"__name__": GRPOTrainer.__module__}
+    exec("def get_reward(environments, **more):\n    return [one.get_reward() for one in environments]", calls)
+    scoring = Scoring([calls["get_reward"]], ["environment"])
+    scoring.functions[0](completions=["1"], environments=[environment])
+    return scoring.failures[0]
+
+
+def test_an_environments_error_names_the_environments_line_and_not_trls():
+    line = Environment.get_reward.__code__.co_firstlineno + 2
+    said = f"reward 'environment' failed (test_failures.py:{line}): ConnectionError: the server is gone"
+    assert failure_of(Environment()) == said
+    assert failure_of(object()).startswith("reward 'environment' failed (<string>:2): AttributeError: ")
 
 
 @pytest.mark.parametrize("timeout", [None, 9.0])

@@ -1,5 +1,6 @@
 """Ctrl-C and SIGUSR1: the first ends the run after a saved step, the second ends it at once."""
 
+import os
 import signal
 import sys
 import time
@@ -34,9 +35,11 @@ class StopOnInterrupt(TrainerCallback):
         self.stopped = False
         self._asked_at: float | None = None
         self._previous: dict[signal.Signals, Any] = {}
+        self._process: int | None = None  # the one that installed the handler; workers of a dataloader inherit it
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Install the signals' handler."""
+        self._process = os.getpid()
         self._previous = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -62,7 +65,7 @@ class StopOnInterrupt(TrainerCallback):
         now = time.monotonic()
         if self._asked_at is None:
             self._asked_at = now
-            if self.accelerator.is_main_process:
+            if self.accelerator.is_main_process and os.getpid() == self._process:
                 say(
                     "\nFinishing this step, then saving. Press Ctrl-C again to stop at once.",
                     file=sys.stderr,

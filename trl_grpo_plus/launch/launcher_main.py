@@ -34,6 +34,11 @@ def main() -> int:
     Returns:
         `int`: the exit status of the processes; 130 if Ctrl-C or one of [`STOPS`] ended them.
     """
+    signal.signal(signal.SIGINT, _pass_on)
+    for number in STOPS:
+        signal.signal(number, _stop)
+    _watch()
+    # After the handlers, because the imports take seconds.
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError
@@ -46,10 +51,6 @@ def main() -> int:
     module, _, function = LAUNCHERS[name].main.partition(":")
     entry = getattr(import_module(module), function)
     sys.argv = [name, *arguments]
-    signal.signal(signal.SIGINT, _pass_on)
-    for number in STOPS:
-        signal.signal(number, _stop)
-    _watch()
     try:
         entry()
     except subprocess.CalledProcessError as error:

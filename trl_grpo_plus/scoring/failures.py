@@ -16,6 +16,7 @@ from .outcome import Outcome
 logger = logging.getLogger(__name__)  # accelerate's logger needs an initialised distributed state
 
 _OURS = (os.path.join(os.path.dirname(os.path.abspath(__file__)), ""), os.path.abspath(signatures.__file__))
+_OF_ENVIRONMENTS = "trl.trainer.grpo_trainer"  # module of the function that calls an environment's `get_reward`
 _ON_LISTS = (
     "expected string or bytes-like object",
     "sequence item 0: expected str instance",
@@ -36,11 +37,17 @@ class RewardError(RuntimeError):
 
 
 def own_frames(error: BaseException) -> TracebackType | None:
-    """Return an error's traceback from the first frame that is not of this package's calls; `None` without one."""
+    """Return an error's traceback from the first frame that is not of this package's calls; `None` without one.
+
+    The frames in which TRL calls an environment are left out too, unless the call itself failed.
+    """
     frames = error.__traceback__
     while frames is not None and os.path.abspath(frames.tb_frame.f_code.co_filename).startswith(_OURS):
         frames = frames.tb_next
-    return frames
+    own = frames
+    while own is not None and own.tb_frame.f_globals.get("__name__") == _OF_ENVIRONMENTS:
+        own = own.tb_next
+    return own or frames
 
 
 def in_one_line(error: BaseException) -> str:

@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
 
 from ..traces import FOLDER
-from ..utils.distributed import raise_on_all_ranks
+from ..utils.distributed import lost_process, raise_on_all_ranks
 from ..utils.validation import ConfigError, did_you_mean
 
 
@@ -55,8 +55,8 @@ def saving(folder: Path, rank: int) -> Iterator[None]:
             (folder / LAST).unlink(missing_ok=True)
         yield
     except Exception as error:
-        if not (lack := lacking(folder)):  # a later failure: the upload, or the removal of old checkpoints
-            raise
+        if lost_process(error) or not (lack := lacking(folder)):
+            raise  # another process has ended, or a later failure: the upload, or the removal of old checkpoints
         if isinstance(error, TypeError):
             advice = f"{LAST} holds JSON alone. Give trainer.log and callbacks plain numbers, as in float(value)."
         else:
