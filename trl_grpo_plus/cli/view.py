@@ -40,7 +40,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="page to write (default: RUN/report.html; for several runs compare.html, in the folder that they share)",
     )
-    parser.add_argument("--max-mb", type=float, help=f"maximum size of the page in MB (default: {MAX_MB})")
+    parser.add_argument(
+        "--max-mb", type=float, metavar="MB", help=f"maximum size of the page in MB (default: {MAX_MB})"
+    )
     parser.add_argument("--serve", action="store_true", help="follow a run while it trains, from this machine only")
     parser.add_argument("--port", type=int, metavar="N", help="port of the server (default: any free port)")
 
