@@ -182,8 +182,8 @@ def find(name: str) -> Definition:
     hint = f" {TRL_NAMES[name]}" if name in TRL_NAMES else did_you_mean(name, list_rewards())
     raise ConfigError(
         f"there is no reward named {name!r}.{hint} There are "
-        f"{', '.join(list_rewards())}. Else "
-        "give pkg.mod.func, pkg.mod:func, path/to/file.py:func or a reward model's folder or full id."
+        f"{', '.join(list_rewards())}. Or give the path of a function (path/to/file.py:func, pkg.mod.func), or the "
+        "folder or full id of a reward model."
     )
 
 

@@ -73,6 +73,9 @@ def test_what_cannot_be_launched_is_refused(capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["ls", "--all"])
     assert "--all" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["view"])
+    assert capsys.readouterr().err.endswith("arguments are required: RUN\n")
 
 
 def test_torchrun_is_a_launcher():

@@ -333,7 +333,7 @@ MISTAKES = (
     Mistake("an unknown accelerate_config",
             ("'zero4' is neither a file nor one of TRL's configurations", "Did you mean zero"),
             options=("--accelerate_config", "zero4"), status=2),
-    Mistake("an unknown recipe", ("'aritmetic_cpu' is neither a file nor a recipe", "Did you mean arithmetic_cpu"),
+    Mistake("an unknown recipe", ("'aritmetic_cpu' is neither a file nor a recipe. Did you mean arithmetic_cpu",),
             recipe="aritmetic_cpu", status=2),
     Mistake("a recipe in another encoding",
             ("latin.yaml is not UTF-8: byte 5 is of another encoding. Save the file as UTF-8.",),

@@ -186,6 +186,7 @@ def test_names_and_workers_need_no_torch(tmp_path):
     ("args", "words"),
     [
         ({"point": 1.0}, ["has no argument 'point', it takes points", "Did you mean points"]),
+        ({"colum": "gold"}, ["has no argument 'colum', it takes points, column, columns. Did you mean column"]),
         ({"answer": "x"}, ["has no argument 'answer'"]),
         ({"points": "2"}, ["points='2' must be float"]),
         ({"points": True}, ["points=True must be float"]),

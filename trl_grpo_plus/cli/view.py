@@ -34,13 +34,15 @@ the run writes. Ctrl-C stops the server. Training is unaffected.
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options to its parser."""
     parser.add_argument("folder", metavar="RUN", help="output_dir of the run")
-    parser.add_argument("others", metavar="RUN", nargs="*", help="more runs to compare with it")
+    parser.add_argument("others", metavar="RUN", nargs="*", default=[], help="more runs to compare with it")
     parser.add_argument(
         *("-o", "--output"),
         metavar="FILE",
         help="page to write (default: RUN/report.html; for several runs compare.html, in the folder that they share)",
     )
-    parser.add_argument("--max-mb", type=float, help=f"maximum size of the page in MB (default: {MAX_MB})")
+    parser.add_argument(
+        "--max-mb", type=float, metavar="MB", help=f"maximum size of the page in MB (default: {MAX_MB})"
+    )
     parser.add_argument("--serve", action="store_true", help="follow a run while it trains, from this machine only")
     parser.add_argument("--port", type=int, metavar="N", help="port of the server (default: any free port)")
 

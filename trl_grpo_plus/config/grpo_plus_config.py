@@ -418,6 +418,7 @@ def config_for(model: Any, args: Any) -> GRPOPlusConfig:
         return GRPOPlusConfig(f"{name.split('/')[-1]}-GRPO")
     if not isinstance(args, GRPOPlusConfig):
         raise TypeError(
-            f"args must be a GRPOPlusConfig, got {type(args).__name__}: it takes every argument of TRL's GRPOConfig."
+            f"args must be a GRPOPlusConfig, got {type(args).__name__}. GRPOPlusConfig takes every argument of TRL's "
+            "GRPOConfig."
         )
     return args

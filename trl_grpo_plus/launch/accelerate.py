@@ -49,7 +49,7 @@ def find_recipe(name: str) -> str:
     if name in names or Path(name).is_file():
         return name
     raise ConfigError(
-        f"{name!r} is neither a file nor a recipe. Recipes: {', '.join(names)}.{did_you_mean(name, names)}"
+        f"{name!r} is neither a file nor a recipe.{did_you_mean(name, names)} Recipes: {', '.join(names)}."
     )
 
 

@@ -222,8 +222,8 @@ def _read(value: Any) -> tuple[Any, dict[str, Any]]:
     name, args = name_and_args("advantage_estimator", value, '{"name": "pkpo", "args": {"k": 4}}')
     if not callable(name) and (not isinstance(name, str) or not name):
         raise ConfigError(
-            f"advantage_estimator={value!r} is not one of {', '.join(map(repr, [GRPO, *VARIANTS]))}, and no path of a "
-            "function, function or {name, args}."
+            f"advantage_estimator={value!r} is not one of {', '.join(map(repr, [GRPO, *VARIANTS]))}, a function, the "
+            "path of one or {name, args}."
         )
     if name == GRPO and args:
         raise ConfigError(

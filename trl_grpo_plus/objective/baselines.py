@@ -108,8 +108,8 @@ def check_baseline(name: Any) -> None:
         check_picklable("advantage_baseline", name)
     elif not isinstance(name, str) or not (name in BASELINES or is_path(name)):
         raise ConfigError(
-            f"advantage_baseline={name!r} is not one of {', '.join(map(repr, BASELINES))}, and no path of a function "
-            f"or function.{did_you_mean(str(name), BASELINES)}"
+            f"advantage_baseline={name!r} is not one of {', '.join(map(repr, BASELINES))}, a function or the path of "
+            f"one.{did_you_mean(str(name), BASELINES)}"
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from ..utils.validation import ConfigError, did_you_mean
 
 
-PREPARED = "Rename a column, or make it in your own function: prepare: file.py:function."  # advice for recipes
+PREPARED = "Rename a column of the data, or make the column in a function of yours (prepare: file.py:function)."
 # Names under which datasets have their prompts.
 USUAL = ("prompt", "prompts", "messages", "question", "questions", "instruction", "problem", "input", "query", "text")
 

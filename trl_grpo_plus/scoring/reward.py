@@ -311,9 +311,11 @@ def _checked_args(definition: Definition, options: Mapping[str, Any]) -> dict[st
     hints = _hints(definition.function)
     for name, value in args.items():
         if name not in definition.arguments:
+            renames = ["column"] * (len(definition.needed) == 1) + ["columns"] * bool(definition.columns)
+            known = [*definition.arguments, *renames]
             raise ConfigError(
                 f"reward {definition.name!r} has no argument {name!r}, it takes "
-                f"{', '.join(definition.arguments) or 'none'}.{did_you_mean(name, definition.arguments)}"
+                f"{', '.join(known) or 'none'}.{did_you_mean(name, known)}"
             )
         if not fits(value, hints.get(name, Any)):
             raise ConfigError(f"reward {definition.name!r}: {name}={value!r} must be {spelled(hints[name])}.")

@@ -36,8 +36,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--config", help="configuration of a dataset on the Hub")
     parser.add_argument("--split", default="train", help="split of the dataset (default: %(default)s)")
-    parser.add_argument("--args", default="{}", help="arguments of the reward, as JSON")
-    parser.add_argument("--limit", type=int, help="score at most so many rows (default: 200, with --attack 20)")
+    parser.add_argument("--args", default="{}", metavar="JSON", help="arguments of the reward, as JSON")
+    parser.add_argument("--limit", type=int, metavar="N", help="score at most N rows (default: 200, with --attack 20)")
     parser.add_argument("--attack", action="store_true", help="try to get the reward without the right answer")
     parser.add_argument(
         "--gold",

@@ -54,5 +54,5 @@ def add_options(command: argparse.ArgumentParser) -> None:
         "may be given twice",
     )
     command.add_argument(
-        "--max-mb", type=float, default=100, help="maximum size of the page in MB (default: %(default)s)"
+        "--max-mb", type=float, default=100, metavar="MB", help="maximum size of the page in MB (default: %(default)s)"
     )
