@@ -34,6 +34,7 @@ the run writes. Ctrl-C stops the server. Training is unaffected.
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options to its parser."""
     parser.add_argument("folder", metavar="RUN", help="output_dir of the run")
+    # With no default, argparse's error names this argument as required too.
     parser.add_argument("others", metavar="RUN", nargs="*", default=[], help="more runs to compare with it")
     parser.add_argument(
         *("-o", "--output"),
