@@ -14,6 +14,7 @@ from trl import GRPOConfig, TrlParser
 
 from trl_grpo_plus import GRPOPlusConfig
 from trl_grpo_plus.config.gone_options import GONE_OPTIONS
+from trl_grpo_plus.config.validation import READ_WITH, WATCHING_READ_WITH
 from trl_grpo_plus.objective.baselines import BASELINES
 from trl_grpo_plus.objective.kl import ESTIMATORS
 from trl_grpo_plus.objective.scales import SCALES, TRL_SCALES
@@ -106,6 +107,7 @@ def test_a_value_that_is_no_choice_is_refused_with_the_choices(make, name, value
 )
 def test_each_choice_passes(make, name, value):
     with_it = {"belief": {"scale_rewards": "prior"}, "prior": {"advantage_baseline": "belief"}}.get(value, {})
+    with_it = READ_BESIDE.get(name, with_it)
     assert getattr(make(**{name: value}, **with_it), name) == value
 
 
@@ -133,6 +135,17 @@ NUMBERS = [
 ]
 
 
+# The options beside which an option is read.
+RESAMPLE, CHOSEN = {"zero_variance_groups": "resample"}, {"prompt_selection": "belief"}
+READ_BESIDE = {
+    **{
+        "max_resample_rounds": RESAMPLE,
+        "resample_fallback": RESAMPLE,
+        "running_std_decay": {"scale_rewards": "running"},
+    },
+    **{"selection_pool": CHOSEN, "belief_head_share": {**CHOSEN, "belief_head": "prompt"}},
+    **{"kl_horizon": {"kl_target": 0.1}, "vllm_check_every": {"use_vllm": True}},
+}
 NO_NUMBERS = (float("nan"), float("inf"), -float("inf"), "1e-4", "x", True, False, [1])
 
 
@@ -166,10 +179,7 @@ def test_a_string_is_refused_with_a_word_about_yaml(make):
 
 @pytest.mark.parametrize(("name", "value"), [(n, v) for n, _, _, values in NUMBERS for v in values])
 def test_a_number_in_range_passes(make, name, value):
-    head = {"prompt_selection": "belief", "belief_head": "prompt"}
-    with_it = {"selection_pool": {"prompt_selection": "belief"}, "vllm_check_every": {"use_vllm": True}}
-    with_it = {**with_it, "belief_head_share": head}.get(name, {})
-    assert getattr(make(beta=0.1, **{name: value}, **with_it), name) == value
+    assert getattr(make(beta=0.1, **{name: value}, **READ_BESIDE.get(name, {})), name) == value
 
 
 @pytest.mark.parametrize("value", ["", None, 3, True, ["total"]])
@@ -186,6 +196,7 @@ IN_REWARD = {**KL, "kl_placement": "reward"}
 K1_IN_REWARD = {**IN_REWARD, "kl_estimator": "k1"}
 GSPO_TOKEN = {"importance_ratio": "gspo_token"}
 PAIRWISE = {"advantage_estimator": "pairwise"}
+PAIRS_CHOSEN = {"prompt_selection": {"name": "by_column", "args": {"column": "level", "order": "easy_first"}}}
 BY_ITSELF = {"multi_objective_aggregation": "normalize_then_sum"}
 IMPOSSIBLE = [
     ({"failed_reward": 1.0}, ["failed_reward", "1.0", "below", "solved_reward"]),
@@ -328,6 +339,67 @@ def test_combinations_that_work_pass(make, options):
     assert {name: getattr(config, name) for name in options} == options
 
 
+NEEDS_ANOTHER = {*READ_WITH, *WATCHING_READ_WITH, "std_ddof", "std_eps", "std_floor"}
+NOT_READ = [
+    ({"max_resample_rounds": 5}, "zero_variance_groups='keep': set zero_variance_groups='resample'"),
+    ({"zero_variance_groups": "drop", "resample_fallback": "raise"}, "zero_variance_groups='drop': set zero_var"),
+    ({"running_std_decay": 0.0}, "scale_rewards='group': set scale_rewards='running'"),
+    ({**PAIRS_CHOSEN, "selection_pool": 4}, "prompt_selection={'name': 'by_column'"),
+    ({**CHOSEN, "belief_head_share": None}, "belief_head=None: set belief_head='prompt'"),
+    ({**KL, "kl_horizon": 50}, "kl_target=None: set kl_target,"),
+    ({"trace_every": 0, "trace_max_groups": 1}, "trace_every=0: set trace_every,"),
+    ({"trace_every": 0, "trace_compress": True}, "trace_every=0: set trace_every,"),
+    ({"trace_every": 0, "trace_thumbnails": 8}, "trace_every=0: set trace_every,"),
+    ({"trace_every": 0, "trace_log_groups": 8}, "trace_every=0: set trace_every,"),
+    ({"alarms": False, "alarm_thresholds": {"dead_groups": 0.5}}, "alarms=False: set alarms=True"),
+    *(
+        ({"scale_rewards": scale, name: value}, f"scale_rewards={scale!r}: set scale_rewards='group', ")
+        for name, value in {"std_eps": 1e-6, "std_floor": 0.1, "std_ddof": 0}.items()
+        for scale in ("none", "mean")
+    ),
+    ({"scale_rewards": "mad", "std_ddof": 0}, "scale_rewards='mad': set scale_rewards='group', 'batch' or 'running'"),
+    ({"preset": "dr_grpo", "std_floor": 0.1}, "scale_rewards='none': set scale_rewards='group'"),
+    ({"scale_rewards": "mean", "std_floor": 0.1, **BY_ITSELF}, "scale_rewards='mean': set scale_rewards='group'"),
+]
+
+
+@pytest.mark.parametrize(("options", "way_out"), NOT_READ)
+def test_an_option_that_is_not_read_is_refused_unless_it_is_at_its_default(make, options, way_out):
+    name = next(name for name in options if name in NEEDS_ANOTHER)
+    with pytest.raises(ValueError, match=re.escape(f"{name}={options[name]!r} has no effect with {way_out}")):
+        make(**options)
+    assert make(**{**options, name: GRPOPlusConfig.__dataclass_fields__[name].default})
+
+
+def test_the_table_above_holds_every_option_that_needs_another():
+    assert {name for options, _ in NOT_READ for name in options if name in NEEDS_ANOTHER} == NEEDS_ANOTHER
+
+
+def test_a_subclass_may_have_its_own_default_of_an_option_that_is_not_read(tmp_path):
+    @dataclasses.dataclass
+    class Own(GRPOPlusConfig):
+        std_ddof: int = 0
+        max_resample_rounds: int = 5
+
+    assert Own(output_dir=str(tmp_path), **CPU, scale_rewards="none").max_resample_rounds == 5
+    with pytest.raises(ValueError, match="max_resample_rounds=4 has no effect"):
+        Own(output_dir=str(tmp_path), **CPU, max_resample_rounds=4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"trace_every": 0, "trace_log_groups": 0},  # none of none
+        *({"std_ddof": 0, "std_eps": 1e-6, "scale_rewards": scale, **BY_ITSELF} for scale in ("none", "mean", "mad")),
+        {"std_floor": 0.1, "scale_rewards": "none", **BY_ITSELF},  # TRL divides by the group's std all the same
+        {"std_eps": 1e-6, "scale_rewards": "prior", "advantage_baseline": "belief"},
+    ],
+)
+def test_an_option_that_is_read_passes(make, options):
+    config = make(**options)
+    assert {name: getattr(config, name) for name in options} == options
+
+
 LIGER = [
     {"zero_variance_groups": "drop"},
     {"step_reward_credit": "own"},
@@ -385,7 +457,7 @@ CHANGING = [{"zero_variance_groups": mode} for mode in ("drop", "resample")]
 CHANGING += [{"scale_rewards": scale} for scale in ("mad", "mean", "running")]
 CHANGING += [{"advantage_baseline": "median"}, {"std_ddof": 0}, {"std_eps": 1e-6}, {"std_floor": 0.1}]
 CHANGING += [{"advantage_clip": 5.0}, K1_IN_REWARD, PAIRWISE]
-OTHERS = [{}, {"filter_metric": "any"}, {"solved_reward": 2.0}, {"running_std_decay": 0.5}, {"max_resample_rounds": 9}]
+OTHERS = [{}, {"filter_metric": "any"}, {"solved_reward": 2.0}, {"selection_pool": 9, **CHOSEN}]
 OTHERS += [{"scale_rewards": "none"}, {**KL, "kl_estimator": "k2"}, {**KL, "kl_target": 0.1, "kl_horizon": 5}]
 
 
@@ -442,7 +514,7 @@ def test_the_docstring_names_every_choice(field):
 PARSED = {
     **{"zero_variance_groups": "resample", "resample_fallback": "keep", "filter_metric": "accuracy"},
     **{"zero_variance_tolerance": 1e-5, "solved_reward": 2.0, "failed_reward": -0.5, "max_resample_rounds": 5},
-    **{"scale_rewards": "mad", "advantage_baseline": "leave_one_out", "advantage_clip": 5.0},
+    **{"scale_rewards": "running", "advantage_baseline": "leave_one_out", "advantage_clip": 5.0},
     **{"std_ddof": 0, "std_eps": 1e-6, "std_floor": 0.01, "running_std_decay": 0.5},
     **{"filtered_verdicts": ["all_bad", "tied"], "prompt_selection": "belief", "selection_pool": 4},
     **{
@@ -456,14 +528,15 @@ PARSED = {
     "importance_ratio": "gspo_token",
     **{"kl_target": 0.2, "kl_horizon": 2000, "reward_workers": 3, "reward_worker_memory_mb": 1024},
     **{"trace_every": 5, "trace_max_groups": 16, "trace_compress": True, "trace_log_groups": 2},
-    **{"alarms": False, "alarm_thresholds": {"dead_groups": 0.5}, "vllm_check_every": 0, "nonfinite_step": "ignore"},
+    **{"alarm_thresholds": {"dead_groups": 0.5}, "vllm_check_every": 0, "nonfinite_step": "ignore"},
     "trace_thumbnails": 64,
 }
-APART = {"step_reward_credit": "own", "halt_on_alarm": ["dead_groups"]}  # refused together with some of PARSED
+# Refused together with some of PARSED, or with each other.
+APART = [{"step_reward_credit": "own", "halt_on_alarm": ["dead_groups"]}, {"alarms": False}]
 STRINGS = {name: str(value) for name, value in PARSED.items()}
 STRINGS |= {"solved_reward": "2", "advantage_clip": "5", "beta": "1e-2", "kl_target": "2e-1"}
 STRINGS["advantage_estimator"] = '{"name": "grpo"}'
-STRINGS |= {"trace_compress": "true", "alarms": "false", "alarm_thresholds": '{"dead_groups": 0.5}'}
+STRINGS |= {"trace_compress": "true", "alarm_thresholds": '{"dead_groups": 0.5}'}
 WORDS = {**{name: [text] for name, text in STRINGS.items()}, "filtered_verdicts": PARSED["filtered_verdicts"]}
 
 
@@ -474,7 +547,7 @@ def assert_parsed(config):
 
 
 def test_the_table_above_holds_every_field_away_from_its_default():
-    table = PARSED | APART
+    table = PARSED | APART[0] | APART[1]
     assert {field.name for field in OURS} - {"preset"} <= set(table)
     assert not [field.name for field in OURS if table.get(field.name) == field.default and field.name != "preset"]
 
@@ -488,20 +561,22 @@ def test_a_preset_is_refused_of_a_parser_that_would_not_apply_it(from_yaml):
 def test_every_option_comes_from_a_command_line(cli, parser):
     arguments = [part for name, words in WORDS.items() for part in (f"--{name}", *words)]
     assert_parsed(parser(GRPOPlusConfig).parse_args_into_dataclasses([*cli, *arguments])[0])
-    apart = [
-        part
-        for name, value in APART.items()
-        for part in (f"--{name}", *([value] if isinstance(value, str) else value))
-    ]
-    config = parser(GRPOPlusConfig).parse_args_into_dataclasses([*cli, *apart])[0]
-    assert {name: getattr(config, name) for name in APART} == APART
+    for apart in APART:
+        words = [word for name, text in in_words(apart).items() for word in (f"--{name}", *text)]
+        config = parser(GRPOPlusConfig).parse_args_into_dataclasses([*cli, *words])[0]
+        assert {name: getattr(config, name) for name in apart} == apart
+
+
+def in_words(options):
+    return {name: value if isinstance(value, list) else [str(value)] for name, value in options.items()}
 
 
 def test_every_option_comes_from_yaml(from_yaml):
     # 1e-5 without a point is a string in YAML 1.1, which argparse turns into the field's type.
     assert_parsed(from_yaml("\n".join(f"{name}: {value}" for name, value in STRINGS.items())))
-    config = from_yaml("\n".join(f"{name}: {value}" for name, value in APART.items()))
-    assert {name: getattr(config, name) for name in APART} == APART
+    for apart in APART:
+        config = from_yaml("\n".join(f"{name}: {value}" for name, value in apart.items()))
+        assert {name: getattr(config, name) for name in apart} == apart
 
 
 BY_COLUMN = {"name": "by_column", "args": {"column": "level", "order": "easy_first"}}

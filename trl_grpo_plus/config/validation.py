@@ -13,7 +13,7 @@ from ..objective.baselines import check_baseline
 from ..objective.kl import ESTIMATORS
 from ..objective.process_rewards import STEP_REWARD_CREDITS, STEP_SCALES
 from ..objective.ratios import LOSSES_WITH_THEIR_OWN, RATIOS
-from ..objective.scales import SCALES
+from ..objective.scales import SCALES, TRL_SCALES
 from ..rollouts.verdicts import VERDICTS
 from ..traces.alarms import ALARMS, Thresholds
 from ..utils.import_path import is_path
@@ -61,6 +61,24 @@ TRL_CHOICES = {
     "vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
 }
 
+# Option -> the other option without which the run does not read it, and the value that the other one needs. `None`: any
+# value that switches it on.
+READ_WITH = {
+    "max_resample_rounds": ("zero_variance_groups", "resample"),
+    "resample_fallback": ("zero_variance_groups", "resample"),
+    "running_std_decay": ("scale_rewards", "running"),
+    "selection_pool": ("prompt_selection", "belief"),
+    "belief_head_share": ("belief_head", "prompt"),
+    "kl_horizon": ("kl_target", None),
+}
+WATCHING_READ_WITH = {
+    "trace_max_groups": ("trace_every", None),
+    "trace_compress": ("trace_every", None),
+    "trace_thumbnails": ("trace_every", None),
+    "trace_log_groups": ("trace_every", None),
+    "alarm_thresholds": ("alarms", None),
+}
+
 
 def check_no_text(config: "GRPOPlusConfig") -> None:
     """Refuse a text as the value of an option of this package, TRL or transformers that takes a number."""
@@ -86,11 +104,13 @@ def check(config: "GRPOPlusConfig", annotations: Mapping[str, Any], trl_version:
     _check_belief_baseline(config)
     _check_filtered_verdicts(config)
     _check_belief_options(config)
-    _check_selection(config)
+    check_selection(config.prompt_selection)
     _check_ratio(config)
     _check_kl(config)
     _check_estimator(config)
     _check_vllm(config)
+    _check_read(config, READ_WITH)
+    _check_std_options(config)
     check_watching(config)
     _check_liger(config, trl_version)
 
@@ -223,20 +243,40 @@ def _check_belief_options(config: "GRPOPlusConfig") -> None:
                 f"{name}={getattr(config, name)!r} has no effect: nothing is believed of prompts. Set "
                 "advantage_baseline='belief' or prompt_selection='belief', or leave it out."
             )
-    if config.changed("belief_head_share") and not config.belief_head:
-        raise ConfigError(
-            f"belief_head_share={config.belief_head_share!r} has no effect without a head: set belief_head='prompt', "
-            "or leave it out."
-        )
 
 
-def _check_selection(config: "GRPOPlusConfig") -> None:
-    check_selection(config.prompt_selection)
-    if config.changed("selection_pool") and name_of(config.prompt_selection) != "belief":
-        raise ConfigError(
-            f"selection_pool={config.selection_pool!r} has no effect with prompt_selection="
-            f"{config.prompt_selection!r}: set prompt_selection='belief', or leave it out."
-        )
+def _given(config: Any, names: Iterable[str]) -> list[str]:
+    """Return those of the named options that a user gave: a subclass of the config may have defaults of its own."""
+    fields = getattr(config, "__dataclass_fields__", {})
+    return [n for n in config.changed(*names) if n not in fields or getattr(config, n) != fields[n].default]
+
+
+def _check_read(config: Any, read_with: Mapping[str, tuple[str, str | None]]) -> None:
+    """Refuse the options of `read_with` that the run would not read."""
+    for name in _given(config, read_with):
+        (other, needed), value = read_with[name], getattr(config, name)
+        now = getattr(config, other)
+        chosen = name_of(now) if other == "prompt_selection" else now
+        off = other == "trace_every" and not value  # 0 groups of no traces
+        if not (chosen == needed if needed else chosen) and not off:
+            setting = f"{other}={needed!r}" if needed else f"{other}=True" if now is False else other
+            raise ConfigError(f"{name}={value!r} has no effect with {other}={now!r}: set {setting}, or leave it out.")
+
+
+def _check_std_options(config: "GRPOPlusConfig") -> None:
+    """Refuse `std_*` where the scale does not read it. An `advantage_estimator` refuses all of them by itself."""
+    by_itself = config.multi_objective_aggregation == "normalize_then_sum"
+    each = "group" if by_itself and config.scale_rewards in TRL_SCALES else config.scale_rewards
+    with_eps = [name for name, scale in SCALES.items() if not scale.as_it_is]
+    with_ddof = [name for name, scale in SCALES.items() if scale.reads_ddof]
+    for name in _given(config, () if config.estimates_advantages else ("std_ddof", "std_eps", "std_floor")):
+        scales = with_ddof if name == "std_ddof" else with_eps
+        of_sums = by_itself and name != "std_floor"  # normalize_then_sum divides their sums by a std too
+        if each not in scales and not of_sums:
+            raise ConfigError(
+                f"{name}={getattr(config, name)!r} has no effect with scale_rewards={config.scale_rewards!r}: set "
+                f"scale_rewards={_any_of(scales)}, or leave it out."
+            )
 
 
 def _check_estimator(config: "GRPOPlusConfig") -> None:
@@ -368,6 +408,7 @@ def check_watching(config: Any) -> None:
             '{"near_duplicates": 0.8, "length_drift": None} (in YAML and JSON null).'
         )
     Thresholds.of(config.alarm_thresholds or {})
+    _check_read(config, WATCHING_READ_WITH)
     if config.halt_on_alarm is None:
         return
     if not isinstance(config.halt_on_alarm, list):

@@ -100,6 +100,11 @@ class _Options:
             raise AttributeError(name)
         return getattr(self._args, name, GRPOPlusConfig.__dataclass_fields__[name].default)
 
+    def changed(self, *names: str) -> list[str]:
+        """Return those of the named options that are not at their defaults."""
+        options = GRPOPlusConfig.__dataclass_fields__
+        return [name for name in names if getattr(self, name) != options[name].default]
+
 
 class _Observer:
     """The keeper of one trainer's records. Every rank has one."""
