@@ -257,6 +257,7 @@ IMPOSSIBLE = [
     ({**PAIRWISE, **BY_ITSELF}, ["normalize_then_sum", "no effect", "filter_metric='any'"]),
     ({**PAIRWISE, **K1_IN_REWARD}, ["kl_placement='reward' does not go with advantage_estimator='pairwise'"]),
     ({"filtered_verdicts": "all_bad"}, ["filtered_verdicts='all_bad'", "must be a list, such as ['all_bad'"]),
+    ({"zero_variance_groups": "drop", "filtered_verdicts": []}, ["filtered_verdicts=[]", "='drop' has no effect"]),
     ({"importance_ratio": "gspo"}, ["importance_ratio='gspo'", "None, 'gspo_token'"]),
     ({**GSPO_TOKEN, "importance_sampling_level": "sequence"}, ["importance_sampling_level='sequence'"]),
     ({**GSPO_TOKEN, "loss_type": "vespo"}, ["loss_type='vespo'", "'grpo'"]),
@@ -366,9 +367,13 @@ NOT_READ = [
 @pytest.mark.parametrize(("options", "way_out"), NOT_READ)
 def test_an_option_that_is_not_read_is_refused_unless_it_is_at_its_default(make, options, way_out):
     name = next(name for name in options if name in NEEDS_ANOTHER)
-    with pytest.raises(ValueError, match=re.escape(f"{name}={options[name]!r} has no effect with {way_out}")):
+    default = GRPOPlusConfig.__dataclass_fields__[name].default
+    with pytest.raises(
+        ValueError, match=re.escape(f"{name}={options[name]!r} has no effect with {way_out}")
+    ) as caught:
         make(**options)
-    assert make(**{**options, name: GRPOPlusConfig.__dataclass_fields__[name].default})
+    assert str(caught.value).endswith(f", or leave it out ({name}={default!r}).")
+    assert make(**{**options, name: default})
 
 
 def test_the_table_above_holds_every_option_that_needs_another():

@@ -61,8 +61,7 @@ TRL_CHOICES = {
     "vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
 }
 
-# Option -> the other option without which the run does not read it, and the value that the other one needs. `None`: any
-# value that switches it on.
+# Option -> the other option without which the run does not read it, and that one's value (`None`: any that is on).
 READ_WITH = {
     "max_resample_rounds": ("zero_variance_groups", "resample"),
     "resample_fallback": ("zero_variance_groups", "resample"),
@@ -225,9 +224,13 @@ def _check_filtered_verdicts(config: "GRPOPlusConfig") -> None:
     filters = config.filters_groups or config.advantage_baseline == "belief"
     if config.filtered_verdicts is not None and not filters:
         raise ConfigError(
-            f"filtered_verdicts={config.filtered_verdicts!r} has no effect: with "
-            "zero_variance_groups='keep' no group leaves. "
-            "Set zero_variance_groups='drop' or 'resample', or advantage_baseline='belief', or leave it out."
+            f"filtered_verdicts={config.filtered_verdicts!r} has no effect: with zero_variance_groups='keep' no group "
+            "leaves. Set zero_variance_groups='drop' or 'resample', or advantage_baseline='belief', or leave it out."
+        )
+    if config.filters_groups and not config.dead:
+        raise ConfigError(
+            f"filtered_verdicts=[] lets every group stay: zero_variance_groups={config.zero_variance_groups!r} has no "
+            "effect. Name verdicts, or set zero_variance_groups='keep'."
         )
 
 
@@ -247,8 +250,13 @@ def _check_belief_options(config: "GRPOPlusConfig") -> None:
 
 def _given(config: Any, names: Iterable[str]) -> list[str]:
     """Return those of the named options that a user gave: a subclass of the config may have defaults of its own."""
-    fields = getattr(config, "__dataclass_fields__", {})
-    return [n for n in config.changed(*names) if n not in fields or getattr(config, n) != fields[n].default]
+    fields = config.__dataclass_fields__
+    return [name for name in config.changed(*names) if getattr(config, name) != fields[name].default]
+
+
+def _or_leave_out(config: Any, name: str) -> str:
+    # A command line cannot take an option out of a recipe.
+    return f"or leave it out ({name}={config.__dataclass_fields__[name].default!r})."
 
 
 def _check_read(config: Any, read_with: Mapping[str, tuple[str, str | None]]) -> None:
@@ -260,7 +268,9 @@ def _check_read(config: Any, read_with: Mapping[str, tuple[str, str | None]]) ->
         off = other == "trace_every" and not value  # 0 groups of no traces
         if not (chosen == needed if needed else chosen) and not off:
             setting = f"{other}={needed!r}" if needed else f"{other}=True" if now is False else other
-            raise ConfigError(f"{name}={value!r} has no effect with {other}={now!r}: set {setting}, or leave it out.")
+            raise ConfigError(
+                f"{name}={value!r} has no effect with {other}={now!r}: set {setting}, {_or_leave_out(config, name)}"
+            )
 
 
 def _check_std_options(config: "GRPOPlusConfig") -> None:
@@ -275,7 +285,7 @@ def _check_std_options(config: "GRPOPlusConfig") -> None:
         if each not in scales and not of_sums:
             raise ConfigError(
                 f"{name}={getattr(config, name)!r} has no effect with scale_rewards={config.scale_rewards!r}: set "
-                f"scale_rewards={_any_of(scales)}, or leave it out."
+                f"scale_rewards={_any_of(scales)}, {_or_leave_out(config, name)}"
             )
 
 

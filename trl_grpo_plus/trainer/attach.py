@@ -90,20 +90,17 @@ class _Options:
     """The options of [`attach`], a trainer's arguments, and defaults for options that an `RLOOConfig` lacks."""
 
     dead = DEAD
+    changed = GRPOPlusConfig.changed
+    __dataclass_fields__ = GRPOPlusConfig.__dataclass_fields__
 
     def __init__(self, args: Any, options: dict[str, Any]):
         self._args = args
         self.__dict__.update(options)
 
     def __getattr__(self, name: str) -> Any:
-        if name not in GRPOPlusConfig.__dataclass_fields__:
+        if name not in self.__dataclass_fields__:
             raise AttributeError(name)
-        return getattr(self._args, name, GRPOPlusConfig.__dataclass_fields__[name].default)
-
-    def changed(self, *names: str) -> list[str]:
-        """Return those of the named options that are not at their defaults."""
-        options = GRPOPlusConfig.__dataclass_fields__
-        return [name for name in names if getattr(self, name) != options[name].default]
+        return getattr(self._args, name, self.__dataclass_fields__[name].default)
 
 
 class _Observer:
