@@ -70,13 +70,6 @@ READ_WITH = {
     "belief_head_share": ("belief_head", "prompt"),
     "kl_horizon": ("kl_target", None),
 }
-WATCHING_READ_WITH = {
-    "trace_max_groups": ("trace_every", None),
-    "trace_compress": ("trace_every", None),
-    "trace_thumbnails": ("trace_every", None),
-    "trace_log_groups": ("trace_every", None),
-    "alarm_thresholds": ("alarms", None),
-}
 
 
 def check_no_text(config: "GRPOPlusConfig") -> None:
@@ -108,7 +101,7 @@ def check(config: "GRPOPlusConfig", annotations: Mapping[str, Any], trl_version:
     _check_kl(config)
     _check_estimator(config)
     _check_vllm(config)
-    _check_read(config, READ_WITH)
+    _check_read(config)
     _check_std_options(config)
     check_watching(config)
     _check_liger(config, trl_version)
@@ -248,26 +241,25 @@ def _check_belief_options(config: "GRPOPlusConfig") -> None:
             )
 
 
-def _given(config: Any, names: Iterable[str]) -> list[str]:
+def _given(config: "GRPOPlusConfig", names: Iterable[str]) -> list[str]:
     """Return those of the named options that a user gave: a subclass of the config may have defaults of its own."""
     fields = config.__dataclass_fields__
     return [name for name in config.changed(*names) if getattr(config, name) != fields[name].default]
 
 
-def _or_leave_out(config: Any, name: str) -> str:
+def _or_leave_out(config: "GRPOPlusConfig", name: str) -> str:
     # A command line cannot take an option out of a recipe.
     return f"or leave it out ({name}={config.__dataclass_fields__[name].default!r})."
 
 
-def _check_read(config: Any, read_with: Mapping[str, tuple[str, str | None]]) -> None:
-    """Refuse the options of `read_with` that the run would not read."""
-    for name in _given(config, read_with):
-        (other, needed), value = read_with[name], getattr(config, name)
+def _check_read(config: "GRPOPlusConfig") -> None:
+    """Refuse the options of `READ_WITH` that the run would not read."""
+    for name in _given(config, READ_WITH):
+        (other, needed), value = READ_WITH[name], getattr(config, name)
         now = getattr(config, other)
         chosen = name_of(now) if other == "prompt_selection" else now
-        off = other == "trace_every" and not value  # 0 groups of no traces
-        if not (chosen == needed if needed else chosen) and not off:
-            setting = f"{other}={needed!r}" if needed else f"{other}=True" if now is False else other
+        if not (chosen == needed if needed else chosen):
+            setting = f"{other}={needed!r}" if needed else other
             raise ConfigError(
                 f"{name}={value!r} has no effect with {other}={now!r}: set {setting}, {_or_leave_out(config, name)}"
             )
@@ -418,7 +410,6 @@ def check_watching(config: Any) -> None:
             '{"near_duplicates": 0.8, "length_drift": None} (in YAML and JSON null).'
         )
     Thresholds.of(config.alarm_thresholds or {})
-    _check_read(config, WATCHING_READ_WITH)
     if config.halt_on_alarm is None:
         return
     if not isinstance(config.halt_on_alarm, list):

@@ -90,17 +90,15 @@ class _Options:
     """The options of [`attach`], a trainer's arguments, and defaults for options that an `RLOOConfig` lacks."""
 
     dead = DEAD
-    changed = GRPOPlusConfig.changed
-    __dataclass_fields__ = GRPOPlusConfig.__dataclass_fields__
 
     def __init__(self, args: Any, options: dict[str, Any]):
         self._args = args
         self.__dict__.update(options)
 
     def __getattr__(self, name: str) -> Any:
-        if name not in self.__dataclass_fields__:
+        if name not in GRPOPlusConfig.__dataclass_fields__:
             raise AttributeError(name)
-        return getattr(self._args, name, self.__dataclass_fields__[name].default)
+        return getattr(self._args, name, GRPOPlusConfig.__dataclass_fields__[name].default)
 
 
 class _Observer:
