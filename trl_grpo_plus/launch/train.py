@@ -155,8 +155,10 @@ def _evaluate_last(trainer: Any) -> None:
 
 def _end(trainer: Any) -> None:
     # The others wait while the main process writes the report. gloo needs no teardown, and was seen to hang in it.
+    # vLLM's engine in this process tears down the group when Python ends, with a traceback if the group is gone.
     trainer.accelerator.wait_for_everyone()
-    if trainer.accelerator.state.backend != "gloo":
+    colocated = trainer.args.use_vllm and trainer.args.vllm_mode == "colocate"
+    if trainer.accelerator.state.backend != "gloo" and not colocated:
         trainer.accelerator.end_training()
 
 
