@@ -406,12 +406,12 @@ class GRPOPlusTrainer(GRPOTrainer):
     def _score(self, inputs: list[dict[str, Any]], prompts: list[Any], *completions: Any) -> groups.Round:
         """Score the last generation. A failure of a reward stops all ranks with the same message."""
         batch = self._batch
-        sampled_prompts = batch.as_sampled(prompts)
+        sampled = batch.as_sampled(inputs, prompts)
         masks = batch.generated and batch.generated.tool_mask
         scoring = Scoring(self.reward_funcs, self.reward_func_names, self._failures_warned, masks)
         with temporarily(self, reward_funcs=scoring.functions), held_back(_TRLS_LOGGER, TRL_UNSCORED) as held:
             rewards = self._call_replaced("_calculate_rewards", inputs, prompts, *completions)
-        attempts = batch.attempts(scoring, inputs, sampled_prompts, self._pending_extra_logs, ends_of(self))
+        attempts = batch.attempts(scoring, *sampled, self._pending_extra_logs, ends_of(self))
         rewards = rewards.cpu()  # decisions need a few numbers in float64, which not every device has
         if not failures_explain(attempts, batch.own_rows(rewards)):
             for record in held:
