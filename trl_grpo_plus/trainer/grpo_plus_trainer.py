@@ -62,6 +62,7 @@ from ..scoring import (
 )
 from ..traces import logged_step
 from ..utils import folder_lock
+from ..utils.distributed import raise_on_all_ranks
 from ..utils.patching import temporarily
 from . import checkpoint_integrity, hub, training_state
 from . import completions_table as table
@@ -733,6 +734,11 @@ class GRPOPlusTrainer(GRPOTrainer):
                 if self._moving_reference is not None:
                     training_state.save_reference(str(folder), self.accelerator.process_index, self._moving_reference)
             super()._save_checkpoint(model, trial, *rest, **more)
+
+    def _save_rng_state(self, *args: Any, **kwargs: Any) -> None:
+        # Until all ranks have saved theirs, the checkpoint must not look whole, nor may older ones be removed.
+        with raise_on_all_ranks():
+            super()._save_rng_state(*args, **kwargs)
 
     @property
     def _moving_reference(self) -> Any:
