@@ -563,7 +563,8 @@ def nonfinite_groups(folder):
 def saved_by_one_rank(folder):
     """Fail to save the second rank's state, as on a full disk. Then resume from states of different runs.
 
-    The first rank's state then claims to be of a run with one process, and the second rank's is left over.
+    The first rank's state then claims to be of a run with one process, and the second rank's is left over. At last
+    fail to save the second rank's random state, in a run that keeps one checkpoint.
     """
     options = {"save_strategy": "steps", "save_steps": 1, "max_steps": 3, "steps_per_generation": 4}
     options |= {"gradient_accumulation_steps": 1, "save_only_model": False}
@@ -571,20 +572,24 @@ def saved_by_one_rank(folder):
     write, trained = torch.save, tiny_models.trainer(folder, tiny_models.digits, **options)
     alone = trained.accelerator.process_index == 1
 
-    def full(what, path, *args, **kwargs):
-        if alone and "checkpoint-2/grpo_plus_state" in str(path):
-            raise OSError(28, "No space left on device")
-        return write(what, path, *args, **kwargs)
+    def failing_at(file, trained, **how):
+        def full(what, path, *args, **kwargs):
+            if alone and file in str(path):
+                raise OSError(28, "No space left on device")
+            return write(what, path, *args, **kwargs)
 
-    error = None
-    with mock.patch.object(torch, "save", full):
-        try:
-            trained.train()
-        except RuntimeError as failed:
-            error = str(failed)
-    PartialState().wait_for_everyone()
-    lacks = [lacking(folder / "run" / f"checkpoint-{step}") for step in (1, 2)]
-    PartialState().wait_for_everyone()
+        error = None
+        with mock.patch.object(torch, "save", full):
+            try:
+                trained.train(**how)
+            except (RuntimeError, OSError) as failed:
+                error = str(failed)
+        PartialState().wait_for_everyone()
+        lacks = {path.name: lacking(path) for path in sorted((folder / "run").glob("checkpoint-*"))}
+        PartialState().wait_for_everyone()
+        return {"error": error, "lacks": lacks}
+
+    without_state = failing_at("checkpoint-2/grpo_plus_state", trained)
     if not alone:
         path = folder / "run" / "checkpoint-1" / "grpo_plus_state_0.pt"
         state = torch.load(path, weights_only=True)
@@ -593,8 +598,10 @@ def saved_by_one_rank(folder):
     PartialState().wait_for_everyone()
     again = tiny_models.trainer(folder, tiny_models.digits, **options)
     again.train(resume_from_checkpoint=True)
-    carried_on = {"beta": again.beta, "running_variance": again._credit.running_variance}
-    return {"error": error, "lacks": lacks, **carried_on, **result(again)}
+    carried_on = {"beta": again.beta, "running_variance": again._credit.running_variance, **result(again)}
+    last = tiny_models.trainer(folder, tiny_models.digits, **{**options, "max_steps": 4, "save_total_limit": 1})
+    without_random_state = failing_at("checkpoint-4/rng_state_1", last, resume_from_checkpoint=True)
+    return {"without_state": without_state, "without_random_state": without_random_state, **carried_on}
 
 
 class Exhausted:

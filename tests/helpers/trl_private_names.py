@@ -13,6 +13,7 @@ METHODS = {
     "_tokenize_prompts": "the token ids of prompts that a head reads",
     "_get_grad_norm": "overridden: a step that is not finite is not taken",
     "_save_checkpoint": "overridden: our state",
+    "_save_rng_state": "overridden: all ranks have saved theirs before old checkpoints are removed",
     "_push_from_checkpoint": "overridden: traces stay at home",
     "_load_optimizer_and_scheduler": "overridden: our state",
     "_load_rng_state": "overridden: the random state of a checkpoint within a step",

@@ -288,12 +288,15 @@ def test_a_group_of_the_second_rank_is_named_on_both(out):
 
 
 def test_a_checkpoint_is_whole_once_all_ranks_have_saved_theirs(out):
-    """Otherwise one rank would go on after a save at which another rank ends."""
-    first, second = results(out, "saved_by_one_rank")
-    assert "checkpoint-2 was not saved completely: trainer_state.json is missing" in first["error"]
-    assert "No space left on device" in second["error"]
-    for rank in (first, second):
-        assert rank["lacks"] == ["", "trainer_state.json is missing, which is written last"]
+    """Otherwise one rank would go on after a save at which another rank ends, and remove the older checkpoints."""
+    whole = {"without_state": [1], "without_random_state": [1, 2, 3]}
+    for (part, steps), step in zip(whole.items(), (2, 4), strict=True):
+        first, second = (rank[part] for rank in results(out, "saved_by_one_rank"))
+        assert f"checkpoint-{step} was not saved completely: trainer_state.json is missing" in first["error"]
+        assert "No space left on device" in second["error"]
+        for rank in (first, second):
+            lacks = {f"checkpoint-{step}": "trainer_state.json is missing, which is written last"}
+            assert rank["lacks"] == {**{f"checkpoint-{step}": "" for step in steps}, **lacks}
 
 
 def test_ranks_whose_states_are_of_several_runs_all_generate_anew(out):

@@ -188,28 +188,32 @@ def test_messages_stay_messages(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("mode", ["keep", "drop", "attach"])
-def test_what_a_reward_does_to_the_texts_that_it_gets_is_not_in_the_traces(tmp_path, monkeypatch, mode):
+def test_what_a_reward_does_to_the_values_that_it_gets_is_not_in_the_traces(tmp_path, monkeypatch, mode):
     sampled = []
 
-    def changes(prompts, completions, **kwargs):
+    def changes(prompts, completions, answers, **kwargs):
         pairs = list(zip(prompts, completions, strict=True))
         sampled.extend((prompt[0]["content"], messages[0]["content"]) for prompt, messages in pairs)
-        for prompt, messages in pairs:
+        for (prompt, messages), of_row in zip(pairs, answers, strict=True):
             prompt[0]["content"], messages[0]["content"] = "?", "x"
+            of_row.pop()
         completions[0] = "y"
         return tiny_models.digits([text for _, text in sampled[-len(completions) :]])
 
     monkeypatch.setattr(
         tiny_models.tokenizer(), "chat_template", "{% for m in messages %}{{ m['content'] }}{% endfor %}"
     )
-    data = Dataset.from_dict({"prompt": [[{"role": "user", "content": f"{i:02d}+1="}] for i in range(20)]})
+    prompts = [[{"role": "user", "content": f"{i:02d}+1="}] for i in range(20)]
+    data = Dataset.from_dict({"prompt": prompts, "answers": [[f"{i:02d}+1=", "1"] for i in range(20)]})
     if mode == "attach":
         trained = tiny_models.trainer(tmp_path, changes, GRPOTrainer, data=data)
         attach(trained)
         trained.train()
     else:
         train(tmp_path, changes, data=data, zero_variance_groups=mode)
-    assert [(row["prompt"][0]["content"], row["completion"][0]["content"]) for row in rows_of(tmp_path)] == sampled
+    rows = rows_of(tmp_path)
+    assert [(row["prompt"][0]["content"], row["completion"][0]["content"]) for row in rows] == sampled
+    assert [row["reference"]["answers"] for row in rows] == [[prompt, "1"] for prompt, _ in sampled]
 
 
 # Like SmolLM2's template, it adds a system message that no row has.

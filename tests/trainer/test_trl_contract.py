@@ -89,7 +89,7 @@ def test_new_required_or_renamed_parameters_are_refused(text):
         trl_releases.check(signature_of_generate(text), "1.16.0")
 
 
-HANDED_ON = {"_get_train_sampler", "_prepare_inputs", "_compute_loss", "_save_checkpoint"}
+HANDED_ON = {"_get_train_sampler", "_prepare_inputs", "_compute_loss", "_save_checkpoint", "_save_rng_state"}
 HANDED_ON |= {"_load_optimizer_and_scheduler", "_get_grad_norm", "_get_per_token_logps_and_entropies"}
 
 

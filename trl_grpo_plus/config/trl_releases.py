@@ -28,6 +28,7 @@ SEAMS: dict[str, list[str] | None] = {  # method -> its parameters; `None`: all 
     "_tokenize_prompts": ["prompts"],
     "_get_grad_norm": ["model", "grad_norm"],
     "_save_checkpoint": ["model", "trial"],
+    "_save_rng_state": ["output_dir"],
     "_push_from_checkpoint": ["checkpoint_folder"],
     "_load_optimizer_and_scheduler": ["checkpoint"],
     "_load_rng_state": ["checkpoint"],

@@ -58,7 +58,7 @@ class Generated(NamedTuple):
 
 
 def unshared(texts: Any) -> Any:
-    """Return a copy of texts or messages that shares no list and no dict with them. Images in them are shared."""
+    """Return a copy of texts, messages or rows that shares no list and no dict with them. Images are shared."""
     if isinstance(texts, dict):
         return {key: unshared(value) for key, value in texts.items()}
     return [unshared(value) for value in texts] if isinstance(texts, list) else texts

@@ -152,12 +152,12 @@ class _Observer:
 
     def _calculate_rewards(self, method: Callable[..., Any], inputs: Any, prompts: Any, *completions: Any) -> Tensor:
         trainer, batch, options = self._trainer, self._batch, self._options
-        sampled_prompts = batch.as_sampled(prompts)
+        sampled = batch.as_sampled(inputs, prompts)
         with temporarily(batch, generated=batch.generated):  # a judge may call `_generate` itself
             rewards: Tensor = method(inputs, prompts, *completions)
         names = trainer.reward_func_names
         unwatched = Scoring(trainer.reward_funcs, names)  # the outcomes are not known
-        attempts = batch.attempts(unwatched, inputs, sampled_prompts, trainer._pending_extra_logs, ends_of(trainer))
+        attempts = batch.attempts(unwatched, *sampled, trainer._pending_extra_logs, ends_of(trainer))
         masked, accelerator = trainer.mask_truncated_completions, trainer.accelerator
         own = torch.tensor([int(attempt.trainable(masked)) for attempt in attempts], device=accelerator.device)
         in_loss = accelerator.gather(own).bool().cpu()

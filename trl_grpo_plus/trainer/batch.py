@@ -279,12 +279,11 @@ class Batch:
             )
         return Counted(outcomes, tokens, in_loss, tuple(marks))
 
-    def as_sampled(self, prompts: list[Any]) -> list[Any]:
-        """Keep the completions, and return the prompts, as they are before a reward can change them in place."""
+    def as_sampled(self, inputs: Rows, prompts: list[Any]) -> tuple[Rows, list[Any]]:
+        """Keep the completions, and return rows and prompts, as they are before a reward can change them in place."""
         if self.generated is not None:
             self.generated = self.generated._replace(completions=unshared(self.generated.completions))
-        copied: list[Any] = unshared(prompts)
-        return copied
+        return unshared(inputs), unshared(prompts)
 
     def attempts(
         self, scoring: Scoring, inputs: Rows, prompts: list[Any], logged: Mapping[str, list[Any]], ends: set[int]

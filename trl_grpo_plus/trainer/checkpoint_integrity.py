@@ -94,7 +94,7 @@ def lacking(folder: str | Path) -> str:
             return f"{path.name} {UNREAD} ({error})"
         except SafetensorError:
             cut_off.append(path.name)
-    # This package's rank states are written before trainer_state.json. TRL's random states may come after it.
+    # All ranks write these files before trainer_state.json, but not in a checkpoint of an older release.
     ranks = {path.stem.rpartition("_")[2] for path in folder.glob("grpo_plus_state_*.pt")}
     for name in sorted(f"rng_state_{rank}.pth" for rank in ranks if len(ranks) > 1):
         if not (folder / name).exists():

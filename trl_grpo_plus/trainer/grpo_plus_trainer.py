@@ -62,6 +62,7 @@ from ..scoring import (
 )
 from ..traces import logged_step
 from ..utils import folder_lock
+from ..utils.distributed import raise_on_all_ranks
 from ..utils.patching import temporarily
 from . import checkpoint_integrity, hub, training_state
 from . import completions_table as table
@@ -406,12 +407,12 @@ class GRPOPlusTrainer(GRPOTrainer):
     def _score(self, inputs: list[dict[str, Any]], prompts: list[Any], *completions: Any) -> groups.Round:
         """Score the last generation. A failure of a reward stops all ranks with the same message."""
         batch = self._batch
-        sampled_prompts = batch.as_sampled(prompts)
+        sampled = batch.as_sampled(inputs, prompts)
         masks = batch.generated and batch.generated.tool_mask
         scoring = Scoring(self.reward_funcs, self.reward_func_names, self._failures_warned, masks)
         with temporarily(self, reward_funcs=scoring.functions), held_back(_TRLS_LOGGER, TRL_UNSCORED) as held:
             rewards = self._call_replaced("_calculate_rewards", inputs, prompts, *completions)
-        attempts = batch.attempts(scoring, inputs, sampled_prompts, self._pending_extra_logs, ends_of(self))
+        attempts = batch.attempts(scoring, *sampled, self._pending_extra_logs, ends_of(self))
         rewards = rewards.cpu()  # decisions need a few numbers in float64, which not every device has
         if not failures_explain(attempts, batch.own_rows(rewards)):
             for record in held:
@@ -733,6 +734,11 @@ class GRPOPlusTrainer(GRPOTrainer):
                 if self._moving_reference is not None:
                     training_state.save_reference(str(folder), self.accelerator.process_index, self._moving_reference)
             super()._save_checkpoint(model, trial, *rest, **more)
+
+    def _save_rng_state(self, *args: Any, **kwargs: Any) -> None:
+        # Until all ranks have saved theirs, the checkpoint must not look whole, nor may older ones be removed.
+        with raise_on_all_ranks():
+            super()._save_rng_state(*args, **kwargs)
 
     @property
     def _moving_reference(self) -> Any:
