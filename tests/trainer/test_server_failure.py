@@ -12,11 +12,13 @@ import requests
 import tiny_models
 from requests.adapters import HTTPAdapter
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from trl.generation.vllm_client import VLLMClient
 from urllib3.util.retry import Retry
 
 from trl_grpo_plus.launch import launcher_main, launchers, train
 from trl_grpo_plus.trainer import progress
-from trl_grpo_plus.trainer.vllm_server import ServerFailed, naming_server
+from trl_grpo_plus.trainer.vllm_server import ServerFailed, naming_server, noticing_errors
+from trl_grpo_plus.utils.validation import ConfigError
 
 
 GONE = "http://127.0.0.1:9"  # no server listens on this port
@@ -27,6 +29,16 @@ RETRIES = {"connect": 1, "read": 1, "status": 1, "status_forcelist": [500], "all
 
 @pytest.fixture
 def up():
+    yield from serving([])
+
+
+@pytest.fixture
+def starting():
+    """Return the address of a server that answers with an error at first."""
+    yield from serving([503] * 3)
+
+
+def serving(first):
     class Answer(http.server.BaseHTTPRequestHandler):
         def do_POST(self):
             if self.path != "/cut":
@@ -34,7 +46,7 @@ def up():
                 self.end_headers()
 
         def do_GET(self):
-            self.send_response(200)
+            self.send_response(first.pop() if first else 200)
             self.end_headers()
 
         def log_message(self, *_):
@@ -92,20 +104,64 @@ def test_a_server_is_named_by_host_and_port():
     assert told(args, lambda: ask(f"{GONE}/v1/completions"))[0].startswith(f"the vLLM server at {GONE} failed")
 
 
-def test_a_server_that_does_not_start_is_named():
-    """TRL raises this error if the server does not answer when the run begins."""
-    error = ConnectionError(f"The vLLM server can't be reached at {GONE} after 240.0 seconds. Make sure the server is")
-    text, kind = told(served(GONE), error, None)
+def wait_for(url, timeout):
+    """Wait for a server as TRL does when the run begins, without vLLM."""
+    client = SimpleNamespace(base_url=url, host="127.0.0.1")
+    args = served(url)
+    with noticing_errors(args):
+        VLLMClient.check_server(client, timeout, retry_interval=0.01)
+
+
+@pytest.mark.parametrize(("url", "answer"), [(GONE, ""), ("starting", ", but answers: 503 Server Error")])
+def test_a_server_that_does_not_start_is_named(starting, url, answer):
+    """TRL itself would wait for ever for a server that answers with errors."""
+    url = starting if url == "starting" else url
+    text, kind = told(served(url), lambda: wait_for(url, 0.0), None)
     assert kind is ServerFailed
-    assert f"failed when the run began: The vLLM server can't be reached at {GONE} after 240.0 seconds. Start" in text
+    assert f"failed when the run began: The vLLM server can't be reached at {url} after 0.0 seconds{answer}" in text
+    assert text.endswith(". Start the server, anew if it runs, then the run.")
+
+
+def test_a_server_that_starts_in_time_is_waited_for(starting):
+    wait_for(starting, 60.0)
+
+
+def test_an_update_that_fails_names_what_a_server_may_lack(up):
+    text, _ = told(served(up), lambda: ask(f"{up}/update_weights"))
+    assert ". The server's log says why: it may serve another model than the one that is trained" in text
+
+
+TOO_LONG = "This model's maximum context length is 64 tokens. However, your prompt contains 71 input tokens."
+REFUSED = f'Request failed: 400, {{"error":{{"message":"{TOO_LONG}","type":"BadRequestError"}}}}'
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "module", "text", "way"),
+    [
+        ("colocate", ValueError, "vllm.renderers.params", TOO_LONG, "raise vllm_max_model_length (now 64)"),
+        ("server", Exception, "trl.generation.vllm_client", REFUSED, "start the server with a larger --max-model-len"),
+    ],
+)
+def test_a_prompt_that_is_too_long_for_vllm(mode, kind, module, text, way):
+    args = served(GONE, vllm_mode=mode, vllm_max_model_length=64)
+    with pytest.raises(ConfigError) as raised, naming_server(args, 2):
+        raise_in(module, kind(text))
+    assert str(raised.value).startswith(f"step 3: a prompt is too long for vLLM. {TOO_LONG} Leave out the longest")
+    assert way in str(raised.value)
+    judge = ValueError(f"the judge: {TOO_LONG}")
+    with pytest.raises(ValueError, match="the judge") as raised, naming_server(args, 2):
+        raise judge
+    assert raised.value is judge
+
+
+def raise_in(module, error):
+    """Raise an error in code that runs under the name of a module, because errors are recognised by that name."""
+    exec("raise error", {"error": error, "__name__": module})
 
 
 def lose():
-    """Raise the error of a torch collective whose peer has ended.
-
-    Such an error is recognised by the module that raises it, so the code runs under the name of torch's module.
-    """
-    exec("raise RuntimeError(LOST)", {"LOST": LOST, "__name__": "torch.distributed.distributed_c10d"})
+    """Raise the error of a torch collective whose peer has ended."""
+    raise_in("torch.distributed.distributed_c10d", RuntimeError(LOST))
 
 
 def test_a_process_whose_peer_ended_names_the_server_too(monkeypatch):

@@ -74,7 +74,7 @@ from .progress import SlimProgress
 from .prompt_source import PromptSource
 from .recorder import Recorder
 from .run_metadata import describe
-from .vllm_server import naming_server
+from .vllm_server import naming_server, noticing_errors
 from .vllm_sync_check import VLLMCheck
 
 
@@ -190,7 +190,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         if compatibility.will_train(eval_dataset, args):
             self._check_rows(train_dataset, args)
         told = start_errors.told(model, args.output_dir, makes_it=args.process_index == 0)
-        with temporarily(args, has_plus_trainer=True), naming_server(args), told:
+        with temporarily(args, has_plus_trainer=True), naming_server(args), noticing_errors(args), told:
             super().__init__(
                 model,
                 reward_funcs,

@@ -1,21 +1,35 @@
-"""The error of a run whose vLLM server fails: one message that names the server, on all processes.
+"""The errors of a run whose vLLM fails: one message that names the server or the option, on all processes.
 
 TRL's first process alone asks the server, and gets an error of requests after a minute of retries. The other processes
 then lose the first one. They ask the server too, so that they can tell its failure from that of a process.
 """
 
+import re
+import traceback
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
+from ..traces import logged_step
 from ..utils.distributed import lost_process
-from ..utils.validation import RunError
+from ..utils.patching import temporarily
+from ..utils.validation import ConfigError, RunError
 
 
 HEALTH_S = 5.0  # seconds within which a server must answer; a working server answers at once
+# What vLLM says of a prompt that is too long. A server's answer has JSON around it.
+TOO_LONG = re.compile(r'[^"]*maximum (?:context|model) length[^"]*')
+
+START = "Start the server, anew if it runs, then the run."
+RESUME = "Start the server anew, then resume the run from its last checkpoint."
+NO_WEIGHTS = (
+    "The server's log says why: it may serve another model than the one that is trained, or an earlier trainer may "
+    "have ended while it sent weights. "
+)
 
 
 class ServerFailed(RunError):
@@ -32,20 +46,70 @@ def naming_server(args: Any, step: int | None = None) -> Iterator[None]:
     """Raise an error of the vLLM server inside the block as [`ServerFailed`]; other errors pass.
 
     Args:
-        args ([`GRPOPlusConfig`]): configuration of the run. Without a server all errors pass.
+        args ([`GRPOPlusConfig`]): configuration of the run. Without vLLM all errors pass.
         step (`int`, *optional*): optimizer steps done. `None`: the trainer is being made.
+
+    Raises:
+        ConfigError: vLLM, colocated or as a server, refused a prompt that is too long.
     """
     try:
         yield
-    except (OSError, RuntimeError) as error:  # errors of `requests` are OSErrors
-        served = getattr(args, "use_vllm", False) and args.vllm_mode == "server"
-        if not served or not (cause := _cause(error, address(args))):
+    except Exception as error:
+        if not getattr(args, "use_vllm", False):
+            raise
+        if step is not None and (said := _of_a_long_prompt(error)):
+            raise ConfigError(_too_long(args, step, said)) from error
+        failed = args.vllm_mode == "server" and isinstance(error, OSError | RuntimeError)  # requests': OSErrors
+        if not failed or not (cause := _cause(error, address(args))):
             raise
         when = "when the run began" if step is None else f"after step {step}"
-        raise ServerFailed(
-            f"the vLLM server at {address(args)} failed {when}: {cause}. Start the server anew, then resume the run "
-            "from its last checkpoint."
-        ) from error
+        do = START if step is None else RESUME
+        why = NO_WEIGHTS if "weight" in cause.partition(": ")[0] else ""
+        raise ServerFailed(f"the vLLM server at {address(args)} failed {when}: {cause}. {why}{do}") from error
+
+
+def noticing_errors(args: Any) -> AbstractContextManager[None]:
+    """Let TRL's wait for the server end after `vllm_server_timeout` seconds if the server answers with errors.
+
+    TRL looks at the clock only while nothing answers. It would wait for ever for a server whose engine is dead, or at
+    the address of another program.
+    """
+    if not args.use_vllm or args.vllm_mode != "server":
+        return nullcontext()
+    from trl.generation import vllm_client
+
+    if not hasattr(vllm_client, "requests"):  # `requests` is not installed, and TRL says so
+        return nullcontext()
+    ask = vllm_client.requests.get
+
+    def get(*args: Any, **kwargs: Any) -> Any:
+        """Ask as `requests.get` does, and raise an error of `requests` for an answer that is an error."""
+        answer = ask(*args, **kwargs)
+        answer.raise_for_status()
+        return answer
+
+    return temporarily(vllm_client, requests=SimpleNamespace(**{**vars(vllm_client.requests), "get": get}))
+
+
+def _of_a_long_prompt(error: Exception) -> str:
+    """Return what vLLM says of a prompt that is too long; "" for another error.
+
+    vLLM or TRL must have raised the error. A model that a reward or a `rollout_func` asks may say the same.
+    """
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    raised_by = frame.f_globals.get("__name__", "").partition(".")[0]
+    found = TOO_LONG.search(str(error)) if raised_by in ("vllm", "trl") else None
+    return found[0].strip() if found else ""
+
+
+def _too_long(args: Any, step: int, said: str) -> str:
+    ways = "start the server with a larger --max-model-len, or lower max_completion_length"
+    if args.vllm_mode == "colocate":
+        ways = f"raise vllm_max_model_length (now {args.vllm_max_model_length or 'the context of the model'})"
+    return (
+        f"step {logged_step(step)}: a prompt is too long for vLLM. {said.rstrip('.')}. Leave out the longest prompts, "
+        f"or {ways}. With vllm_max_model_length in a recipe, `trl-grpo-plus check` compares the prompts with it."
+    )
 
 
 def _cause(error: BaseException, server: str) -> str:
@@ -55,8 +119,10 @@ def _cause(error: BaseException, server: str) -> str:
         request_url = urlsplit(url)
         why = str(getattr(error.args[0] if error.args else None, "reason", error)).rpartition(": ")[2]
         return f"{request.method} {request_url.path}: {why}" if request_url.netloc == urlsplit(server).netloc else ""
-    if isinstance(error, ConnectionError) and server.rstrip("/") in str(error):  # the server did not start in time
-        return str(error).partition(". ")[0].rstrip(".")
+    # The server did not start in time. TRL's ConnectionError is that of `requests`, not Python's.
+    if isinstance(error, OSError) and server.rstrip("/") in str(error):
+        answer = f", but answers: {error.__cause__}" if getattr(error.__cause__, "response", None) is not None else ""
+        return str(error).partition(". ")[0].rstrip(".") + answer
     lost = lost_process(error)
     return f"it does not answer, and another process ended ({lost})" if lost and not _answers(server) else ""
 
