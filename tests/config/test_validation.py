@@ -297,6 +297,14 @@ IMPOSSIBLE = [
         {"vllm_check_every": 5, "use_vllm": True, "top_p": 0.9, "min_p": 0.1},
         ["vllm_check_every=5 has nothing to compare", "with top_p=0.9, min_p=0.1", "Leave it out, or those"],
     ),
+    (
+        {"use_vllm": True, "vllm_mode": "server", "generation_kwargs": {"n": 4}, "num_generations": 8},
+        ["generation_kwargs has n=4", "num_generations (now 8)"],
+    ),
+    (
+        {"use_vllm": True, "vllm_mode": "colocate", "generation_kwargs": {"seed": 0}},
+        ["generation_kwargs has seed=0", "all attempts on a prompt would be the same", "the option seed decides"],
+    ),
 ]
 
 
@@ -333,6 +341,8 @@ def test_combinations_that_cannot_work_are_refused_with_the_way_out(make, option
         {"step_reward_credit": "own", "importance_sampling_level": "sequence", "loss_type": "vespo"},
         {"vllm_check_every": 0, "top_p": 0.9},
         {"use_vllm": True, "top_p": 0.9},
+        {"use_vllm": True, "vllm_mode": "server", "generation_kwargs": {"seed": 3}},
+        {"generation_kwargs": {"seed": 3, "n": 2}},  # an engine of a rollout_func may know them
     ],
 )
 def test_combinations_that_work_pass(make, options):

@@ -206,6 +206,12 @@ def test_a_trainer_without_init_names_the_missing_keys_of_its_rollout(cls):
         bare._generate(["prompt"])
 
 
+def test_when_weights_are_sent_to_vllm():
+    for method in (GRPOTrainer._generate, GRPOTrainer._generate_single_turn):
+        sent = "self.state.global_step != self._last_loaded_step" in inspect.getsource(method)
+        assert sent, broken("another condition for sending weights", "a value of -1 lets TRL send them again")
+
+
 def test_the_evaluation_loop_takes_a_prefix():
     parameters = inspect.signature(GRPOTrainer.evaluation_loop).parameters
     assert "metric_key_prefix" in parameters, broken("evaluation_loop takes no prefix", "the traces name the split")

@@ -1,4 +1,4 @@
-"""The script that test_vllm_recipe.py runs: `python recipe_worker.py --config RECIPE`, as a recipe's run is launched."""
+"""The script of test_vllm_recipe.py: `python recipe_worker.py --config RECIPE` runs it as `trl-grpo-plus run` does."""
 
 import sys
 

@@ -14,10 +14,13 @@ import peft
 import shims
 import test_tools
 import tiny_models
+import torch
 import watched
+from datasets import Dataset
 
 from trl_grpo_plus.traces import reader as traces
 from trl_grpo_plus.trainer import grpo_plus_trainer as library
+from trl_grpo_plus.utils.validation import ConfigError
 
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -231,6 +234,36 @@ def test_evaluation(tmp_path):
             assert row["sampled"] == pytest.approx(row["now"], abs=1e-4)
     for batch in trained.batches[1::2]:
         assert sum(batch["asked"]) == len(batch["rows"]) == 8
+
+
+def test_weights_that_no_step_made(tmp_path):
+    """The engine gets the weights of a further training, and those that a script sets between two evaluations.
+
+    TRL looks only at the number of steps, which is the same: 0 as the trainings begin, 1 in the evaluations.
+    """
+    extra = {"eval_dataset": tiny_models.prompts(4)}
+    trained = watched.trained(tmp_path, max_steps=1, per_device_eval_batch_size=16, extra=extra)
+    trained.train()
+    trained.evaluate()
+    with torch.no_grad():
+        for weight in trained.model.parameters():
+            weight.add_(torch.randn_like(weight) * 0.1)
+    trained.evaluate()
+    assert [batch["training"] for batch in trained.batches] == [True, True, False, False]
+    for batch in trained.batches[1::2]:
+        assert batch["syncs"] == 1
+        watched.check_rows(batch["rows"])
+        assert watched.apart(batch["rows"], batch["rows"], "before") > 0.1
+
+
+def test_a_prompt_that_is_too_long_and_stops_that_are_masked(tmp_path, caplog):
+    """vLLM's own message names no option."""
+    data = Dataset.from_dict({"prompt": ["1+1=", "2" * 70], "number": [0, 0]})
+    options = {"per_device_train_batch_size": 8, "mask_truncated_completions": True}
+    made = watched.trainer(tmp_path, data=data, generation_kwargs={"stop": ["="]}, **options)
+    assert any("generation_kwargs has stop=['=']: TRL takes" in record.getMessage() for record in caplog.records)
+    with pytest.raises(ConfigError, match=r"step 1: a prompt is too long for vLLM\. .* raise vllm_max_model_length"):
+        made.train()
 
 
 def test_resumed(tmp_path):

@@ -1,7 +1,7 @@
 """Checks of the configuration against the reward functions, the data and the model, before the first step."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
@@ -154,6 +154,24 @@ def check_weights(weights: Sequence[float] | None, args: "GRPOPlusConfig") -> No
         f"set zero_variance_groups='keep' (now {args.zero_variance_groups!r}) and filter_metric='total' (now "
         f"{args.filter_metric!r}) to train without rewards, as TRL does."
     )
+
+
+def warn_of_masked_stops(args: "GRPOPlusConfig", ends: Set[int]) -> None:
+    """Warn if vLLM ends attempts in a way that TRL takes as the length limit, and TRL masks attempts that reach it.
+
+    Args:
+        args ([`GRPOPlusConfig`]): configuration of the run.
+        ends (`set[int]`): the tokens with which a completion ends unless it is truncated.
+    """
+    given = (args.use_vllm and args.mask_truncated_completions and args.generation_kwargs) or {}
+    tokens = [token for token in given.get("stop_token_ids") or () if token not in ends]
+    stops = {"stop": given.get("stop"), "stop_token_ids": tokens}
+    for name, value in stops.items():
+        if value and args.process_index == 0:
+            logger.warning(
+                f"generation_kwargs has {name}={value!r}: TRL takes an attempt that ends there as cut off, and "
+                "mask_truncated_completions=True leaves it out of the loss. Leave one of the two out."
+            )
 
 
 def check_model(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from accelerate.logging import get_logger
 
 from ..utils.text import shortened
+from ..utils.validation import ConfigError
 
 
 if TYPE_CHECKING:
@@ -64,6 +65,22 @@ OF_VLLM: dict[str, tuple[Any, ...]] = {
     "structured_outputs": (),
 }
 _MOST_SHOWN = 60  # characters of a value
+
+
+def check_generation_kwargs(config: "GRPOConfig") -> None:
+    """Refuse settings of vLLM by which it would sample other attempts than a group needs."""
+    given = (config.use_vllm and config.generation_kwargs) or {}
+    if "n" in given:
+        raise ConfigError(
+            f"generation_kwargs has n={given['n']!r}, but the number of attempts on a prompt is num_generations (now "
+            f"{config.num_generations}). Set that, and leave n out."
+        )
+    # A server numbers the attempts that are asked for in one request, and adds the number to the seed.
+    if given.get("seed") is not None and config.vllm_mode == "colocate":
+        raise ConfigError(
+            f"generation_kwargs has seed={given['seed']!r}, which a colocated vLLM uses anew for each attempt: all "
+            "attempts on a prompt would be the same. Leave it out; the option seed decides what is sampled."
+        )
 
 
 def altering_settings(settings: Mapping[str, Any], neutral: Mapping[str, tuple[Any, ...]] = NEUTRAL) -> dict[str, Any]:

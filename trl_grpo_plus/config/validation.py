@@ -19,7 +19,7 @@ from ..traces.alarms import ALARMS, Thresholds
 from ..utils.import_path import is_path
 from ..utils.validation import ConfigError, Number, one_of
 from . import presets
-from .sampling_distribution import logprob_options
+from .sampling_distribution import check_generation_kwargs, logprob_options
 
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ def check(config: "GRPOPlusConfig", annotations: Mapping[str, Any], trl_version:
     _check_kl(config)
     _check_estimator(config)
     _check_vllm(config)
+    check_generation_kwargs(config)
     _check_read(config)
     _check_std_options(config)
     check_watching(config)

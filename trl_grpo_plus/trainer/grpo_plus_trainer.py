@@ -241,6 +241,14 @@ class GRPOPlusTrainer(GRPOTrainer):
 
             merge_in_copies(self.vllm_generation)
 
+    def _send_weights_again(self) -> None:
+        """Let TRL send the weights to vLLM before it generates next.
+
+        TRL does so only if the number of steps is another than at the last sending. But weights may be others after
+        the same number: a script has set them, the best checkpoint was loaded, or a further training begins at step 0.
+        """
+        self._last_loaded_step = -1
+
     def get_train_dataloader(self) -> Any:
         """Return TRL's dataloader.
 
@@ -524,6 +532,8 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
         """Evaluate as transformers' `Trainer` does, and note the split for the traces."""
+        if not self.is_in_train:
+            self._send_weights_again()
         with self._recorder.evaluating(metric_key_prefix, self.state.global_step):
             return super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
 
@@ -652,6 +662,7 @@ class GRPOPlusTrainer(GRPOTrainer):
                 before, self._prompts = self._prompts, self._prompt_source()
                 if not checkpoint:
                     self._prompts.follow(before)
+            self._send_weights_again()
             return super().train(checkpoint, *args, **kwargs)
 
     def _check_model(self, names: Sequence[str], weights: Sequence[float]) -> None:
@@ -670,6 +681,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         if args.filters_groups:
             resampling.warn_if_nothing_is_saved(args, self.accelerator.num_processes)
         if self.rollout_func is None:  # a rollout_func samples in its own way
+            compatibility.warn_of_masked_stops(args, ends_of(self))
             warn_of_another_distribution(args, self.model, getattr(self, "generation_kwargs", None))
 
     def _check_tokens(self) -> None:

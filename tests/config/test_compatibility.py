@@ -1,0 +1,30 @@
+"""Tests of warnings about options that do not go with the model."""
+
+import pytest
+
+from trl_grpo_plus import GRPOPlusConfig
+from trl_grpo_plus.config import compatibility
+
+
+MASKED = {"use_vllm": True, "mask_truncated_completions": True}
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({**MASKED, "generation_kwargs": {"stop": ["</answer>"]}}, "stop=['</answer>']"),
+        ({**MASKED, "generation_kwargs": {"stop_token_ids": [1, 5]}}, "stop_token_ids=[5]"),
+        ({**MASKED, "generation_kwargs": {"stop_token_ids": [1], "stop": None}}, None),  # 1 ends attempts anyway
+        ({**MASKED, "generation_kwargs": {"min_tokens": 3}}, None),
+        (MASKED, None),
+        ({"use_vllm": True, "generation_kwargs": {"stop": ["</answer>"]}}, None),
+    ],
+)
+def test_stops_that_are_masked(tmp_path, caplog, options, named):
+    config = GRPOPlusConfig(str(tmp_path), bf16=False, use_cpu=True, report_to="none", **options)
+    compatibility.warn_of_masked_stops(config, ends={0, 1})
+    said = [record.getMessage() for record in caplog.records if record.name == compatibility.__name__]
+    assert len(said) == bool(named)
+    if named:
+        assert f"generation_kwargs has {named}: TRL takes an attempt that ends there as cut off" in said[0]
+        assert said[0].endswith("leaves it out of the loss. Leave one of the two out.")
