@@ -5,14 +5,31 @@ that of TRL's `trl/scripts/grpo.py`. This script adds `prepare`, refuses typos, 
 report.
 """
 
+import os
+import signal
 import sys
+from types import FrameType
 
-from trl_grpo_plus.launch.arguments import GRPOPlusScriptArguments, make_parser
-from trl_grpo_plus.launch.train import main, run
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """End this process without a traceback."""
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        os.write(2, b"\nStopped before the run began.\n")
+    os._exit(128 + number)
+
+
+# The imports take seconds, and a Ctrl-C would print where each process is in them. A background process ignores SIGINT.
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, _end)
+
+from trl_grpo_plus.launch.arguments import GRPOPlusScriptArguments, make_parser  # noqa: E402
+from trl_grpo_plus.launch.train import main, run  # noqa: E402
 
 
 __all__ = ["GRPOPlusScriptArguments", "main", "make_parser", "run"]
 
 
 if __name__ == "__main__":
+    if signal.getsignal(signal.SIGINT) is _end:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(run())

@@ -1089,6 +1089,27 @@ launcher_main.main()
     Run([sys.executable, "-c", code], tmp_path).end(-signal.SIGINT, seconds=60)
 
 
+def test_ctrl_c_while_a_process_of_the_run_imports_trl_leaves_no_traceback(tmp_path):
+    code = """
+import builtins, os, runpy, signal
+
+def interrupted(name, *rest, imports=builtins.__import__, **more):
+    if name == "trl":
+        os.kill(os.getpid(), signal.SIGINT)
+    return imports(name, *rest, **more)
+
+builtins.__import__ = interrupted
+runpy.run_module("trl_grpo_plus.recipes.grpo", run_name="__main__")
+"""
+    output = Run([sys.executable, "-c", code], tmp_path).end(130, seconds=60)
+    assert output == "\nStopped before the run began.\n"
+
+
+def test_the_script_as_a_module_leaves_ctrl_c_to_its_importer(tmp_path):
+    code = "import signal; from trl_grpo_plus.recipes import grpo; print(signal.getsignal(signal.SIGINT))"
+    assert "default_int_handler" in Run([sys.executable, "-c", code], tmp_path).end(0, seconds=60)
+
+
 CHILD = """
 import os, signal, sys, time
 

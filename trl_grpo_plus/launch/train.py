@@ -209,13 +209,13 @@ def _way_on(output_dir: str) -> str:
 def run(main: Callable[..., int] = main, prog: str = "trl_grpo_plus.recipes.grpo") -> int:
     """Run `main` with this process's command line. A user's mistake prints an error and returns exit status 2."""
     launched = _end_with_launcher()
-    from ..trainer.progress import silence_libraries
-
-    silence_libraries()
-    tell_errors_visibly()
-    launched_as()  # cached now, while the launcher is still running
     parsed: tuple[Any, ...] = ()
     try:
+        from ..trainer.progress import silence_libraries
+
+        silence_libraries()
+        tell_errors_visibly()
+        launched_as()  # cached now, while the launcher is still running
         parsed = parse(make_parser(prog=prog), sys.argv[1:])
         return main(*parsed)
     except ConfigError as error:
