@@ -297,7 +297,9 @@ def _weights(specs: Sequence[RewardSpec], reward_weights: Sequence[float] | None
     for given in () if reward_weights is None else reward_weights:  # TRL would train on NaN as on rewards of 0
         Number().check("reward_weights", given.item() if hasattr(given, "item") else given)
     if specs and all(spec.monitor for spec in specs):
-        raise ConfigError("reward_funcs holds monitors only: there is no reward to train on.")
+        raise ConfigError(
+            "reward_funcs holds monitors only: there is no reward to train on. Leave monitor out of one entry."
+        )
     if reward_weights is not None and len(reward_weights) != len(specs):
         raise ConfigError(
             f"reward_weights has {len(reward_weights)} values for {len(specs)} reward_funcs. Give one weight per "

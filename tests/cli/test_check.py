@@ -167,8 +167,6 @@ def test_a_gold_that_is_no_text_is_told_from_the_reward(scratch, gold, words):
 
 
 def test_what_cannot_be_checked_on_data(scratch):
-    register_reward("user_gold")(equal)
-    assert "register it with gold=" in check_gold(get_reward("user_gold"), ANSWERS)[0].problems[0]
     register_reward("user_gold", gold=lambda answer: answer)(equal)
     assert "needs the column 'answer'" in check_gold(get_reward("user_gold"), ANSWERS)[0].problems[0]
     same = Dataset.from_dict({"answer": ["1", "1"]})

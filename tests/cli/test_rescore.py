@@ -174,7 +174,7 @@ def test_a_reward_of_another_name_is_compared_with_the_one_that_is_named(run, ca
     assert main(["rescore", run, *rewards]) == 0
     out = capsys.readouterr().out
     assert "broken against the recorded exact_answer" in out
-    assert "Groups, with broken instead of exact_answer in the total" in out
+    assert "Groups, with broken instead of the recorded exact_answer in the total" in out
     assert {*lines_of("out.jsonl")[0]["recorded"]} == {"exact_answer"}
 
 

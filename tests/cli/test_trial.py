@@ -10,7 +10,7 @@ from datasets import Dataset
 from trl_grpo_plus.cli.check import data as check_data
 from trl_grpo_plus.cli.check import rewards
 from trl_grpo_plus.cli.check.rewards import as_row
-from trl_grpo_plus.cli.check.trial import definition_of, is_registered, try_out
+from trl_grpo_plus.cli.check.trial import check_named, definition_of, is_registered, try_out
 from trl_grpo_plus.cli.main import main
 from trl_grpo_plus.registry import get_reward
 from trl_grpo_plus.utils.tables import FAILED, OK, UNSEEN
@@ -138,6 +138,22 @@ def test_a_call_that_hangs_is_not_seen(place, monkeypatch):
     row = tried("hangs")
     assert row.status == UNSEEN
     assert "TimeoutError: it did not return within 1 s" in row.text
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "words"),
+    [
+        ("steps_check", OK, "'' scores 0, '2' scores 0. It has no gold answers that tell whether this is right."),
+        ("json_schema", FAILED, "the dataset: reward 'json_schema' needs the column 'schema', the data has prompt"),
+        ("repetition", UNSEEN, "it reads completion_ids, which only the trainer has."),
+    ],
+)
+def test_a_registered_reward_without_gold_is_called_on_the_data(name, status, words):
+    examples, call = check_named(name, {}, Dataset.from_list(ROWS))
+    assert (examples.what, examples.status, call.what, call.status) == ("examples", OK, "call", status)
+    (said,) = call.problems or (call.unseen or call.note,)
+    assert words in said
+    assert "Register it" not in said
 
 
 @pytest.mark.parametrize(

@@ -425,7 +425,7 @@ def test_weights(entries, reward_weights, weights):
         ([{"name": "user_judge", "weight": 2}], [1.0], ["gives 'user_judge' the weight 2, reward_weights 1.0"]),
         ([{"name": "user_judge", "monitor": True}, plain], [1.0, 1.0], ["(a monitor)"]),
         ([{"name": "user_judge", "monitor": True, "weight": 1}, plain], None, ["a monitor, which has no weight"]),
-        ([{"name": "user_judge", "monitor": True}], None, ["monitors only"]),
+        ([{"name": "user_judge", "monitor": True}], None, ["monitors only", "Leave monitor out of one"]),
         ([{"name": "user_judge", "weight": 2}, plain], [2.0], ["has 1 values for 2", "Give one weight per reward."]),
         ([plain], [1.0, 1.0], ["reward_weights has 2 values for 1 reward_funcs. Give one weight per reward."]),
         ([{"name": "user_judge", "wieght": 2}], None, ["unknown key 'wieght'", "Did you mean weight", "monitor"]),

@@ -15,6 +15,7 @@ ADVICE = {
     "the reward too easy to earn?",
     "tied": "All attempts got the same reward, between failure and success: often the reward checks only the format. "
     "Does the reward that should differ ever differ?",
-    "unscored": "No reward scored the attempts. Does it return None, or fail? Are the columns there that it reads?",
+    "unscored": "No reward scored the attempts. Does it return None, or fail? Is its weight 0? Are the columns there "
+    "that it reads?",
     "truncated": "All attempts were cut off, and mask_truncated_completions masks them. Raise max_completion_length.",
 }

@@ -94,7 +94,7 @@ def check_reward(reward: Any, dataset: Any = None, limit: int = 200, strict: boo
         dataset (*optional*): a dataset. The gold answers of a stream are not scored.
         limit (`int`, *optional*, defaults to `200`): maximum number of rows whose gold answers are scored.
         strict (`bool`, *optional*, defaults to `False`): whether a [`Reward`] that ships no examples fails, and one
-            that has no `gold` for a dataset.
+            that has no `gold` is called on the dataset too.
 
     Raises:
         ConfigError: `limit` is below 2, or the reward is not ready for a run.
@@ -106,7 +106,9 @@ def check_reward(reward: Any, dataset: Any = None, limit: int = 200, strict: boo
             findings.append(check_examples(definition.name))
         if any(finding.unseen for finding in findings):
             return findings
-        if hasattr(dataset, "__len__") and (strict or definition.gold is not None):
+        if definition.gold is None:
+            findings += [try_out(reward.prepare(), dataset)] if strict and dataset is not None else []
+        elif hasattr(dataset, "__len__"):
             findings += check_gold(reward.prepare(), dataset, limit)
     return findings or [try_out(reward, dataset)]
 
@@ -184,7 +186,8 @@ def _called(reward: Any, values: Mapping[str, Any]) -> RewardCheck:
             return _without_verdict(reward, outcome, text, on)
     said = ("is not scored (None)" if outcome.score is None else f"scores {outcome.score:g}" for outcome in outcomes)
     scores = ", ".join(f"{text!r:.80} {score}" for text, score in zip(texts, said, strict=True))
-    unknown = "It has no examples and no gold answers that tell whether this is right."
+    examples = "examples and no " if not (isinstance(reward, Reward) and reward.definition.examples) else ""
+    unknown = f"It has no {examples}gold answers that tell whether this is right."
     in_python = "" if hasattr(_function(reward), "__name__") else f" {AN_OBJECT}"
     return RewardCheck(name_of(reward), "call", ROWS, ROWS, note=f"{on}, in {took}: {scores}. {unknown}{in_python}")
 
@@ -226,8 +229,10 @@ def _lacks_something(error: BaseException | None) -> bool:
 
 
 def _of_the_trainer(reward: Any, values: Sequence[str]) -> str:
-    register = f"Register it to have it checked: @register_reward({name_of(reward)!r}, examples=[...], gold=...)."
-    return f"it reads {', '.join(values)}, which only the trainer has. {register}"
+    reads = f"it reads {', '.join(values)}, which only the trainer has."
+    if isinstance(reward, Reward) and is_registered(reward.definition):
+        return reads
+    return f"{reads} Register it to have it checked: @register_reward({name_of(reward)!r}, examples=[...], gold=...)."
 
 
 def _read_by(function: Any) -> list[str]:

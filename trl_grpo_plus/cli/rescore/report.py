@@ -91,8 +91,8 @@ def _example(reward: RequestedReward, rescoring: Rescoring, number: int, attempt
 
 def _effect(reward: RequestedReward, found: Effect, weights: Mapping[str, float]) -> list[str]:
     inside = replaces(reward.against, weights)
-    total = f"{reward.label} instead of {reward.against} in the total" if inside else f"{reward.label} as the total"
-    head = [f"Groups, with {total}"]
+    old = f"the recorded {reward.against}"
+    head = [f"Groups, with {reward.label} {f'instead of {old} in the total' if inside else 'as the total'}"]
     if found.left_out:
         judged = found.left_out + found.table.total()
         head += [
