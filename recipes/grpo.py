@@ -18,7 +18,7 @@ def _end(number: int, frame: FrameType | None) -> None:
     os._exit(128 + number)
 
 
-# The imports take seconds, and a Ctrl-C would print where each process is in them. A background process ignores SIGINT.
+# The imports take seconds. A Ctrl-C would print where each process is in them. A background process ignores SIGINT.
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, _end)
 
