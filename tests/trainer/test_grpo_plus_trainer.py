@@ -46,10 +46,8 @@ def test_advantages_use_the_chosen_baseline_and_scale(tmp_path, baseline, scale)
         lengths.extend(len(ids) for ids in completion_ids)
         return tiny_models.digits(completions)
 
-    options = {} if scales.SCALES[scale].as_it_is else {"std_eps": 1e-6, "std_floor": 0.05}
-    options |= {"std_ddof": 0} if scales.SCALES[scale].reads_ddof else {}
-    options |= {"advantage_baseline": baseline, "scale_rewards": scale, "max_steps": 1}
-    trained = tiny_models.trained(tmp_path, reward, **options)
+    options = {"std_ddof": 0, "std_eps": 1e-6, "std_floor": 0.05, "max_steps": 1}
+    trained = tiny_models.trained(tmp_path, reward, advantage_baseline=baseline, scale_rewards=scale, **options)
     rewards, used = first_batch(trained)
     (buffered,) = trained._buffered_inputs
     assert sorted(buffered["advantages"].tolist()) == pytest.approx(sorted(used.flatten().tolist()), abs=1e-6)
@@ -146,7 +144,7 @@ def test_the_verdict_uses_filter_metric(tmp_path, metric, alive):
 def test_evaluation_is_trls(tmp_path):
     """An evaluation has TRL's loss and metrics, whatever our options are."""
     options = {"extra": {"eval_dataset": tiny_models.prompts(6), "rollout_func": tiny_models.scripted}, "beta": 0.1}
-    changed = {"std_eps": 1e-6, "scale_rewards": "mad", "kl_estimator": "k2", "zero_variance_groups": "drop"}
+    changed = {"std_ddof": 0, "scale_rewards": "mad", "kl_estimator": "k2", "zero_variance_groups": "drop"}
     ours = tiny_models.trainer(tmp_path, tiny_models.digits, **options, **changed).evaluate()
     theirs = tiny_models.trainer(tmp_path, tiny_models.digits, cls=GRPOTrainer, **options).evaluate()
     assert {key: ours[key] for key in tiny_models.untimed(theirs)} == tiny_models.untimed(theirs)

@@ -13,7 +13,7 @@ from ..objective.baselines import check_baseline
 from ..objective.kl import ESTIMATORS
 from ..objective.process_rewards import STEP_REWARD_CREDITS, STEP_SCALES
 from ..objective.ratios import LOSSES_WITH_THEIR_OWN, RATIOS
-from ..objective.scales import SCALES, TRL_SCALES
+from ..objective.scales import SCALES
 from ..rollouts.verdicts import VERDICTS
 from ..traces.alarms import ALARMS, Thresholds
 from ..utils.import_path import is_path
@@ -61,13 +61,14 @@ TRL_CHOICES = {
     "vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
 }
 
-# Option -> the other option without which the run does not read it, and that one's value (`None`: any that is on).
-READ_WITH = {
-    "max_resample_rounds": ("zero_variance_groups", "resample"),
-    "resample_fallback": ("zero_variance_groups", "resample"),
-    "running_std_decay": ("scale_rewards", "running"),
-    "selection_pool": ("prompt_selection", "belief"),
-    "belief_head_share": ("belief_head", "prompt"),
+# Option -> the option without which the run does not read it, and the values of that one beside which it may be set
+# (`None`: any that is on). `drop` may keep the options of `resample`, so that one option switches between the two.
+READ_WITH: dict[str, tuple[str, tuple[str, ...] | None]] = {
+    "max_resample_rounds": ("zero_variance_groups", ("resample", "drop")),
+    "resample_fallback": ("zero_variance_groups", ("resample", "drop")),
+    "running_std_decay": ("scale_rewards", ("running",)),
+    "selection_pool": ("prompt_selection", ("belief",)),
+    "belief_head_share": ("belief_head", ("prompt",)),
     "kl_horizon": ("kl_target", None),
 }
 
@@ -103,7 +104,6 @@ def check(config: "GRPOPlusConfig", annotations: Mapping[str, Any], trl_version:
     _check_vllm(config)
     check_generation_kwargs(config)
     _check_read(config)
-    _check_std_options(config)
     check_watching(config)
     _check_liger(config, trl_version)
 
@@ -242,43 +242,19 @@ def _check_belief_options(config: "GRPOPlusConfig") -> None:
             )
 
 
-def _given(config: "GRPOPlusConfig", names: Iterable[str]) -> list[str]:
-    """Return those of the named options that a user gave: a subclass of the config may have defaults of its own."""
-    fields = config.__dataclass_fields__
-    return [name for name in config.changed(*names) if getattr(config, name) != fields[name].default]
-
-
-def _or_leave_out(config: "GRPOPlusConfig", name: str) -> str:
-    # A command line cannot take an option out of a recipe.
-    return f"or leave it out ({name}={config.__dataclass_fields__[name].default!r})."
-
-
 def _check_read(config: "GRPOPlusConfig") -> None:
-    """Refuse the options of `READ_WITH` that the run would not read."""
-    for name in _given(config, READ_WITH):
-        (other, needed), value = READ_WITH[name], getattr(config, name)
+    """Refuse an option of `READ_WITH` that the run would not read, unless it has its default or a subclass's."""
+    fields = config.__dataclass_fields__
+    for name in config.changed(*READ_WITH):
+        (other, values), value = READ_WITH[name], getattr(config, name)
         now = getattr(config, other)
         chosen = name_of(now) if other == "prompt_selection" else now
-        if not (chosen == needed if needed else chosen):
-            setting = f"{other}={needed!r}" if needed else other
+        if value != fields[name].default and not (chosen in values if values else chosen):
+            setting = f"{other}={values[0]!r}" if values else other
+            # A command line cannot take an option out of a recipe, so the message names the default.
             raise ConfigError(
-                f"{name}={value!r} has no effect with {other}={now!r}: set {setting}, {_or_leave_out(config, name)}"
-            )
-
-
-def _check_std_options(config: "GRPOPlusConfig") -> None:
-    """Refuse `std_*` where the scale does not read it. An `advantage_estimator` refuses all of them by itself."""
-    by_itself = config.multi_objective_aggregation == "normalize_then_sum"
-    each = "group" if by_itself and config.scale_rewards in TRL_SCALES else config.scale_rewards
-    with_eps = [name for name, scale in SCALES.items() if not scale.as_it_is]
-    with_ddof = [name for name, scale in SCALES.items() if scale.reads_ddof]
-    for name in _given(config, () if config.estimates_advantages else ("std_ddof", "std_eps", "std_floor")):
-        scales = with_ddof if name == "std_ddof" else with_eps
-        of_sums = by_itself and name != "std_floor"  # normalize_then_sum divides their sums by a std too
-        if each not in scales and not of_sums:
-            raise ConfigError(
-                f"{name}={getattr(config, name)!r} has no effect with scale_rewards={config.scale_rewards!r}: set "
-                f"scale_rewards={_any_of(scales)}, {_or_leave_out(config, name)}"
+                f"{name}={value!r} has no effect with {other}={now!r}: set {setting}, or leave it out "
+                f"({name}={fields[name].default!r})."
             )
 
 

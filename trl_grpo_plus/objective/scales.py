@@ -59,23 +59,17 @@ class Scale:
             caller keeps the scale, and [`normalize_then_sum`] cannot use it), the "prompt" (from its belief) or
             "nothing".
         as_it_is (`bool`, *optional*, defaults to `False`): apply no floor and no eps.
-        reads_ddof (`bool`, *optional*, defaults to `False`): whether `ddof` changes it.
     """
 
     spread: Callable[[Scored], Tensor]
     over: str
     as_it_is: bool = False
-    reads_ddof: bool = False
 
 
 def _std(rewards: Scored) -> Tensor:
     deviation = less_mean(rewards.values, rewards.scored).masked_fill(~rewards.scored, 0.0)
     freedom = (rewards.scored.sum(dim=1, keepdim=True) - rewards.ddof).clamp(min=1)
     return (deviation.square().sum(dim=1, keepdim=True) / freedom).sqrt()
-
-
-def _batch_std(rewards: Scored) -> Tensor:
-    return rewards.values.new_full((1, 1), batch_std(rewards.values, rewards.ddof))
 
 
 def _robust_std(rewards: Scored) -> Tensor:
@@ -107,12 +101,12 @@ def _believed_std(rewards: Scored) -> Tensor:
 
 # To add a scale, write a function and an entry. The configuration's choices and refusals follow.
 SCALES: dict[str, Scale] = {
-    "group": Scale(_std, over="group", reads_ddof=True),
-    "batch": Scale(_batch_std, over="batch", reads_ddof=True),
+    "group": Scale(_std, over="group"),
+    "batch": Scale(lambda rewards: rewards.values.new_full((1, 1), batch_std(rewards.values, rewards.ddof)), "batch"),
     "none": Scale(lambda rewards: rewards.values.new_ones(1, 1), over="nothing", as_it_is=True),
     "mad": Scale(_robust_std, over="group"),
     "mean": Scale(_positive_mean, over="group", as_it_is=True),
-    "running": Scale(_running_std, over="run", reads_ddof=True),
+    "running": Scale(_running_std, over="run"),
     "prior": Scale(_believed_std, over="prompt"),
 }
 
