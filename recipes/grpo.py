@@ -13,12 +13,14 @@ from types import FrameType
 
 def _end(number: int, frame: FrameType | None) -> None:
     """End this process without a traceback."""
-    if os.environ.get("LOCAL_RANK", "0") == "0":
-        os.write(2, b"\nStopped before the run began.\n")
-    os._exit(128 + number)
+    try:
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            os.write(2, b"\nStopped before the run began.\n")
+    finally:  # the terminal may be gone
+        os._exit(128 + number)
 
 
-# The imports take seconds. A Ctrl-C would print where each process is in them. A background process ignores SIGINT.
+# The imports take seconds. A Ctrl-C would print where each process is in them. Where SIGINT is ignored, it stays so.
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, _end)
 
