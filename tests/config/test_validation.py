@@ -136,10 +136,8 @@ NUMBERS = [
 
 
 # The options beside which an option is read.
-RESAMPLE, CHOSEN = {"zero_variance_groups": "resample"}, {"prompt_selection": "belief"}
+CHOSEN = {"prompt_selection": "belief"}
 READ_BESIDE = {
-    "max_resample_rounds": RESAMPLE,
-    "resample_fallback": RESAMPLE,
     "running_std_decay": {"scale_rewards": "running"},
     "selection_pool": CHOSEN,
     "belief_head_share": {**CHOSEN, "belief_head": "prompt"},
@@ -351,8 +349,6 @@ def test_combinations_that_work_pass(make, options):
 
 
 NOT_READ = [
-    ({"max_resample_rounds": 5}, "zero_variance_groups='keep': set zero_variance_groups='resample'"),
-    ({"resample_fallback": "raise"}, "zero_variance_groups='keep': set zero_variance_groups='resample'"),
     ({"running_std_decay": 0.0}, "scale_rewards='group': set scale_rewards='running'"),
     ({**PAIRS_CHOSEN, "selection_pool": 4}, "prompt_selection={'name': 'by_column'"),
     ({**CHOSEN, "belief_head_share": None}, "belief_head=None: set belief_head='prompt'"),
@@ -379,11 +375,11 @@ def test_the_table_above_holds_every_option_that_needs_another():
 def test_a_subclass_may_have_its_own_default_of_an_option_that_is_not_read(tmp_path):
     @dataclasses.dataclass
     class Own(GRPOPlusConfig):
-        max_resample_rounds: int = 5
+        kl_horizon: int = 5
 
-    assert Own(output_dir=str(tmp_path), **CPU).max_resample_rounds == 5
-    with pytest.raises(ValueError, match="max_resample_rounds=4 has no effect"):
-        Own(output_dir=str(tmp_path), **CPU, max_resample_rounds=4)
+    assert Own(output_dir=str(tmp_path), **CPU).kl_horizon == 5
+    with pytest.raises(ValueError, match="kl_horizon=4 has no effect"):
+        Own(output_dir=str(tmp_path), **CPU, kl_horizon=4)
 
 
 @pytest.mark.parametrize(
@@ -392,8 +388,7 @@ def test_a_subclass_may_have_its_own_default_of_an_option_that_is_not_read(tmp_p
         # Switched off on purpose: a recipe's other options about traces and alarms may stay.
         {"trace_every": 0, "trace_compress": True, "trace_max_groups": 1},
         {"alarms": False, "alarm_thresholds": {"dead_groups": 0.5}},
-        # One option switches between the two.
-        {"zero_variance_groups": "drop", "max_resample_rounds": 5, "resample_fallback": "raise"},
+        *({"zero_variance_groups": mode, "max_resample_rounds": 5} for mode in ("keep", "drop")),
     ],
 )
 def test_an_option_beside_one_that_was_switched_off_passes(make, options):

@@ -61,14 +61,12 @@ TRL_CHOICES = {
     "vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
 }
 
-# Option -> the option without which the run does not read it, and the values of that one beside which it may be set
-# (`None`: any that is on). `drop` may keep the options of `resample`, so that one option switches between the two.
-READ_WITH: dict[str, tuple[str, tuple[str, ...] | None]] = {
-    "max_resample_rounds": ("zero_variance_groups", ("resample", "drop")),
-    "resample_fallback": ("zero_variance_groups", ("resample", "drop")),
-    "running_std_decay": ("scale_rewards", ("running",)),
-    "selection_pool": ("prompt_selection", ("belief",)),
-    "belief_head_share": ("belief_head", ("prompt",)),
+# Option -> the option without which the run does not read it, and that one's value (`None`: any that is on). Those of
+# `resample` are not here: a recipe may keep them while a command line sets `keep` or `drop` to compare.
+READ_WITH: dict[str, tuple[str, str | None]] = {
+    "running_std_decay": ("scale_rewards", "running"),
+    "selection_pool": ("prompt_selection", "belief"),
+    "belief_head_share": ("belief_head", "prompt"),
     "kl_horizon": ("kl_target", None),
 }
 
@@ -246,11 +244,11 @@ def _check_read(config: "GRPOPlusConfig") -> None:
     """Refuse an option of `READ_WITH` that the run would not read, unless it has its default or a subclass's."""
     fields = config.__dataclass_fields__
     for name in config.changed(*READ_WITH):
-        (other, values), value = READ_WITH[name], getattr(config, name)
+        (other, needed), value = READ_WITH[name], getattr(config, name)
         now = getattr(config, other)
         chosen = name_of(now) if other == "prompt_selection" else now
-        if value != fields[name].default and not (chosen in values if values else chosen):
-            setting = f"{other}={values[0]!r}" if values else other
+        if value != fields[name].default and not (chosen == needed if needed else chosen):
+            setting = f"{other}={needed!r}" if needed else other
             # A command line cannot take an option out of a recipe, so the message names the default.
             raise ConfigError(
                 f"{name}={value!r} has no effect with {other}={now!r}: set {setting}, or leave it out "
