@@ -13,7 +13,6 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 
 # Set before torch is imported: vLLM has a second pool of threads, and either would spin while it waits for the other.
@@ -29,18 +28,12 @@ DIFFERENCE = "sampling/sampling_logp_difference/mean"
 
 
 def use_cpu_build() -> None:
-    """Install the stand-ins of the tests, with an engine whose cache fits this recipe."""
+    """Install the stand-ins of the tests, with a cache that fits this recipe."""
     sys.path.insert(0, str(ROOT / "tests" / "with_vllm"))
     import shims
-    import vllm
-    from trl.generation import vllm_generation
 
-    class Engine(vllm.LLM):
-        def __init__(self, *args: Any, enable_sleep_mode: bool, **kwargs: Any):
-            super().__init__(*args, **kwargs, dtype="float32", enforce_eager=True, kv_cache_memory_bytes=512 * 2**20)
-
+    shims.SmallLLM.cache_bytes = 512 * 2**20
     shims.install()
-    vllm_generation.LLM = Engine
 
 
 def train(generation: str, seed: int, output_dir: str) -> int:
@@ -52,8 +45,7 @@ def train(generation: str, seed: int, output_dir: str) -> int:
         use_cpu_build()
     from trl_grpo_plus.launch.train import run
 
-    options = [*RECIPE, "--seed", str(seed), "--output_dir", output_dir, *(VLLM if generation == "vllm" else [])]
-    sys.argv[1:] = options
+    sys.argv[1:] = [*RECIPE, "--seed", str(seed), "--output_dir", output_dir, *(VLLM if generation == "vllm" else [])]
     return run()
 
 

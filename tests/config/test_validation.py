@@ -453,7 +453,7 @@ CHANGING = [{"zero_variance_groups": mode} for mode in ("drop", "resample")]
 CHANGING += [{"scale_rewards": scale} for scale in ("mad", "mean", "running")]
 CHANGING += [{"advantage_baseline": "median"}, {"std_ddof": 0}, {"std_eps": 1e-6}, {"std_floor": 0.1}]
 CHANGING += [{"advantage_clip": 5.0}, K1_IN_REWARD, PAIRWISE]
-OTHERS = [{}, {"filter_metric": "any"}, {"solved_reward": 2.0}, {"selection_pool": 9, **CHOSEN}]
+OTHERS = [{}, {"filter_metric": "any"}, {"solved_reward": 2.0}, {"max_resample_rounds": 9}]
 OTHERS += [{"scale_rewards": "none"}, {**KL, "kl_estimator": "k2"}, {**KL, "kl_target": 0.1, "kl_horizon": 5}]
 
 

@@ -26,13 +26,15 @@ def plain_linear(layer: torch.nn.Module, remove_weight: bool) -> None:
 
 
 class SmallLLM(vllm.LLM):
-    """The engine that TRL makes, but with a small cache and in float32 instead of bfloat16, for exact log-probs.
+    """The engine that TRL makes, but in float32, for exact log-probs, and with a cache of `cache_bytes`.
 
     The CPU build refuses sleep mode. Here `sleep` only clears the weights, as level 2 does.
     """
 
+    cache_bytes = 64 * 2**20
+
     def __init__(self, *args: Any, enable_sleep_mode: bool, **kwargs: Any):
-        small = {"dtype": "float32", "enforce_eager": True, "kv_cache_memory_bytes": 64 * 2**20}
+        small = {"dtype": "float32", "enforce_eager": True, "kv_cache_memory_bytes": self.cache_bytes}
         super().__init__(*args, **kwargs, **small)
 
     def sleep(self, level: int) -> None:
