@@ -130,7 +130,15 @@ def sums(condition: str, seed: int) -> Family:
     train, held_out = _columns(data, gold="answer", key="difficulty")
     exact = get_reward("exact_answer")
     return Family(
-        *("sums", condition, seed, train, held_out, ("edge",), warm, "exact_answer", exact),
+        name="sums",
+        condition=condition,
+        seed=seed,
+        train=train,
+        held_out=held_out,
+        goals=("edge",),
+        warm=warm,
+        reward="exact_answer",
+        solves=exact,
         max_completion_length=5 if digits == 2 else 7,
         learning_rate=3e-4,
         rollouts=24_000,
@@ -158,8 +166,15 @@ def words(condition: str, seed: int) -> Family:
     train, held_out = _columns(data, gold="solution", key="steps")
     goals = ("steps_3", "steps_4", "steps_5", "steps_6")
     return Family(
-        *("word_problems", condition, seed, _mixed(train, WORDS_MIX[condition]), held_out, goals, warm),
-        *("gsm8k_answer", get_reward("gsm8k_answer")),
+        name="word_problems",
+        condition=condition,
+        seed=seed,
+        train=_mixed(train, WORDS_MIX[condition]),
+        held_out=held_out,
+        goals=goals,
+        warm=warm,
+        reward="gsm8k_answer",
+        solves=get_reward("gsm8k_answer"),
         max_completion_length=56,
         learning_rate=3e-4,
         rollouts=9_600,
@@ -185,8 +200,15 @@ def digits(condition: str, seed: int) -> Family:
     data, warm = _made("digits", seed, lambda args: _make_digits(args, DIGITS_MIX["below_one_epoch"]))
     train, held_out = _columns(data, gold="answer", key="difficulty")
     return Family(
-        *("digits", condition, seed, _mixed(train, DIGITS_MIX[condition]), held_out, ("edge",), warm),
-        *(share_of_digits, get_reward("exact_answer")),
+        name="digits",
+        condition=condition,
+        seed=seed,
+        train=_mixed(train, DIGITS_MIX[condition]),
+        held_out=held_out,
+        goals=("edge",),
+        warm=warm,
+        reward=share_of_digits,
+        solves=get_reward("exact_answer"),
         max_completion_length=5,
         learning_rate=3e-4,
         rollouts=24_000,
@@ -250,8 +272,15 @@ def smollm2(condition: str, seed: int, name: str = "smollm2", mix: Mapping[str, 
     data = _as_texts(made, key="kind", gold="answer")
     train, held_out = data.pop("train"), data
     return Family(
-        *(name, condition, seed, train, held_out, tuple(held_out), SMOLLM2),
-        *("regex_match", get_reward("regex_match")),
+        name=name,
+        condition=condition,
+        seed=seed,
+        train=train,
+        held_out=held_out,
+        goals=tuple(held_out),
+        warm=SMOLLM2,
+        reward="regex_match",
+        solves=get_reward("regex_match"),
         max_completion_length=16,
         learning_rate=2e-4,
         rollouts=1_536,
@@ -276,8 +305,15 @@ def chains(condition: str, seed: int) -> Family:
     data = _as_texts(made, key="terms", gold="solution")
     train, held_out = data.pop("train"), data
     return Family(
-        *("chains", condition, seed, train, held_out, tuple(held_out), warm),
-        *("gsm8k_answer", get_reward("gsm8k_answer")),
+        name="chains",
+        condition=condition,
+        seed=seed,
+        train=train,
+        held_out=held_out,
+        goals=tuple(held_out),
+        warm=warm,
+        reward="gsm8k_answer",
+        solves=get_reward("gsm8k_answer"),
         max_completion_length=112,
         learning_rate=2e-4,
         rollouts=768,

@@ -97,10 +97,10 @@ def of_race(folder: Path) -> Figures:
     return {
         lane["name"]: {
             "accuracy": {
-                split: [before, lane["looks"][-1]["rewards"][split]]
-                for split, before in lane["looks"][0]["rewards"].items()
+                split: [before, lane["evaluations"][-1]["rewards"][split]]
+                for split, before in lane["evaluations"][0]["rewards"].items()
             },
-            **{name: lane[name] for name in ("step", "rollouts", "seconds", "looks")},
+            **{name: lane[name] for name in ("step", "rollouts", "seconds", "evaluations")},
             "num_generations": lane["settings"]["num_generations"],
         }
         for lane in json.loads((folder.with_name(f"{folder.name}_race") / "race.json").read_text())

@@ -678,12 +678,15 @@ def _costs_table(lines: list[Line]) -> str:
             }
             rows.append(
                 [
-                    *(arm, budget, f"{mean['accuracy']:.3f}"),
+                    arm,
+                    budget,
+                    f"{mean['accuracy']:.3f}",
                     *(f"{mean[name]:,.0f}" for name in paid.values()),
                     f"{median(run['processor_seconds'] for run in runs):,.0f}",
                     f"{mean['peak_gib']:.1f}",
                     f"{mean['generated_tokens'] / mean['rollouts']:.1f}",
-                    *(f"{mean['entropy']:.2f}", f"{mean['pass@8']:.2f}"),
+                    f"{mean['entropy']:.2f}",
+                    f"{mean['pass@8']:.2f}",
                 ]
             )
     return _table(rows)

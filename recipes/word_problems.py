@@ -44,8 +44,26 @@ LARGEST = 60  # largest correct intermediate result; with slips a result may be 
 GIRLS = ("Mia", "Ada", "Eva", "Zoe", "Lea", "Ivy", "Nora", "Rosa")
 BOYS = ("Tom", "Ben", "Max", "Sam", "Leo", "Jon", "Finn", "Omar")
 THINGS = (
-    *("apples", "pears", "plums", "lemons", "eggs", "nuts", "cakes", "rolls", "coins", "cards", "books", "pens"),
-    *("stamps", "shells", "stones", "beads", "marbles", "ribbons", "buttons", "candles"),
+    "apples",
+    "pears",
+    "plums",
+    "lemons",
+    "eggs",
+    "nuts",
+    "cakes",
+    "rolls",
+    "coins",
+    "cards",
+    "books",
+    "pens",
+    "stamps",
+    "shells",
+    "stones",
+    "beads",
+    "marbles",
+    "ribbons",
+    "buttons",
+    "candles",
 )
 HOLDERS = ("bags", "boxes", "jars", "bowls", "baskets")
 EVENTS = {  # sign -> verbs -> the rest of the sentence

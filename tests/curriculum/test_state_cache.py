@@ -41,23 +41,23 @@ def steps(known, count, affordable=0.0):
 
 def test_a_state_that_is_fresh_is_used_again():
     known, policy = knowing(math.inf)
-    known.look([3, 1, 3])
+    known.read_due([3, 1, 3])
     before = known.of([1, 3])
     steps(known, FRESH - 1, math.inf)
-    known.look([3, 1])
+    known.read_due([3, 1])
     assert policy.asked == [[3, 1]]
     assert torch.equal(known.of([1, 3]), before)
 
 
 def test_missing_states_are_read_first_then_the_oldest():
     known, policy = knowing(math.inf)
-    known.look([5])
+    known.read_due([5])
     steps(known, 1, math.inf)
-    known.look([4])
+    known.read_due([4])
     steps(known, FRESH)
     known.affordable = 3.0
     before = known.of([4, 5])
-    known.look([4, 5, 6, 7])
+    known.read_due([4, 5, 6, 7])
     assert policy.asked == [[5], [4], [6, 7, 5]]
     assert torch.equal(known.of([4]), before[:1])
     assert not torch.equal(known.of([5]), before[1:])
@@ -66,18 +66,18 @@ def test_missing_states_are_read_first_then_the_oldest():
 
 def test_readings_stay_within_the_budget_of_sampled_tokens():
     known, policy = knowing()
-    known.look(range(100))
+    known.read_due(range(100))
     assert len(policy.asked[-1]) == FIRST
     for _ in range(4):  # fractions of a prompt are kept for the next step
         known.end_step([], 1.5)
-        known.look(range(100))
+        known.read_due(range(100))
     assert sum(map(len, policy.asked)) == FIRST + 6
     steps(known, 5, affordable=2.0)  # an unused budget does not add up without bound
-    known.look(range(100), share=1 / 2)
+    known.read_due(range(100), share=1 / 2)
     assert len(policy.asked[-1]) == 2
-    known.look(range(100))
+    known.read_due(range(100))
     assert len(policy.asked[-1]) == 2
-    known.look(range(100))
+    known.read_due(range(100))
     assert len(policy.asked) == 7
     known.end_step(range(20), 0.0)
     assert known.metrics() == {"beliefs/head_read": 4.0, "beliefs/head_known": 18 / 20}
@@ -86,20 +86,20 @@ def test_readings_stay_within_the_budget_of_sampled_tokens():
 def test_the_cache_keeps_the_rows_read_last(monkeypatch):
     monkeypatch.setattr(state_cache, "MOST_ROWS", 4)
     known, _ = knowing(math.inf)
-    known.look([0, 1, 2])
+    known.read_due([0, 1, 2])
     steps(known, FRESH, affordable=math.inf)
-    known.look([0])
-    known.look([3, 4])
+    known.read_due([0])
+    known.read_due([3, 4])
     assert [row for row in range(5) if row in known] == [0, 2, 3, 4]
 
 
 def test_a_row_of_a_wide_model_takes_a_kibibyte():
     known, _ = knowing(64, Policy(width=2000))
-    known.look(range(64))
+    known.read_due(range(64))
     kept = known.state_dict()["states"]
     assert kept.nbytes == 64 * 1024
     narrow, _ = knowing(64, Policy(width=300))
-    narrow.look(range(64))
+    narrow.read_due(range(64))
     assert narrow.state_dict()["states"].nbytes == 64 * 300 * 2
 
 
@@ -110,7 +110,7 @@ def test_kept_states_have_the_distances_of_the_states(width):
     plain = torch.randn(64, width, generator=generator, dtype=torch.float64)
     far = plain * torch.logspace(-3, 3, width, dtype=torch.float64) + torch.linspace(-3e4, 3e4, width)
     known, _ = knowing(64, lambda rows: far[rows])
-    known.look(range(64))
+    known.read_due(range(64))
     kept = known.of(range(64))
     apart, true = torch.pdist(kept), torch.pdist((plain - plain.mean(dim=0)) / plain.std(dim=0, correction=0))
     torch.testing.assert_close(apart / apart.mean(), true / true.mean(), rtol=0.2, atol=0)
@@ -119,7 +119,7 @@ def test_kept_states_have_the_distances_of_the_states(width):
 def test_a_resumed_cache_goes_on_the_same():
     known, _ = knowing(20, Policy(width=600))
     for first in (0, 3, 6):
-        known.look(range(first, first + 4))
+        known.read_due(range(first, first + 4))
         known.end_step([], 2.5)
     file = io.BytesIO()
     torch.save(known.state_dict(), file)
@@ -130,7 +130,7 @@ def test_a_resumed_cache_goes_on_the_same():
     for one in (known, resumed):
         one._read = Policy(width=600)
         steps(one, FRESH, affordable=2.5)
-        one.look([1, 9, 0, 11, 12])
+        one.read_due([1, 9, 0, 11, 12])
     assert resumed._read.asked == known._read.asked == [[11, 12, 1, 0, 9]]
     assert torch.equal(resumed.of(range(13)).nan_to_num(7), known.of(range(13)).nan_to_num(7))
     fresh = StateCache(Policy(), seed=0)
@@ -140,10 +140,10 @@ def test_a_resumed_cache_goes_on_the_same():
 
 def test_another_model_is_refused():
     known, _ = knowing()
-    known.look([0, 1])
+    known.read_due([0, 1])
     known._read = Policy(width=5)
     with pytest.raises(ConfigError, match=r"have 5 dimensions, those read before had 4.*same model"):
-        known.look([2])
+        known.read_due([2])
 
 
 # -- in the belief store
@@ -190,7 +190,7 @@ def test_candidates_get_half_the_budget_and_sampled_rows_the_rest(tmp_path):
     memory._cache.affordable = 6.0
     memory.candidate_beliefs([500, 501, 502, 503, 504])
     memory.believed([505, 506])  # this call is for the traces and reads nothing
-    memory.look([503, 504, 502])
+    memory.read_due([503, 504, 502])
     memory.credited([507, 508])
     assert asked[-3:] == [[500, 501, 502], [503, 504], [507]]
 
@@ -240,29 +240,29 @@ def test_a_state_that_is_not_finite_does_not_affect_others():
     values = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
     values[3, 1] = math.inf
     known, _ = knowing(math.inf, lambda rows: values[rows])
-    known.look([3])
+    known.read_due([3])
     assert 3 not in known
-    known.look(range(8))
-    known.look(range(8, 50))
+    known.read_due(range(8))
+    known.read_due(range(8, 50))
     assert known.of([row for row in range(50) if row != 3]).isfinite().all()
 
 
 def test_a_resume_with_another_seed_keeps_the_projection():
     known, _ = knowing(math.inf, lambda rows: torch.ones(len(rows), 600) * torch.tensor(rows)[:, None])
-    known.look([1, 2, 3])
+    known.read_due([1, 2, 3])
     resumed = StateCache(lambda rows: torch.ones(len(rows), 600) * torch.tensor(rows)[:, None], seed=1)
     resumed.load_state_dict(known.state_dict())
     before = resumed.of([3])
     assert before.abs().max() > 0
     resumed.affordable = math.inf
     steps(resumed, FRESH, math.inf)
-    resumed.look([3])
+    resumed.read_due([3])
     assert torch.equal(resumed.of([3]), before)
 
 
 def test_a_resume_with_another_share_uses_its_budget():
     everything = StateCache(Policy(), seed=0, everything=True)
-    everything.look(range(20))
+    everything.read_due(range(20))
     steps(everything, 1, math.inf)
     assert not everything.state_dict()["rows"].numel()
     few = StateCache(Policy(), seed=0)
@@ -274,7 +274,7 @@ def test_a_resume_with_another_share_uses_its_budget():
 
 def test_the_first_reading_may_be_of_one_row():
     known, _ = knowing(math.inf, lambda rows: torch.tensor([[3.0, -50.0], [3.5, -20.0], [float("inf"), 0.0]])[rows])
-    known.look([0])
-    known.look([1, 2])
+    known.read_due([0])
+    known.read_due([1, 2])
     assert known.of([0, 1, 2]).isfinite().all()
     assert not torch.equal(known.of([0]), known.of([1]))

@@ -54,7 +54,7 @@ def looks(window, times, most=12, least=4):
     """Return the prompt numbers of the next `times` windows."""
     found = []
     for _ in range(times):
-        window.look(most, least)
+        window.read_window(most, least)
         found.append(numbers(window))
     return found
 
@@ -98,7 +98,7 @@ def test_a_resumed_stream_reads_on_where_it_stood(make, shuffle):
 
 def test_a_stream_that_fills_no_batch_is_refused():
     with pytest.raises(ValueError, match="ends after 3 rows, and a generation batch takes 4 prompts"):
-        StreamingSampler(streamed(3), 1, True).look(12, 4)
+        StreamingSampler(streamed(3), 1, True).read_window(12, 4)
 
 
 # -- dealing
@@ -106,7 +106,7 @@ def test_a_stream_that_fills_no_batch_is_refused():
 
 def window_of(count):
     window = StreamingSampler(streamed(count), 1, False)
-    window.look(count, 1)
+    window.read_window(count, 1)
     return window
 
 
@@ -143,7 +143,7 @@ def test_rows_that_are_not_accepted_are_not_dealt():
 
 def test_rows_of_the_window_share_no_object():
     window = StreamingSampler(tiny_models.prompts(3).map(lambda row: {"tags": ["a"]}).to_iterable_dataset(), 1, False)
-    window.look(3, 3)
+    window.read_window(3, 3)
     first, second = window.__getitems__([2, 2])
     assert first == second == {"prompt": "02+02=", "number": 2, "tags": ["a"]}
     first["tags"].append("b")
@@ -321,7 +321,7 @@ def test_options_that_cannot_work_with_a_stream_are_refused(tmp_path, options, w
 
 def test_rows_that_lack_a_column_have_none_in_it():
     window = StreamingSampler(IterableDataset.from_generator(ragged), 0, shuffle=False)
-    window.look(3, 3)
+    window.read_window(3, 3)
     assert [row["kind"] for row in window.rows] == [None, 1, None]
 
 
@@ -331,10 +331,10 @@ def test_columns_that_were_seen_are_known_after_a_resume():
     window, resumed = (
         StreamingSampler(IterableDataset.from_generator(lambda: iter(rows)), 0, False) for _ in range(2)
     )
-    window.look(2, 2)
+    window.read_window(2, 2)
     resumed.load_state_dict(window.state_dict())
     for one in (window, resumed):
-        one.look(2, 2)
+        one.read_window(2, 2)
         assert one.rows == [{"prompt": "2=", "kind": None}, {"prompt": "3=", "kind": None}]
 
 
@@ -344,7 +344,7 @@ def test_rows_without_prompts_are_told_apart():
         for n in (1, 1, 2)
     ]
     for window in windows:
-        window.look(1, 1)
+        window.read_window(1, 1)
     first, same, other = (window.digest for window in windows)
     assert first == same != other
 

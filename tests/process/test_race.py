@@ -149,7 +149,7 @@ def test_evaluations_of_a_journal_have_the_rollouts_and_seconds_until_then():
     entries = [*evaluation(0, 0.5, 0.1), *steps, *evaluation(2, 0.6, 0.3), {"step": 4, "step_time": 0.25}]
     run = standing("stock", SETTINGS, [*entries, evaluation(4, 1, 1)[0]])  # the evaluation lacks its second split
     assert (run.step, run.rollouts, run.seconds) == (4, 64.0, 1.5)
-    assert run.looks == (
+    assert run.evaluations == (
         Evaluation(0, 0.0, 0.0, {"easy": 0.5, "hard": 0.1}),
         Evaluation(2, 32.0, 1.0, {"easy": 0.6, "hard": 0.3}),
     )
@@ -157,7 +157,7 @@ def test_evaluations_of_a_journal_have_the_rollouts_and_seconds_until_then():
 
 def test_groups_that_were_sampled_anew_are_rollouts_too():
     entries = [{"step": step, "step_time": 1.0, "groups/generated": count} for step, count in ((1, 4), (2, 12))]
-    assert standing("plus", SETTINGS, [*entries, *evaluation(2, 1, 1)]).looks[0].rollouts == 64.0
+    assert standing("plus", SETTINGS, [*entries, *evaluation(2, 1, 1)]).evaluations[0].rollouts == 64.0
 
 
 def curve(name, *rewards, every=16.0, seconds=2.0, **settings):
@@ -246,7 +246,7 @@ def raced(tmp_path_factory):
     class Interrupting(processes.Live):
         def show(self):
             super().show()
-            if not interrupted and all(len(standing_of(lane).looks) > 1 for lane in self._race.lanes):
+            if not interrupted and all(len(standing_of(lane).evaluations) > 1 for lane in self._race.lanes):
                 interrupted.append(True)
                 (folder / "hold").unlink()
                 raise KeyboardInterrupt
@@ -287,12 +287,14 @@ def test_a_race_ends_with_evaluations_of_both(raced):
     folder, interrupted, printed = raced
     stock, plus = json.loads((folder / "race.json").read_text())
     for lane, run, size, trainer in ((STOCK, stock, 4, "GRPOTrainer"), (PLUS, plus, 2, "GRPOPlusTrainer")):
-        assert [look["step"] for look in run["looks"]] == looked_at(folder, lane)
-        assert [look["rollouts"] for look in run["looks"]] == [32.0 * look["step"] for look in run["looks"]]
-        seconds = [look["seconds"] for look in run["looks"]]
+        assert [evaluation["step"] for evaluation in run["evaluations"]] == looked_at(folder, lane)
+        assert [evaluation["rollouts"] for evaluation in run["evaluations"]] == [
+            32.0 * evaluation["step"] for evaluation in run["evaluations"]
+        ]
+        seconds = [evaluation["seconds"] for evaluation in run["evaluations"]]
         assert seconds[0] == 0
         assert seconds == sorted(set(seconds))
-        assert all(set(look["rewards"]) == {"easy", "edge", "hard"} for look in run["looks"])
+        assert all(set(evaluation["rewards"]) == {"easy", "edge", "hard"} for evaluation in run["evaluations"])
         settings = run["settings"]
         assert (settings["num_generations"], settings["prompts"], settings["max_steps"]) == (size, 32 // size, STEPS)
         assert settings["trainer"].startswith(f"{trainer} (TRL ")

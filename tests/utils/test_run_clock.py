@@ -10,7 +10,7 @@ import pytest
 from cpu_load import MANY, PROCESSOR, burners
 
 from trl_grpo_plus.utils import run_clock as _clock
-from trl_grpo_plus.utils.run_clock import Clock, TooBusy, TooLong, _Look, _Thread
+from trl_grpo_plus.utils.run_clock import Clock, TooBusy, TooLong, _Usage, _Thread
 
 
 pytestmark = pytest.mark.timed
@@ -141,5 +141,5 @@ WAITS = _Thread(7, 1000, 0.5, True)
 )
 def test_a_thread_that_waits_has_been_waiting_all_the_while(then, now, queued):
     """Otherwise threads that wait by turns would look like one thread that waits all the time."""
-    last = _Look({} if then is None else {1: then}, 0.0)
-    assert _Look({1: now}, 0.0).is_queued_since(last) is queued
+    last = _Usage({} if then is None else {1: then}, 0.0)
+    assert _Usage({1: now}, 0.0).is_queued_since(last) is queued

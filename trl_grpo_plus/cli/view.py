@@ -37,7 +37,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     # With no default, argparse's error names this argument as required too.
     parser.add_argument("others", metavar="RUN", nargs="*", default=[], help="more runs to compare with it")
     parser.add_argument(
-        *("-o", "--output"),
+        "-o",
+        "--output",
         metavar="FILE",
         help="page to write (default: RUN/report.html; for several runs compare.html, in the folder that they share)",
     )

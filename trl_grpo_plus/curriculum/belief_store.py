@@ -112,17 +112,17 @@ class BeliefStore:
             for beliefs in self._beliefs.values():
                 beliefs.show(keys)
 
-    def look(self, rows: Sequence[int]) -> None:
+    def read_states(self, rows: Sequence[int]) -> None:
         """Read the policy's states of rows that are about to be sampled, within the budget. Collective with a head."""
         if self._cache is not None:
-            self._cache.look(self._places(rows))
+            self._cache.read_due(self._places(rows))
 
     def credited(self, rows: Sequence[int]) -> list[Belief]:
         """Return the beliefs that serve as the baseline: about the total, or about each reward with a weight.
 
         Collective with a head.
         """
-        self.look(rows)
+        self.read_states(rows)
         places = self._places(rows)
         return [self._of(name, places) for name in self._credited]
 
@@ -137,7 +137,7 @@ class BeliefStore:
         nothing is known. Their beliefs are equal, so that noise decides among them.
         """
         if self._cache is not None:
-            self._cache.look(self._places(rows), share=1 / 2)
+            self._cache.read_due(self._places(rows), share=1 / 2)
         skills = [self._skill(name) for name in self._chosen_by]
         return self.believed(rows), sum(skills) / len(skills)
 
@@ -160,7 +160,7 @@ class BeliefStore:
 
         Collective with a head. In the next step the head may read `affordable` prompts.
         """
-        self.look(rows)
+        self.read_states(rows)
         places = self._places(rows)
         for name, beliefs in self._beliefs.items():
             column, believed = self._column(name, rewards), self._of(name, places)

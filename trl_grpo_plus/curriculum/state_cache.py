@@ -57,7 +57,7 @@ class StateCache:
     def __contains__(self, row: int) -> bool:
         return row in self._kept
 
-    def look(self, rows: Sequence[int], share: float = 1.0) -> None:
+    def read_due(self, rows: Sequence[int], share: float = 1.0) -> None:
         """Read the states of rows, for a share of the budget.
 
         Rows that were never read come first, in their order, then the rows with the oldest states. Collective if any

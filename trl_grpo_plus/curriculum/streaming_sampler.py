@@ -50,7 +50,7 @@ class StreamingSampler(PromptSampler):
         self._columns: Row = dict.fromkeys(train_set.column_names or ())
         self.rows: list[Row] = []
 
-    def look(self, most: int, least: int) -> None:
+    def read_window(self, most: int, least: int) -> None:
         """Read the next window: `most` rows, or the rest of the pass if it has at least `least` rows.
 
         Raises:

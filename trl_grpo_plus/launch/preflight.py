@@ -259,8 +259,21 @@ def template(recipe: Recipe) -> list[CheckRow]:
 
 Check = Callable[[Recipe], Iterable[CheckRow]]
 PAPER: tuple[Check, ...] = (
-    *(keys, preset, processes, options, together, machine, dtype, output),
-    *(rewards, callables, filter_metric, stream, advantage, data, model),
+    keys,
+    preset,
+    processes,
+    options,
+    together,
+    machine,
+    dtype,
+    output,
+    rewards,
+    callables,
+    filter_metric,
+    stream,
+    advantage,
+    data,
+    model,
 )
 # `model` is checked again here, because a prepare function may make the model.
 DATA: tuple[Check, ...] = (splits, model, prompts, enough, remembered, columns, template)

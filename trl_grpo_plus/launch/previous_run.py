@@ -25,10 +25,23 @@ UNFINISHED = "earlier-unfinished"  # folder of a move that is under way, or was 
 MARKS = ("checkpoint-[0-9]*", "trainer_state.json", "training_args.bin", "rollouts", PAGE, SUMMARY)
 WEIGHTS = ("model*.safetensors", "model*.safetensors.index.json", "pytorch_model*", "adapter_model*")
 OF_A_MODEL = (
-    *("config.json", "generation_config.json", "adapter_config.json"),
-    *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json"),
-    *("vocab.json", "vocab.txt", "merges.txt", "spiece.model", "chat_template.*", "additional_chat_templates"),
-    *("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json"),
+    "config.json",
+    "generation_config.json",
+    "adapter_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "spiece.model",
+    "chat_template.*",
+    "additional_chat_templates",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "video_preprocessor_config.json",
 )
 OF_A_RUN = ("completions", "runs", "wandb", "trackio", "warm_start", "rescore.html")
 

@@ -21,8 +21,14 @@ from ..utils.validation import ConfigError, did_you_mean, fits
 
 # The code that uses these keys checks them, because it takes more forms than their annotations say.
 LOOSE = (
-    *("advantage_estimator", "datasets", "debug", "fsdp", "prompt_selection"),
-    *("resume_from_checkpoint", "reward_funcs", "scale_rewards"),
+    "advantage_estimator",
+    "datasets",
+    "debug",
+    "fsdp",
+    "prompt_selection",
+    "resume_from_checkpoint",
+    "reward_funcs",
+    "scale_rewards",
 )
 TO_NODES = "trl-grpo-plus run NAME|FILE with the options of several nodes (docs/two_nodes.md)."
 # Keys that do not exist, or no longer exist, but that users' files have -> advice.

@@ -11,8 +11,16 @@ from .groups import Attempt, Rows
 
 # Fields of TRL's batch that a model with images reads besides the token ids.
 IMAGE_FIELDS = (
-    *("pixel_values", "image_grid_thw", "pixel_attention_mask", "spatial_shapes", "image_sizes", "image_position_ids"),
-    *("token_type_ids", "mm_token_type_ids", "num_images", "num_tiles"),
+    "pixel_values",
+    "image_grid_thw",
+    "pixel_attention_mask",
+    "spatial_shapes",
+    "image_sizes",
+    "image_position_ids",
+    "token_type_ids",
+    "mm_token_type_ids",
+    "num_images",
+    "num_tiles",
 )
 
 

@@ -207,7 +207,7 @@ class _Run:
                 for connection in wait(list(self._busy), max(0.0, min(times) - time.monotonic())):
                     self._hear(self._busy[connection])  # type: ignore[index]
                 for worker in [w for w in self._busy.values() if w.clock.due <= time.monotonic()]:
-                    self._look(worker)
+                    self._poll(worker)
                 if time.monotonic() >= self._deadline:
                     self._give_up(f"Nothing could be scored for {self._give_up_s:g} s.")
         finally:  # on Ctrl-C, too: nobody would read a busy worker's answer
@@ -317,7 +317,7 @@ class _Run:
             self._lost.add(worker.sample)
             self._alone.append(worker.sample)
 
-    def _look(self, worker: _Handle) -> None:
+    def _poll(self, worker: _Handle) -> None:
         if worker.connection.poll():
             self._hear(worker)
             return

@@ -104,7 +104,7 @@ class PromptSource:
         """
         count = len(batch.inputs) * self._accelerator.num_processes // batch.size
         if self.window is not None:
-            self._look(self.window, batch, count)
+            self._begin_streamed(self.window, batch, count)
         if self._config.chooses_prompts:
             assert self.draw is not None
             drawn = self.draw(count, lambda row: True, 1, None)
@@ -128,13 +128,13 @@ class PromptSource:
                     "dataloader, or set the option back to its default."
                 )
         if self.memory is not None:
-            self.memory.look(batch.row_indices)
+            self.memory.read_states(batch.row_indices)
 
-    def _look(self, window: StreamingSampler, batch: Batch, count: int) -> None:
+    def _begin_streamed(self, window: StreamingSampler, batch: Batch, count: int) -> None:
         """Set the rows of a stream that a batch can use: rows read ahead, or the rows that TRL dealt. Collective."""
         if self._config.chooses_prompts:
             with raise_on_all_ranks():  # each process reads the stream by itself
-                window.look(self._config.selection_pool * count, count)
+                window.read_window(self._config.selection_pool * count, count)
             if len(set(gather_object([window.digest]))) > 1:
                 raise ConfigError(
                     f"{self._config.what_believes}: the processes read different rows of the stream. Give each "

@@ -22,9 +22,20 @@ AGREEMENT = 1e-3  # largest difference between ranks' results from the same numb
 
 # What gloo, NCCL and torch's store say of a process that is gone or silent.
 LOST = (
-    *("closed by peer", "closed by remote peer", "reset by peer", "Timed out waiting", "Connection was likely closed"),
-    *("Broken pipe", "remote process exit", "caused pair closure", "No route to host", "Connection timed out"),
-    *("timed out after", "Timed out after", "communicator was aborted", "collective operation timeout"),
+    "closed by peer",
+    "closed by remote peer",
+    "reset by peer",
+    "Timed out waiting",
+    "Connection was likely closed",
+    "Broken pipe",
+    "remote process exit",
+    "caused pair closure",
+    "No route to host",
+    "Connection timed out",
+    "timed out after",
+    "Timed out after",
+    "communicator was aborted",
+    "collective operation timeout",
 )
 COMMUNICATING = ("torch", "accelerate", "vllm")  # packages whose code runs the collectives
 

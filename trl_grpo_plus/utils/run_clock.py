@@ -57,8 +57,8 @@ class Clock:
     ):
         self._limit_s, self._pids, self._on_wait = limit_s, pids, on_wait
         self._start = time.monotonic()
-        self._before: _Look | None = _Look({}, 0.0) if fresh else None
-        self._last: tuple[_Look, float] | None = None
+        self._before: _Usage | None = _Usage({}, 0.0) if fresh else None
+        self._last: tuple[_Usage, float] | None = None
         self._excused = self._reported = 0.0
         self.due = self._start + (1.0 if fresh else UNSEEN) * limit_s
 
@@ -70,7 +70,7 @@ class Clock:
             TooBusy: neither time is used up, and `PATIENCE` times the limit has gone by.
         """
         while (seconds := self.due - time.monotonic()) <= 0:
-            self._decide(_look(self._pids))
+            self._decide(_usage_of(self._pids))
         return seconds
 
     def excuse(self, seconds: float) -> None:
@@ -81,34 +81,34 @@ class Clock:
         """Stop the clock: report the remaining waiting time to `on_wait` if enough time has gone by to matter."""
         wall = time.monotonic() - self._start
         if self._on_wait and wall >= UNSEEN * self._limit_s:
-            self._waited(_look(self._pids), wall)
+            self._waited(_usage_of(self._pids), wall)
 
-    def _decide(self, look: "_Look") -> None:
+    def _decide(self, usage: "_Usage") -> None:
         wall = time.monotonic() - self._start
         if self._before is None:
-            self._before, self.due = look, self._start + self._limit_s
+            self._before, self.due = usage, self._start + self._limit_s
             return
-        away = self._excused + self._waited(look, wall)
-        if look.used - self._before.used >= self._limit_s or self._surely(look, wall) - away >= self._limit_s:
+        away = self._excused + self._waited(usage, wall)
+        if usage.used - self._before.used >= self._limit_s or self._surely(usage, wall) - away >= self._limit_s:
             raise TooLong
         if wall >= PATIENCE * self._limit_s:
             raise TooBusy
-        self._last = look, wall
+        self._last = usage, wall
         step = max(self._limit_s - (wall - away), LEAST_STEP_S)
         self.due = self._start + min(wall + step, PATIENCE * self._limit_s)
 
-    def _surely(self, look: "_Look", wall: float) -> float:
+    def _surely(self, usage: "_Usage", wall: float) -> float:
         """Return the time up to which all waits are known: the kernel counts a wait once the thread runs again."""
-        if not any(thread.runnable for thread in look.threads.values()):
+        if not any(thread.runnable for thread in usage.threads.values()):
             return wall
-        if self._last is None or look.is_queued_since(self._last[0]):
+        if self._last is None or usage.is_queued_since(self._last[0]):
             return 0.0
         return self._last[1]
 
-    def _waited(self, look: "_Look", wall: float) -> float:
+    def _waited(self, usage: "_Usage", wall: float) -> float:
         before = self._before.threads if self._before else {}
         longest = dict.fromkeys(self._pids, 0.0)
-        for tid, thread in look.threads.items():
+        for tid, thread in usage.threads.items():
             waited = thread.waited - (before[tid].waited if tid in before else 0.0)
             longest[thread.pid] = max(longest[thread.pid], waited)
         waited = min(sum(longest.values()), wall)
@@ -125,21 +125,21 @@ class _Thread(NamedTuple):
     runnable: bool
 
 
-class _Look(NamedTuple):
+class _Usage(NamedTuple):
     threads: dict[int, _Thread]
     used: float  # processor seconds, with those of ended threads
 
-    def is_queued_since(self, last: "_Look") -> bool:
-        """Return whether a thread has waited all the time since the last look.
+    def is_queued_since(self, last: "_Usage") -> bool:
+        """Return whether a thread has waited all the time since `last` was taken.
 
         The record of a thread that ran or slept since then would differ.
         """
         return any(one.runnable and last.threads.get(tid) == one for tid, one in self.threads.items())
 
 
-def _look(pids: Sequence[int]) -> _Look:
+def _usage_of(pids: Sequence[int]) -> _Usage:
     threads = {tid: thread for pid in pids for tid, thread in _threads(pid)}
-    return _Look(threads, sum(map(_used, pids)))
+    return _Usage(threads, sum(map(_used, pids)))
 
 
 def _threads(pid: int) -> Iterator[tuple[int, _Thread]]:

@@ -87,7 +87,7 @@ class Feed:
     def __init__(self, run: str | Path):
         self._run = Path(run)
         self._lock, self._counting = threading.Lock(), threading.Lock()
-        self._looked = 0.0
+        self._refreshed = 0.0
         self._epoch = self._version = 0
         self._all, self._list = _Read(), _List()
 
@@ -106,17 +106,17 @@ class Feed:
             of the earlier lines.
         """
         with self._lock:
-            self._look()
+            self._refresh()
             live = self._live()
             if (epoch, version) == (self._epoch, self._version):
                 return {"live": live}
             reader_has = min(max(groups, 0), len(self._list.numbers)) if epoch == self._epoch else 0
             return {"live": live, "head": self._head(), "index": self._index(reader_has)}
 
-    def look(self) -> dict[str, Any]:
+    def refresh(self) -> dict[str, Any]:
         """Read what is new, and return the state of the run: `live` of [`news`]."""
         with self._lock:
-            self._look()
+            self._refresh()
             return self._live()
 
     def metrics(self) -> dict[str, Any]:
@@ -270,8 +270,8 @@ class Feed:
 
     # -- reading
 
-    def _look(self) -> None:
-        if time.monotonic() - self._looked < AT_MOST_EVERY:
+    def _refresh(self) -> None:
+        if time.monotonic() - self._refreshed < AT_MOST_EVERY:
             return
         if not self._take():
             self._epoch += 1
@@ -279,7 +279,7 @@ class Feed:
             self._all, self._list = _Read(), _List()
             self._take()
         self._extend()
-        self._looked = time.monotonic()
+        self._refreshed = time.monotonic()
 
     def _take(self) -> bool:
         """Read the new data; return `False` if data that was read before has changed."""

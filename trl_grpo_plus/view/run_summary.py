@@ -23,8 +23,16 @@ Points = list[list[float]]  # [x, y], sorted by x
 
 # Options that may differ between two seeds of one setting.
 OF_A_SEED = (
-    *("seed", "data_seed", "output_dir", "run_name", "logging_dir", "hub_model_id"),
-    *("project", "trackio_space_id", "started", "finished"),
+    "seed",
+    "data_seed",
+    "output_dir",
+    "run_name",
+    "logging_dir",
+    "hub_model_id",
+    "project",
+    "trackio_space_id",
+    "started",
+    "finished",
 )
 AXES = ("rollouts", "tokens", "seconds")  # the x axes besides the steps
 _RUNS_OWN = ("step", "total_flos")  # keys of a log entry that are not metrics

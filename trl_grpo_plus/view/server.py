@@ -62,7 +62,7 @@ def open_server(run: str | Path, port: int = 0) -> "Server":
     if not 0 <= port <= 65535:
         raise ConfigError(f"--port={port} is no port. Give one from 1024 to 65535, or none for a free one.")
     feed = Feed(run)
-    if not feed.look()["groups"] and traces.trl_completions.files(run):
+    if not feed.refresh()["groups"] and traces.trl_completions.files(run):
         raise ConfigError(
             f"{run} is a run of stock TRL, whose files are not followed. Leave out --serve for its page."
         )

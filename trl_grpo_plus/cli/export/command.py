@@ -45,7 +45,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--split", metavar="NAME", help='split to export: "train", or the name of an evaluation (default: all)'
     )
     parser.add_argument(
-        *("--drop", "-d"),
+        "--drop",
+        "-d",
         nargs="+",
         action="extend",
         default=[],

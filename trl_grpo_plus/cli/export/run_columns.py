@@ -72,7 +72,7 @@ class RunColumns:
         return f"Whoever gets it can read: {', '.join(inside)}." if inside else ""
 
 
-def look(groups: Iterable[Sequence[Row]]) -> RunColumns:
+def run_columns(groups: Iterable[Sequence[Row]]) -> RunColumns:
     """Read the whole run once, and return its columns and names."""
     columns, forms_by_name = RunColumns(), {"prompt": {TEXT}, "completion": {TEXT}}
     steps: dict[str, set[int]] = {}

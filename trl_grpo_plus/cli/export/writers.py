@@ -27,7 +27,7 @@ from ...view import by_stock_trl
 from ..option_values import check_split
 from .card import card
 from .columns import COLUMNS, clean, flat
-from .run_columns import MESSAGES, RunColumns, look
+from .run_columns import MESSAGES, RunColumns, run_columns
 
 
 CHUNK = 4000  # attempts; a row group of a parquet file, whose footer grows with the number of row groups
@@ -95,7 +95,7 @@ def export(
     name = traces.output_dir(run).name
     target = Path(output or f"{name}-rollouts{suffix}")
     _check_free(target, run, to, overwrite)
-    columns = look(_groups(run))
+    columns = run_columns(_groups(run))
     dropped = columns.named(drop)
     chosen = _Chosen(_groups(run), _steps(run, columns, split, last), share)
     rows = ((row["split"], flat(row, columns.written, columns.rewards, dropped)) for group in chosen for row in group)

@@ -35,7 +35,7 @@ class Standing:
             before that.
         step (`int`), rollouts (`float`), seconds (`float`): totals so far. Seconds are TRL's `step_time`: sampling,
             scoring, choosing and training, without evaluations and checkpoints.
-        looks (`tuple[Evaluation, ...]`): the evaluations, in order.
+        evaluations (`tuple[Evaluation, ...]`): the evaluations, in order.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Standing:
     step: int = 0
     rollouts: float = 0.0
     seconds: float = 0.0
-    looks: tuple[Evaluation, ...] = ()
+    evaluations: tuple[Evaluation, ...] = ()
 
 
 def standing(name: str, settings: dict[str, Any], entries: Iterable[dict[str, Any]]) -> Standing:
@@ -57,7 +57,7 @@ def standing(name: str, settings: dict[str, Any], entries: Iterable[dict[str, An
     step, seconds, rate = 0, 0.0, float(settings["rollouts"])
     generated: list[float] = []  # groups in each generation batch, if the trainer counts them
     rewards: dict[int, dict[str, float]] = {}
-    looks = []
+    evaluations = []
     for entry in entries:
         if "step_time" in entry:
             seconds += entry["step_time"] * (entry["step"] - step)
@@ -69,50 +69,55 @@ def standing(name: str, settings: dict[str, Any], entries: Iterable[dict[str, An
             at = rewards.setdefault(entry["step"], {})
             at[of_split[0].removeprefix("eval_")] = of_split[1]
             if len(at) == settings["splits"]:
-                looks.append(Evaluation(entry["step"], entry["step"] * rate, seconds, at))
-    return Standing(name, settings, step, step * rate, seconds, tuple(looks))
+                evaluations.append(Evaluation(entry["step"], entry["step"] * rate, seconds, at))
+    return Standing(name, settings, step, step * rate, seconds, tuple(evaluations))
 
 
 def lines(standings: Sequence[Standing]) -> list[str]:
     """Return a heading and a line for each run, for a terminal that shows them in place."""
-    splits = list(dict.fromkeys(split for run in standings for look in run.looks for split in look.rewards))
+    splits = list(
+        dict.fromkeys(split for run in standings for evaluation in run.evaluations for split in evaluation.rewards)
+    )
     rows = [["", "step", "rollouts", "seconds", *splits]]
     for run in standings:
-        last = run.looks[-1].rewards if run.looks else {}
+        last = run.evaluations[-1].rewards if run.evaluations else {}
         of = f"{run.step}/{run.settings['max_steps']}" if run.settings else "starting"
         rewards = [f"{last[split]:.3f}" if split in last else "-" for split in splits]
         rows.append([run.name, of, f"{run.rollouts:,.0f}", f"{run.seconds:.1f}", *rewards])
     return aligned(rows, right=range(1, len(rows[0])))
 
 
-def line(name: str, look: Evaluation) -> str:
+def line(name: str, evaluation: Evaluation) -> str:
     """Return a line about one evaluation, for an output that is not a terminal."""
-    rewards = "  ".join(f"{split} {reward:.3f}" for split, reward in look.rewards.items())
-    return f"{name:<14} step {look.step:>5}  rollouts {look.rollouts:>9,.0f}  seconds {look.seconds:>7.1f}  {rewards}"
+    rewards = "  ".join(f"{split} {reward:.3f}" for split, reward in evaluation.rewards.items())
+    spent = f"step {evaluation.step:>5}  rollouts {evaluation.rollouts:>9,.0f}  seconds {evaluation.seconds:>7.1f}"
+    return f"{name:<14} {spent}  {rewards}"
 
 
 def moved_most(standings: Sequence[Standing]) -> str | None:
     """Return the split whose reward moved most in any run, which is the one to show; `None` before any evaluation."""
     spans: dict[str, float] = {}
     for run in standings:
-        for split in run.looks[0].rewards if run.looks else ():
-            rewards = [look.rewards[split] for look in run.looks]
+        for split in run.evaluations[0].rewards if run.evaluations else ():
+            rewards = [evaluation.rewards[split] for evaluation in run.evaluations]
             spans[split] = max(spans.get(split, 0.0), max(rewards) - min(rewards))
     return max(spans, key=lambda split: spans[split]) if spans else None
 
 
 def table(standings: Sequence[Standing], split: str) -> str:
     """Return the result of a race as text: rewards of `split` at equal rollouts, costs and settings."""
-    most = max(run.looks[-1].rollouts for run in standings if run.looks)
+    most = max(run.evaluations[-1].rollouts for run in standings if run.evaluations)
     rows = [[split, "0", *(f"{share * most:,.0f}" for share in SHARES), "seconds"]]
     for run in standings:
         cells = [f"{at:.3f}" if (at := _reward_at(run, split, share * most)) is not None else "-"
                  for share in (0.0, *SHARES)]  # fmt: skip
         rows.append([run.name, *cells, f"{run.seconds:.1f}"])
     texts = ["Held-out reward after so many rollouts:", "", *aligned(rows, right=range(1, len(rows[0])))]
-    others = [other for other in (standings[0].looks[-1].rewards if standings[0].looks else {}) if other != split]
+    others = [
+        other for other in (standings[0].evaluations[-1].rewards if standings[0].evaluations else {}) if other != split
+    ]
     for other in others:
-        ends = (f"{run.name} {run.looks[-1].rewards[other]:.3f}" for run in standings if run.looks)
+        ends = (f"{run.name} {run.evaluations[-1].rewards[other]:.3f}" for run in standings if run.evaluations)
         texts.append(f"Final reward of {other}: {', '.join(ends)}")
     texts += ["", *(caught_up(behind, ahead, split) for behind, ahead in pairwise(standings)), ""]
     return "\n".join([*texts, *(f"{run.name}: {settings_of(run)}" for run in standings)])
@@ -123,15 +128,15 @@ def caught_up(first: Standing, second: Standing, split: str) -> str:
 
     The second run reaches the reward if two evaluations in a row are at least as high, or the last one is.
     """
-    if not first.looks:
+    if not first.evaluations:
         return f"{first.name} has no evaluation yet."
-    end = first.looks[-1]
+    end = first.evaluations[-1]
     target = end.rewards[split]
-    there = [look.rewards[split] >= target for look in second.looks] + [True]
-    for look, now, after in zip(second.looks, there, there[1:], strict=False):
+    there = [evaluation.rewards[split] >= target for evaluation in second.evaluations] + [True]
+    for evaluation, now, after in zip(second.evaluations, there, there[1:], strict=False):
         if now and after:
             reaches = f"{second.name} reaches {first.name}'s final reward ({target:.3f})"
-            spent = f"after {look.rollouts:,.0f} rollouts and {look.seconds:.1f} s"
+            spent = f"after {evaluation.rollouts:,.0f} rollouts and {evaluation.seconds:.1f} s"
             return f"{reaches} {spent}. {first.name} took {end.rollouts:,.0f} rollouts and {end.seconds:.1f} s."
     return f"{second.name} does not reach {first.name}'s final reward ({target:.3f})."
 
@@ -163,7 +168,7 @@ def plot(standings: Sequence[Standing], split: str, target: Path) -> str:
     panels = figure.subplots(1, 2, sharey=True)
     for panel, by in zip(panels, ("rollouts", "seconds"), strict=True):
         for run, colour in zip(standings, COLOURS, strict=False):
-            points = [(getattr(look, by), look.rewards[split]) for look in run.looks]
+            points = [(getattr(evaluation, by), evaluation.rewards[split]) for evaluation in run.evaluations]
             label = f"{run.name}, {run.settings['num_generations']} attempts per prompt" if run.settings else run.name
             if points:
                 panel.plot(*zip(*points, strict=True), "o-", ms=3, color=colour, label=label)
@@ -179,8 +184,8 @@ def plot(standings: Sequence[Standing], split: str, target: Path) -> str:
 
 def _reward_at(run: Standing, split: str, rollouts: float) -> float | None:
     """Return the reward at a number of rollouts, interpolated between two evaluations; `None` after the last one."""
-    for before, after in pairwise(run.looks):
+    for before, after in pairwise(run.evaluations):
         if before.rollouts <= rollouts <= after.rollouts:
             share = (rollouts - before.rollouts) / max(after.rollouts - before.rollouts, 1e-9)
             return before.rewards[split] + share * (after.rewards[split] - before.rewards[split])
-    return run.looks[0].rewards[split] if run.looks and not rollouts else None
+    return run.evaluations[0].rewards[split] if run.evaluations and not rollouts else None

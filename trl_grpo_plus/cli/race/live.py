@@ -23,7 +23,7 @@ class Live:
         self._race = race
         self._in_place = sys.stdout.isatty()
         self._height = 0  # number of lines of the table on the terminal
-        self._shown = {lane.name: len(standing_of(lane).looks) for lane in race.lanes}
+        self._shown = {lane.name: len(standing_of(lane).evaluations) for lane in race.lanes}
 
     def show(self) -> None:
         """Read the journals, and print the new standings."""
@@ -37,9 +37,9 @@ class Live:
             self._height = len(table)
             return
         for lane, run in zip(self._race.lanes, standings, strict=True):
-            for look in run.looks[self._shown[lane.name] :]:
-                say(evaluations.line(run.name, look), flush=True)
-            self._shown[lane.name] = len(run.looks)
+            for evaluation in run.evaluations[self._shown[lane.name] :]:
+                say(evaluations.line(run.name, evaluation), flush=True)
+            self._shown[lane.name] = len(run.evaluations)
 
     def below(self) -> None:
         """Make the next table appear below other output, not over it."""

@@ -15,7 +15,7 @@ from .. import SampledBatch, by_group, evaluated, json_value
 from .evaluation_history import Evaluations
 from .metric_history import Logged, note
 from .smoothing import Level, Peak, level_of, line_of
-from .text_stats import TextStats, look_at
+from .text_stats import TextStats, text_stats_of
 
 
 _SURE = 4.0  # standard errors that a trend must exceed to be believed
@@ -99,7 +99,7 @@ class History:
         self.weights: dict[str, float] | None = None  # weights of the rewards in the totals; `None`: not known yet
         self.total_range: list[float] = []  # [lowest, highest], empty before the first score
         self.ranges: dict[str, list[float]] = {}
-        self.looks: list[TextStats] = []  # of the current batch only
+        self.text_stats: list[TextStats] = []  # of the current batch only
         self.peaks: dict[str, Peak] = {}
         self.logged: dict[str, Logged] = {}
         self.evaluations: dict[str, Evaluations] = {}  # by split
@@ -118,8 +118,8 @@ class History:
         self.total_range = _widen(self.total_range, totals)
         for name, column in columns.items():
             self.ranges[name] = _widen(self.ranges.get(name, []), column)
-        self.looks = look_at(list(by_group(batch.lines).values()), self.bar())
-        record = _record(batch, totals, columns, self.looks)
+        self.text_stats = text_stats_of(list(by_group(batch.lines).values()), self.bar())
+        record = _record(batch, totals, columns, self.text_stats)
         self.count += 1
         if len(self.first) < self.thresholds.min_batches:
             self.first.append(record)
@@ -226,7 +226,7 @@ class History:
         self.evaluations = {split: Evaluations.of(values) for split, values in kept.items()}
 
 
-def _record(batch: SampledBatch, totals: Tensor, columns: dict[str, Tensor], looks: list[TextStats]) -> Record:
+def _record(batch: SampledBatch, totals: Tensor, columns: dict[str, Tensor], text_stats: list[TextStats]) -> Record:
     calls = [count for count in batch.calls if count is not None]
     top = totals.max().item() if len(totals) else None
     return Record(
@@ -239,12 +239,12 @@ def _record(batch: SampledBatch, totals: Tensor, columns: dict[str, Tensor], loo
         failing={name: share for name, share in batch.failing.items() if finite_or_none(share) is not None},
         verdicts=dict(Counter(batch.verdicts)),
         entropy=finite_or_none(batch.entropy),
-        copies=_added(look.copies for look in looks),
-        loops=_added(look.loops for look in looks),
-        unanswered=_added(look.unanswered for look in looks),
+        copies=_added(stats.copies for stats in text_stats),
+        loops=_added(stats.loops for stats in text_stats),
+        unanswered=_added(stats.unanswered for stats in text_stats),
         step=batch.step,
         best=_best(batch),
-        distinct=_added(look.distinct for look in looks),
+        distinct=_added(stats.distinct for stats in text_stats),
         calls=(sum(calls), len(calls)),
         calling=_calling(batch),
     )

@@ -95,7 +95,9 @@ def diversity_loss(history: History, batch: SampledBatch, least: float) -> Findi
     if first.peak is history.peaks["best"]:
         groups = showing(batch, lambda rows: all(reward_of(r) < first.peak.level.mean for r in rows))
     else:
-        groups = among(batch, [look.key for look in history.looks if look.distinct[1] and not look.distinct[0]])
+        groups = among(
+            batch, [stats.key for stats in history.text_stats if stats.distinct[1] and not stats.distinct[0]]
+        )
     return Finding(
         first.value,
         first.threshold,

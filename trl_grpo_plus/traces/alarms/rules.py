@@ -126,7 +126,7 @@ def no_answer(history: History, batch: SampledBatch, least: float) -> Finding | 
         was + least,
         f"{now:.0%} of rewarded attempts hold no answer that can be found, {was:.0%} in the first batches",
         "Read them: what is rewarded, if not an answer? (\\boxed{}, <answer>, #### and 'the answer is' are known.)",
-        among(batch, [look.key for look in history.looks if look.unanswered[0]]),
+        among(batch, [stats.key for stats in history.text_stats if stats.unanswered[0]]),
     )
 
 
@@ -192,7 +192,7 @@ def near_duplicates(history: History, batch: SampledBatch, least: float) -> Find
         f"{share:.0%} of pairs of attempts on the same prompt are nearly the same text",
         "Look at entropy, temperature and the sampling settings: attempts that are alike teach nothing. One text that "
         "serves every prompt is a hack; one solution of a problem that is mastered is not.",
-        among(batch, [g.key for g in history.looks if g.copies[0] and g.copies[0] / g.copies[1] >= least]),
+        among(batch, [g.key for g in history.text_stats if g.copies[0] and g.copies[0] / g.copies[1] >= least]),
     )
 
 
@@ -211,7 +211,7 @@ def repetition(history: History, batch: SampledBatch, least: float) -> Finding |
         f"{share:.0%} of attempts mostly repeat themselves (over {LOOP:.0%} of their 4-grams occurred before)",
         "Is length or a keyword count rewarded? Are they cut off? A reward against repetition helps, or a lower "
         "learning rate.",
-        among(batch, [look.key for look in history.looks if look.loops[0]]),
+        among(batch, [stats.key for stats in history.text_stats if stats.loops[0]]),
     )
 
 

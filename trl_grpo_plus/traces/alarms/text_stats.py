@@ -29,9 +29,9 @@ class TextStats:
     distinct: tuple[int, int]
 
 
-def look_at(groups: Sequence[Sequence[Row]], bar: float) -> list[TextStats]:
+def text_stats_of(groups: Sequence[Sequence[Row]], bar: float) -> list[TextStats]:
     """Return text statistics of some of the groups. Attempts with a total above `bar` count as rewarded."""
-    return [_look(rows, bar) for rows in _spread(groups)]
+    return [_stats_of(rows, bar) for rows in _spread(groups)]
 
 
 def reward_of(row: Row) -> float:
@@ -45,7 +45,7 @@ def _spread(items: Sequence[Any]) -> Sequence[Any]:
     return [items[at * len(items) // _LOOKED_AT] for at in range(_LOOKED_AT)] if len(items) > _LOOKED_AT else items
 
 
-def _look(group: Sequence[Row], bar: float) -> TextStats:
+def _stats_of(group: Sequence[Row], bar: float) -> TextStats:
     """Return text statistics of at most `_LOOKED_AT` attempts of a group. Totals above `bar` count as rewarded."""
     rows = _spread(group)
     texts = [_clipped(as_text(row["completion"])) for row in rows]
