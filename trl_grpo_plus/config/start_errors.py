@@ -11,7 +11,7 @@ from ..utils.validation import ConfigError
 
 
 @contextmanager
-def told(model: Any, output_dir: str, makes_it: bool) -> Iterator[None]:
+def explaining(model: Any, output_dir: str, makes_it: bool) -> Iterator[None]:
     """Construct TRL's trainer inside this context. Mistakes that can be seen before a model is loaded raise at once.
 
     Args:

@@ -38,7 +38,7 @@ class CustomSampler:
     """
 
     def __init__(self, stream: Any, path: str, num_rows: int):
-        self._stream, self._num_rows, self._looked = stream, num_rows, False
+        self._stream, self._num_rows, self._state_checked = stream, num_rows, False
         self._name = f"prompt_selection={path!r}: {type(stream).__name__}"
 
     def take(
@@ -63,8 +63,8 @@ class CustomSampler:
     def observe(self, rows: Sequence[int], rewards: Tensor, verdicts: Sequence[str]) -> None:
         """Pass the batch to the sampler, and check its state after the first batch: it may be saved hours later."""
         self._stream.observe(rows, rewards, verdicts)
-        if not self._looked:
-            self._looked = True
+        if not self._state_checked:
+            self._state_checked = True
             try:
                 state = self._stream.state_dict()
             except Exception as error:  # a run that saves no checkpoint may go on

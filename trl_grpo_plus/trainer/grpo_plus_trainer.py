@@ -189,8 +189,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         compatibility.check_data(train_dataset, eval_dataset, reward_funcs, self._credit.columns, args, **added_by)
         if compatibility.will_train(eval_dataset, args):
             self._check_rows(train_dataset, args)
-        told = start_errors.told(model, args.output_dir, makes_it=args.process_index == 0)
-        with temporarily(args, has_plus_trainer=True), naming_server(args), noticing_errors(args), told:
+        explaining = start_errors.explaining(model, args.output_dir, makes_it=args.process_index == 0)
+        with temporarily(args, has_plus_trainer=True), naming_server(args), noticing_errors(args), explaining:
             super().__init__(
                 model,
                 reward_funcs,
