@@ -190,7 +190,7 @@ def test_candidates_get_half_the_budget_and_sampled_rows_the_rest(tmp_path):
     memory._cache.affordable = 6.0
     memory.candidate_beliefs([500, 501, 502, 503, 504])
     memory.believed([505, 506])  # this call is for the traces and reads nothing
-    memory.read_due([503, 504, 502])
+    memory.read_states([503, 504, 502])
     memory.credited([507, 508])
     assert asked[-3:] == [[500, 501, 502], [503, 504], [507]]
 
