@@ -1089,8 +1089,9 @@ launcher_main.main()
     Run([sys.executable, "-c", code], tmp_path).end(-signal.SIGINT, seconds=60)
 
 
-def test_ctrl_c_while_a_process_of_the_run_imports_trl_leaves_no_traceback(tmp_path):
-    code = """
+@pytest.mark.parametrize("module", ["recipes.grpo", "cli.race.script"])
+def test_ctrl_c_while_a_process_of_the_run_imports_trl_leaves_no_traceback(tmp_path, module):
+    code = f"""
 import builtins, os, runpy, signal
 
 def interrupted(name, *rest, imports=builtins.__import__, **more):
@@ -1099,7 +1100,7 @@ def interrupted(name, *rest, imports=builtins.__import__, **more):
     return imports(name, *rest, **more)
 
 builtins.__import__ = interrupted
-runpy.run_module("trl_grpo_plus.recipes.grpo", run_name="__main__")
+runpy.run_module("trl_grpo_plus.{module}", run_name="__main__")
 """
     output = Run([sys.executable, "-c", code], tmp_path).end(130, seconds=60)
     assert output == "\nStopped before the run began.\n"

@@ -127,7 +127,9 @@ def test_a_fork_that_comes_back_from_the_reward_answers_for_no_sample(pool, tmp_
     (tmp_path / "forks.py").write_text(FORKS)
     outcomes = pool.map(f"{tmp_path}/forks.py:through", {}, [{"completions": ""}] * 2, timeout=10)
     assert outcomes == [Outcome(1.0, "ok")] * 2
-    assert pool.map(f"{tmp_path}/forks.py:plain", {}, [{"completions": ""}] * 2, timeout=10) == [Outcome(2.0, "ok")] * 2
+    assert (
+        pool.map(f"{tmp_path}/forks.py:plain", {}, [{"completions": ""}] * 2, timeout=10) == [Outcome(2.0, "ok")] * 2
+    )
 
 
 def test_a_reward_that_writes_to_its_workers_connection_does_not_hang_the_run(pool, tmp_path):
