@@ -1143,6 +1143,26 @@ def test_a_launcher_passes_a_supervisors_signal_on_as_ctrl_c(tmp_path, launcher,
     assert run.end(130).count(f"told {int(signal.SIGINT)}") == processes
 
 
+def test_under_nohup_a_closed_terminal_does_not_end_the_run(tmp_path):
+    """torch's launcher handles SIGHUP, and would do so in spite of `nohup`."""
+    (tmp_path / "child.py").write_text(CHILD)
+    words = ["torchrun", *LAUNCHERS_OF_CHILD["torchrun"]]
+    code = f"""
+import signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+sys.argv[1:] = [*{words}, "child.py"]
+from trl_grpo_plus.launch import launcher_main
+sys.exit(launcher_main.main())
+"""
+    run = Run([sys.executable, "-c", code], tmp_path)
+    run.wait_for("ready\n" * 2)
+    os.killpg(run.process.pid, signal.SIGHUP)
+    time.sleep(1)
+    assert run.process.poll() is None, run.output
+    os.kill(run.process.pid, signal.SIGTERM)
+    assert run.end(130, seconds=60).count(f"told {int(signal.SIGINT)}") == 2
+
+
 def test_a_second_signal_to_the_launcher_stops_at_once(tmp_path):
     (tmp_path / "child.py").write_text(CHILD.replace("sys.exit(130)", "pass"))
     words = ["torchrun", *LAUNCHERS_OF_CHILD["torchrun"]]

@@ -44,8 +44,10 @@ def main() -> int:
     from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError
 
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", SAVING_S)
-    # Leave out SIGTERM: torch's handler would pass it on unchanged, and SIGTERM ends the processes at once.
-    os.environ.setdefault("PET_SIGNALS_TO_HANDLE", "SIGINT,SIGHUP,SIGQUIT")
+    # Leave out SIGTERM: torch's handler would pass it on unchanged, and SIGTERM ends the processes at once. Leave out
+    # SIGHUP if it is ignored, as under `nohup`: torch would end the run when the terminal is closed.
+    hang_up = "" if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else ",SIGHUP"
+    os.environ.setdefault("PET_SIGNALS_TO_HANDLE", f"SIGINT,SIGQUIT{hang_up}")
     os.environ[STARTED_BY] = f"{os.getpid()}@{socket.gethostname()}"
     name, *arguments = sys.argv[1:]
     module, _, function = LAUNCHERS[name].main.partition(":")
