@@ -1163,6 +1163,20 @@ sys.exit(launcher_main.main())
     assert run.end(130, seconds=60).count(f"told {int(signal.SIGINT)}") == 2
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
+def test_a_launcher_says_what_ended_a_process_and_how_to_go_on(tmp_path, number):
+    (tmp_path / "child.py").write_text(CHILD)
+    words = ["accelerate", *LAUNCHERS_OF_CHILD["accelerate"]]
+    run = Run([sys.executable, "-m", "trl_grpo_plus.launch.launcher_main", *words, "child.py"], tmp_path)
+    run.wait_for("ready\n")
+    (child,) = psutil.Process(run.process.pid).children()
+    child.send_signal(number)
+    *_, said = run.end(128 + number, seconds=60).splitlines()
+    assert said.startswith(f"error: the signal {number.name} ended a process of this run.")
+    assert said.endswith("start the run again with --resume_from_checkpoint auto.")
+    assert ("memory ran out" in said) == (number == signal.SIGKILL)
+
+
 def test_a_second_signal_to_the_launcher_stops_at_once(tmp_path):
     (tmp_path / "child.py").write_text(CHILD.replace("sys.exit(130)", "pass"))
     words = ["torchrun", *LAUNCHERS_OF_CHILD["torchrun"]]

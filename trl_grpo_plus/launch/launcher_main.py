@@ -135,7 +135,12 @@ def _left(failures: Iterable[Any]) -> str | None:
 def _status(code: int) -> int:
     if code >= 0:
         return code
-    say(f"error: the signal {signal.Signals(-code).name} ended a process.", file=sys.stderr)
+    why = " If nobody sent it, the kernel did, because memory ran out." if -code == signal.SIGKILL else ""
+    say(
+        f"error: the signal {signal.Signals(-code).name} ended a process of this run.{why} To continue, start the run "
+        "again with --resume_from_checkpoint auto.",
+        file=sys.stderr,
+    )
     return 128 - code
 
 
