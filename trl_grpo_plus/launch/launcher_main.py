@@ -136,11 +136,8 @@ def _status(code: int) -> int:
     if code >= 0:
         return code
     why = " If nobody sent it, the kernel did, because memory ran out." if -code == signal.SIGKILL else ""
-    say(
-        f"error: the signal {signal.Signals(-code).name} ended a process of this run.{why} To continue, start the run "
-        "again with --resume_from_checkpoint auto.",
-        file=sys.stderr,
-    )
+    told = f"the signal {signal.Signals(-code).name} ended a process of this run.{why}"
+    say(f"error: {told} To continue, start the run again with --resume_from_checkpoint auto.", file=sys.stderr)
     return 128 - code
 
 
