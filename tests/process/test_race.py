@@ -3,6 +3,7 @@
 import builtins
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -375,3 +376,15 @@ def test_ctrl_c_while_a_run_is_being_started_ends_the_race(tmp_path, monkeypatch
     assert processes.run(replace(race, together=together), "again") == 130
     assert len(started) == 1  # the other run is not started after it
     assert "Interrupted. To continue:\n\n  again" in capsys.readouterr().out
+
+
+def test_a_race_under_nohup_goes_on_when_the_terminal_is_closed():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with processes._ended_like_ctrl_c():
+            os.kill(os.getpid(), signal.SIGHUP)
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGTERM)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -1089,8 +1089,9 @@ launcher_main.main()
     Run([sys.executable, "-c", code], tmp_path).end(-signal.SIGINT, seconds=60)
 
 
-def test_ctrl_c_while_a_process_of_the_run_imports_trl_leaves_no_traceback(tmp_path):
-    code = """
+@pytest.mark.parametrize("module", ["recipes.grpo", "cli.race.script"])
+def test_ctrl_c_while_a_process_of_the_run_imports_trl_leaves_no_traceback(tmp_path, module):
+    code = f"""
 import builtins, os, runpy, signal
 
 def interrupted(name, *rest, imports=builtins.__import__, **more):
@@ -1099,7 +1100,7 @@ def interrupted(name, *rest, imports=builtins.__import__, **more):
     return imports(name, *rest, **more)
 
 builtins.__import__ = interrupted
-runpy.run_module("trl_grpo_plus.recipes.grpo", run_name="__main__")
+runpy.run_module("trl_grpo_plus.{module}", run_name="__main__")
 """
     output = Run([sys.executable, "-c", code], tmp_path).end(130, seconds=60)
     assert output == "\nStopped before the run began.\n"
@@ -1140,6 +1141,40 @@ def test_a_launcher_passes_a_supervisors_signal_on_as_ctrl_c(tmp_path, launcher,
     run.wait_for("ready\n" * processes)
     os.kill(run.process.pid, number)
     assert run.end(130).count(f"told {int(signal.SIGINT)}") == processes
+
+
+def test_under_nohup_a_closed_terminal_does_not_end_the_run(tmp_path):
+    """torch's launcher handles SIGHUP, and would do so in spite of `nohup`."""
+    (tmp_path / "child.py").write_text(CHILD)
+    words = ["torchrun", *LAUNCHERS_OF_CHILD["torchrun"]]
+    code = f"""
+import signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+sys.argv[1:] = [*{words}, "child.py"]
+from trl_grpo_plus.launch import launcher_main
+sys.exit(launcher_main.main())
+"""
+    run = Run([sys.executable, "-c", code], tmp_path)
+    run.wait_for("ready\n" * 2)
+    os.killpg(run.process.pid, signal.SIGHUP)
+    time.sleep(1)
+    assert run.process.poll() is None, run.output
+    os.kill(run.process.pid, signal.SIGTERM)
+    assert run.end(130, seconds=60).count(f"told {int(signal.SIGINT)}") == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
+def test_a_launcher_says_what_ended_a_process_and_how_to_go_on(tmp_path, number):
+    (tmp_path / "child.py").write_text(CHILD)
+    words = ["accelerate", *LAUNCHERS_OF_CHILD["accelerate"]]
+    run = Run([sys.executable, "-m", "trl_grpo_plus.launch.launcher_main", *words, "child.py"], tmp_path)
+    run.wait_for("ready\n")
+    (child,) = psutil.Process(run.process.pid).children()
+    child.send_signal(number)
+    *_, said = run.end(128 + number, seconds=60).splitlines()
+    assert said.startswith(f"error: the signal {number.name} ended a process of this run.")
+    assert said.endswith("start the run again with --resume_from_checkpoint auto.")
+    assert ("memory ran out" in said) == (number == signal.SIGKILL)
 
 
 def test_a_second_signal_to_the_launcher_stops_at_once(tmp_path):

@@ -100,6 +100,45 @@ def test_a_failure_affects_its_own_sample_only(pool):
     assert results(pool.map(JUDGE, {}, samples(*"1111"), timeout=10)) == [(1.0, "ok")] * 4
 
 
+FORKS = """
+import os
+import time
+
+def through(completions):
+    if not os.fork():
+        return [9.0]
+    time.sleep(0.3)  # the other process is the first to come back
+    return [1.0]
+
+def plain(completions):
+    return [2.0]
+
+def to_all(completions):
+    for number in range(3, 64):
+        try:
+            os.write(number, b"not an answer")
+        except OSError:
+            pass
+    return [1.0]
+"""
+
+
+def test_a_fork_that_comes_back_from_the_reward_answers_for_no_sample(pool, tmp_path):
+    (tmp_path / "forks.py").write_text(FORKS)
+    outcomes = pool.map(f"{tmp_path}/forks.py:through", {}, [{"completions": ""}] * 2, timeout=10)
+    assert outcomes == [Outcome(1.0, "ok")] * 2
+    assert (
+        pool.map(f"{tmp_path}/forks.py:plain", {}, [{"completions": ""}] * 2, timeout=10) == [Outcome(2.0, "ok")] * 2
+    )
+
+
+def test_a_reward_that_writes_to_its_workers_connection_does_not_hang_the_run(pool, tmp_path):
+    (tmp_path / "forks.py").write_text(FORKS)
+    outcomes = pool.map(f"{tmp_path}/forks.py:to_all", {}, [{"completions": ""}], timeout=10)
+    assert [outcome.score for outcome in outcomes] == [None]
+    assert pool.map(f"{tmp_path}/forks.py:plain", {}, [{"completions": ""}], timeout=10) == [Outcome(2.0, "ok")]
+
+
 def test_a_sample_that_cannot_be_sent_costs_no_worker(pool):
     for _ in range(3):
         with pytest.raises(AttributeError, match="pickle"):

@@ -4,9 +4,11 @@ import base64
 import hashlib
 import json
 import math
+import os
 import re
 import subprocess
 import sys
+import time
 import zlib
 from pathlib import Path
 
@@ -23,7 +25,7 @@ from trl_grpo_plus.traces.group_line import believed
 from trl_grpo_plus.utils import files
 from trl_grpo_plus.utils.text import as_text
 from trl_grpo_plus.view import page as view
-from trl_grpo_plus.view import panel, write_page
+from trl_grpo_plus.view import panel, write_comparison, write_page
 from trl_grpo_plus.view.calibration import calibration
 from trl_grpo_plus.view.file_index import without_files
 from trl_grpo_plus.view.group_data import Tally, by_name, curves, detail, thin, utf16
@@ -279,6 +281,20 @@ def test_a_page_that_fails_leaves_the_old_one(tmp_path):
         write_page(run, tmp_path / "report.html")
     assert (tmp_path / "report.html").read_bytes() == old
     assert {path.name for path in tmp_path.iterdir()} == {"report.html", "rollouts"}
+
+
+def test_the_next_page_removes_what_killed_processes_left_of_it(tmp_path):
+    """A younger file may be that of a process that writes the same page at this moment."""
+    runs = [synthetic_traces.write_run(tmp_path / name, steps=1) for name in ("one", "two")]
+    names = [f".{page}.{end}" for page in ("report.html", "compare.html") for end in ("12", "now", "99")]
+    for name in names:
+        (tmp_path / name).write_text("<html>")
+        age = 0 if name.endswith("99") else files.ABANDONED_S + 60
+        os.utime(tmp_path / name, (time.time() - age,) * 2)
+    write_page(runs[0], tmp_path / "report.html")
+    write_comparison(runs, tmp_path / "compare.html")
+    left = {path.name for path in tmp_path.glob(".*")}
+    assert left == {name for name in names if not name.endswith("12")}
 
 
 def test_a_page_that_cannot_be_put_in_place_leaves_nothing_behind(tmp_path, monkeypatch):

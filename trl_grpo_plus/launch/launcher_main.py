@@ -44,8 +44,10 @@ def main() -> int:
     from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError
 
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", SAVING_S)
-    # Leave out SIGTERM: torch's handler would pass it on unchanged, and SIGTERM ends the processes at once.
-    os.environ.setdefault("PET_SIGNALS_TO_HANDLE", "SIGINT,SIGHUP,SIGQUIT")
+    # Leave out SIGTERM: torch's handler would pass it on unchanged, and SIGTERM ends the processes at once. Leave out
+    # SIGHUP if it is ignored, as under `nohup`: torch would end the run when the terminal is closed.
+    hang_up = "" if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else ",SIGHUP"
+    os.environ.setdefault("PET_SIGNALS_TO_HANDLE", f"SIGINT,SIGQUIT{hang_up}")
     os.environ[STARTED_BY] = f"{os.getpid()}@{socket.gethostname()}"
     name, *arguments = sys.argv[1:]
     module, _, function = LAUNCHERS[name].main.partition(":")
@@ -133,7 +135,9 @@ def _left(failures: Iterable[Any]) -> str | None:
 def _status(code: int) -> int:
     if code >= 0:
         return code
-    say(f"error: the signal {signal.Signals(-code).name} ended a process.", file=sys.stderr)
+    why = " If nobody sent it, the kernel did, because memory ran out." if -code == signal.SIGKILL else ""
+    told = f"the signal {signal.Signals(-code).name} ended a process of this run.{why}"
+    say(f"error: {told} To continue, start the run again with --resume_from_checkpoint auto.", file=sys.stderr)
     return 128 - code
 
 

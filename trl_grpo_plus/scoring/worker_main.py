@@ -1,6 +1,7 @@
 """The code of a worker process, which loads a reward's function once and scores one sample after another."""
 
 import json
+import os
 import pickle
 import resource
 import socket
@@ -58,7 +59,7 @@ def work(own_socket: socket.socket, options: dict[str, Any]) -> None:
 def _serve(connection: Connection, fresh: State) -> None:
     """Score one sample after another, each in the process state right after its reward was loaded."""
     loaded: dict[str, tuple[Any, State]] = {}
-    before = fresh
+    before, worker = fresh, os.getpid()
     while True:
         try:
             job = connection.recv_bytes()
@@ -74,7 +75,9 @@ def _serve(connection: Connection, fresh: State) -> None:
             before = fresh
             try:
                 loaded[target] = _function(target), State()
+                _end_fork_of(worker)
             except BaseException:
+                _end_fork_of(worker)
                 _send(connection, {"cannot load": traceback.format_exc()[-MESSAGE_CHARS:]})
                 continue
             keep_all()
@@ -84,11 +87,18 @@ def _serve(connection: Connection, fresh: State) -> None:
             state.put_back()
             before = state
         outcome = _score(function, args, sample, state)
+        _end_fork_of(worker)
         try:
             left = state.put_back() or left_running()
         except BaseException as error:  # a signal handler that the sample installed, or no memory
             left = f"a process that cannot be put back ({type(error).__name__}: {error})"
         _send(connection, {"outcome": outcome.as_json(), "left": left})
+
+
+def _end_fork_of(worker: int) -> None:
+    """End this process if a reward forked it from the worker: a second answer would be taken for the next sample's."""
+    if os.getpid() != worker:
+        os._exit(1)
 
 
 def _function(target: str) -> Any:

@@ -54,6 +54,7 @@ GIVE_UP_S = 600.0  # scoring time during which every sample was starved
 LOAD_LIMIT_S = 120.0  # for a worker to import a reward's module; not counted as scoring
 MEMORY_MB = 4096
 MOST_WORKERS = 16
+LONGEST_ANSWER = 1 << 28  # bytes; text that a reward writes to the worker's connection reads as a greater length
 
 _WARNED_OF: set[str] = set()  # rewards that left something in a worker
 
@@ -278,7 +279,7 @@ class _Run:
 
     def _hear(self, worker: _Handle) -> None:
         try:
-            reply = json.loads(worker.connection.recv_bytes())
+            reply = json.loads(worker.connection.recv_bytes(LONGEST_ANSWER))
         except (EOFError, OSError):
             self._lose(worker)
             return

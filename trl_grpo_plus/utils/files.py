@@ -1,8 +1,11 @@
 """Files that are written whole or not at all, unused names, and checks of paths that others gave or left."""
 
+import contextlib
+import glob
 import itertools
 import json
 import os
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
@@ -12,6 +15,7 @@ from .validation import ConfigError, did_you_mean
 
 # Usual names of folders with checkpoints. A name such as outputs/x is then a path, not an id on the Hub.
 OUTPUTS = ("checkpoint", "checkpoints", "output", "outputs", "runs")
+ABANDONED_S = 3600.0  # seconds without a change after which nobody is writing an unfinished file any more
 NOT_OF_DISKS = ("/proc", "/sys")  # nobody can make a folder here, though the root user seems to have the permission
 
 
@@ -31,6 +35,18 @@ def replace(path: Path, pieces: Iterable[bytes]) -> int:
     finally:
         unfinished.unlink(missing_ok=True)
     return size
+
+
+def remove_abandoned(path: Path) -> None:
+    """Remove the unfinished files that [`replace`] left beside `path` when its process was killed.
+
+    Their age decides, because the process may be one of another host. Not for each of many files in one folder, which
+    is read as a whole.
+    """
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*"):
+        with contextlib.suppress(OSError):
+            if left.suffix[1:].isdigit() and time.time() - left.stat().st_mtime > ABANDONED_S:
+                left.unlink()
 
 
 def write_json(path: Path, value: Any) -> int:

@@ -1,8 +1,14 @@
-"""Printing: text from a model, a data set or a run's folder must contain nothing that a terminal obeys."""
+"""Printing: text from a model, a data set or a run's folder must contain nothing that a terminal obeys.
 
+And Ctrl-C while a process of a run imports its modules.
+"""
+
+import os
 import re
+import signal
 import sys
 import traceback
+from types import FrameType
 from typing import Any
 
 
@@ -36,3 +42,26 @@ def say(text: str = "", **options: Any) -> None:
 def tell_errors_visibly() -> None:
     """Print an error that ends this process as [`visible`] text, because its message may quote a model's text."""
     sys.excepthook = lambda *error: say("".join(traceback.format_exception(*error)), end="", file=sys.stderr)
+
+
+def end_at_ctrl_c() -> None:
+    """Let Ctrl-C end this process in one line. Where SIGINT is ignored, it stays so.
+
+    For the imports of a run's process, which take seconds: a traceback would say where in them the process is.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end)
+
+
+def interrupt_at_ctrl_c() -> None:
+    """Let Ctrl-C raise `KeyboardInterrupt` again, after [`end_at_ctrl_c`]."""
+    if signal.getsignal(signal.SIGINT) is _end:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    try:
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            os.write(2, b"\nStopped before the run began.\n")
+    finally:  # the terminal may be gone
+        os._exit(128 + number)

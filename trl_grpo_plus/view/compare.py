@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from .. import traces
 from ..traces import Row, entry
-from ..utils.files import check_output, replace
+from ..utils.files import check_output, remove_abandoned, replace
 from ..utils.validation import ConfigError
 from . import file_index
 from .group_data import Tally, columns, detail, shifted, thin
@@ -65,6 +65,7 @@ def write_comparison(runs: Sequence[str | Path], output: str | Path | None = Non
     opened = open_runs(runs)
     path = Path(output) if output else shared_folder([run.folder for run in opened]) / _PAGE
     check_output(path, _PAGE)
+    remove_abandoned(path)
     with tempfile.TemporaryFile() as file:
         texts = _Texts(opened, Spool(file))
         prompts = _prompts(texts.groups())

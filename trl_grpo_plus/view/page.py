@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..traces import Block, Row, entry, group_key
-from ..utils.files import check_output, replace
+from ..utils.files import check_output, remove_abandoned, replace
 from ..utils.validation import ConfigError
 from . import file_index, prompt_history
 from .file_index import without_files
@@ -71,6 +71,7 @@ def write_page(run: str | Path, output: str | Path, max_mb: float = 100, rescore
     """
     output = Path(output)
     check_output(output, "report.html")
+    remove_abandoned(output)
     source = source_of(run)
     with tempfile.TemporaryFile() as file:
         spool = Spool(file)

@@ -134,8 +134,11 @@ def start(command: list[str], environment: dict[str, str], log: Path) -> Any:
 
 @contextmanager
 def _ended_like_ctrl_c() -> Iterator[None]:
-    """Treat a closed terminal and a supervisor's SIGTERM as Ctrl-C, so that the runs save."""
-    numbers = (signal.SIGTERM, signal.SIGHUP)
+    """Treat a closed terminal and a supervisor's SIGTERM as Ctrl-C, so that the runs save.
+
+    A signal that is ignored, as SIGHUP is under `nohup`, stays ignored.
+    """
+    numbers = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN]
     before = [signal.signal(number, signal.default_int_handler) for number in numbers]
     try:
         yield

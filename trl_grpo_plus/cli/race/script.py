@@ -11,6 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ...utils.terminal import end_at_ctrl_c, interrupt_at_ctrl_c
+
+
+if __name__ == "__main__":
+    end_at_ctrl_c()  # before the imports that take seconds
+
 import trl
 from transformers import TrainerCallback
 from trl import GRPOTrainer
@@ -102,4 +108,5 @@ class SettingsAndJournal(TrainerCallback):
 
 
 if __name__ == "__main__":
+    interrupt_at_ctrl_c()
     sys.exit(main())
