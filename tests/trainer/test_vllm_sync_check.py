@@ -47,6 +47,9 @@ KEPT = {"kept": 3, "agreed": 0.01}
         ({"difference": 0.5, **KEPT, "moved": 0.1}, "part"),
         ({"difference": 0.5, **KEPT, "moved": 2.0}, "part"),
         ({"difference": 0.5, **KEPT, "moved": 0.1, "base": 0.02}, "adapter"),
+        ({"difference": 0.5, **KEPT, "moved": 0.5, "base": 0.02, "plain": 0.01}, "dropout"),
+        ({"difference": 0.5, **KEPT, "moved": 0.5, "plain": 0.4}, "stale"),
+        ({"difference": 0.04, **KEPT, "moved": 0.04, "plain": 0.01}, None),
     ],
     ids=str,
 )
@@ -169,6 +172,16 @@ class WithAdapter(Simulated):
         self.moves = moves
 
 
+class WithDropout(Simulated):
+    """A policy with dropout, which adds noise to TRL's log-probs once the adapter has moved."""
+
+    def batch(self, **made):
+        output = super().batch(**made)
+        noise = 0.3 if self.step else 0.0
+        output["old_per_token_logps"] += noise * self.normal(ROWS, LENGTH)
+        return output
+
+
 @pytest.fixture
 def warned(caplog):
     return lambda: [
@@ -230,6 +243,19 @@ def test_a_finding_after_an_agreement_is_reported_again(warned):
     assert len(warned()) == 3
 
 
+def test_dropout_is_told_from_old_weights_and_hides_no_later_finding(warned):
+    run = WithDropout()
+    for step in range(24):
+        run.look()
+        run.move(0.1)
+        if step < 12:
+            run.sync()
+    dropout, stale = warned()
+    assert "With the trainer's dropout off they agree to 0.01, so the engine has the weights." in dropout
+    assert "Set lora_dropout to 0" in dropout
+    assert "new weights do not reach it" in stale
+
+
 def test_an_engine_with_another_model_is_reported(warned):
     run = Simulated()
     run.engine = run.base + run.normal(PROMPTS, TOKENS)
@@ -265,7 +291,7 @@ def test_the_process_with_the_largest_difference_decides(warned):
     assert run.look()[MEAN] == pytest.approx((0.5 + 0.01 + 0.01) / 3, rel=0.1)
     assert "Step 1, process 1: vLLM does not sample" in warned()[0]
     assert "by 0.5 nats" in warned()[0]
-    assert seen == [(1, 1, 3)]
+    assert seen == [(1, 1, 3)] * 2  # the second is without dropout, after a finding
 
 
 @pytest.mark.parametrize("synced", [0, 6])

@@ -39,6 +39,21 @@ def test_weights_reach_the_server_when_they_are_sent(tmp_path, on_server):
     watched.check_sync(watched.trainer(tmp_path, **on_server()))
 
 
+def test_attempts_with_prompts_of_their_own_are_sampled_from_them(tmp_path, on_server):
+    """An environment may give each attempt another prompt. TRL alone would sample a group from the first one's."""
+    made = watched.trainer(tmp_path, **on_server())
+    made.environment_factories = {None: None}  # TRL makes an environment only with a template for tools
+    made._set_up_vllm()
+    ids = tiny_models.tokenizer()(list(tiny_models.prompts(2 * watched.SIZE)["prompt"]))["input_ids"]
+    made.vllm_generation.sync_weights()
+    for prompts in (ids, [ids[row - row % watched.SIZE] for row in range(len(ids))]):  # of their own; a group's
+        _, completions, sampled, _ = made.vllm_generation.generate(prompts, None, watched.SIZE)
+        weights = tiny_models.weights(made)
+        for prompt, completion, logps in zip(prompts, completions, sampled, strict=True):
+            expected = watched.logps(made.model, weights, prompt, completion)
+            assert [token[0] for token in logps] == pytest.approx(expected, abs=1e-4)
+
+
 @pytest.mark.parametrize("asked", ["start_weight_update", "v1/completions"])
 def test_the_error_of_a_server_that_is_gone_names_it(tmp_path, on_server, monkeypatch, asked):
     made = watched.trainer(tmp_path, **on_server())

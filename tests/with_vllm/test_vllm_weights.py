@@ -118,6 +118,7 @@ BROKEN = {
     "no sync, adapter": (no_sync, lora(), 1, "those of the model without its adapter"),
     "no merge": (no_merge, lora(), 1, "those of the model without its adapter"),
     "hotter": (hotter, {}, 0, "They have not agreed in this run"),
+    "dropout": (lambda made: None, lora(lora_dropout=0.3), 1, "With the trainer's dropout off they agree to .*e-0"),
 }
 
 

@@ -74,7 +74,7 @@ from .progress import SlimProgress
 from .prompt_source import PromptSource
 from .recorder import Recorder
 from .run_metadata import describe
-from .vllm_server import naming_server, noticing_errors
+from .vllm_server import naming_server, noticing_errors, sample_from_own_prompts
 from .vllm_sync_check import VLLMCheck
 
 
@@ -236,6 +236,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         if args.vllm_mode == "colocate":
             # An engine in this process has seeded the random numbers by its rank alone, and it draws from them.
             set_seed(args.seed + self.accelerator.process_index // args.vllm_tensor_parallel_size)
+        elif self.environment_factories is not None:
+            sample_from_own_prompts(self.vllm_generation)
         if is_peft_model(self.vllm_generation.model) and not self.is_fsdp_enabled:
             from .adapter_merge import merge_in_copies  # it needs peft
 

@@ -2,8 +2,12 @@
 
 TRL's first process alone asks the server, and gets an error of requests after a minute of retries. The other processes
 then lose the first one. They ask the server too, so that they can tell its failure from that of a process.
+
+`sample_from_own_prompts` is about a server that works: it mends what TRL asks of it.
 """
 
+import hashlib
+import pickle
 import re
 import traceback
 import urllib.error
@@ -13,6 +17,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
+
+from accelerate.utils import gather_object
 
 from ..traces import logged_step
 from ..utils.distributed import lost_process
@@ -89,6 +95,27 @@ def noticing_errors(args: Any) -> AbstractContextManager[None]:
         return answer
 
     return temporarily(vllm_client, requests=SimpleNamespace(**{**vars(vllm_client.requests), "get": get}))
+
+
+def sample_from_own_prompts(engine: Any) -> None:
+    """Let a server sample each attempt from its own prompt if the prompts of a group differ.
+
+    TRL sends the first prompt of each group, and asks for all of the group's attempts. But an environment may give
+    each attempt another prompt. Where it does, each prompt is sent.
+
+    Args:
+        engine (`trl.generation.vllm_generation.VLLMGeneration`): the trainer's engine, with a server.
+    """
+    generate = engine.generate
+
+    def generate_from_own(prompts: list[Any], images: Any, num_generations: int, *rest: Any, **more: Any) -> Any:
+        """Generate as TRL does. Collective."""
+        rows = zip(prompts, images or [None] * len(prompts), strict=True)
+        everyones = gather_object([hashlib.sha256(pickle.dumps(row)).digest() for row in rows])
+        alike = all(row == everyones[i - i % num_generations] for i, row in enumerate(everyones))
+        return generate(prompts, images, num_generations if alike else 1, *rest, **more)
+
+    engine.generate = generate_from_own
 
 
 def _of_a_long_prompt(error: Exception) -> str:

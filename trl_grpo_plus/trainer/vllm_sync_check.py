@@ -1,6 +1,6 @@
 """The check that vLLM samples from the policy that is trained, which compares log-probs of the same tokens.
 
-An engine that did not get the new weights, or that lacks the adapter, samples without any error. Three differences
+An engine that did not get the new weights, or that lacks the adapter, samples without any error. Four differences
 show this. Each is a mean of `|a - b|` in nats per token:
 
 | difference | between |
@@ -8,6 +8,7 @@ show this. Each is a mean of `|a - b|` in nats per token:
 | `difference` | the engine and the trainer, on attempts just sampled |
 | `moved` | the trainer now and the trainer at the last sure agreement, on attempts that were kept then |
 | `base` | the engine and the trainer with its adapter off; computed if `difference` is large |
+| `plain` | the engine and the trainer with its dropout off; computed if `difference` is large |
 
 An engine with stale weights has equal means of `difference` and `moved`: both compare the policy of then and now, on
 tokens that the policy of then sampled. An engine without the adapter has a small `base`. Agreement is sure only once
@@ -46,6 +47,9 @@ FOLLOWED = 10.0  # if the policy moved by this many times the difference, the en
 
 INPUTS = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
 CASES = {
+    "dropout": "With the trainer's dropout off they agree to {plain:.2g}, so the engine has the weights. TRL computes "
+    "the trainer's log-probs with dropout, and the importance weights correct for its noise. Set lora_dropout to 0 "
+    "(`trl` and recipes have 0.05 by default); for the model's own dropout set disable_dropout.",
     "adapter": "vLLM's log-probs are those of the model without its adapter, to {base:.2g}: the adapter does not "
     "reach the engine, or only its first steps did. Look at the code that merges it before the weights are sent "
     "(`trainer.vllm_generation.sync_weights`).",
@@ -73,6 +77,8 @@ class Comparison:
         near (`int`, *optional*): optimizer steps done at the last check without a finding, `kept` or later.
         moved (`float`): between the trainer now and the trainer at `kept`, on attempts sampled at `kept`.
         base (`float`, *optional*): between the engine and the model without its adapter, if it has one.
+        plain (`float`, *optional*): between the engine and the trainer in evaluation mode, if TRL has computed the
+            trainer's log-probs in training mode.
     """
 
     difference: float
@@ -82,6 +88,7 @@ class Comparison:
     near: int | None = None
     moved: float = 0.0
     base: float | None = None
+    plain: float | None = None
 
     @property
     def case(self) -> str | None:
@@ -90,6 +97,8 @@ class Comparison:
         behind = explained and self.difference >= BEHIND * max(self.agreed, NOISE)
         if not behind and self.difference <= LIMIT:
             return None
+        if self.plain is not None and self.plain <= self.difference / ALIKE:
+            return "dropout"
         if self.base is not None and self.base <= self.difference / ALIKE:
             return "adapter"
         return "stale" if explained else "apart" if self.kept is None else "part"
@@ -157,6 +166,7 @@ class VLLMCheck:
         self._kept: _Agreement | None = None
         self._near: int | None = None  # the last checked step without a finding
         self._warned = False  # whether a finding that still holds was reported
+        self._warned_of_dropout = False
 
     def metrics(self, output: dict[str, Any], model: nn.Module, step: int) -> dict[str, float]:
         """Check one of TRL's batches, and warn of a new finding. Collective.
@@ -194,9 +204,10 @@ class VLLMCheck:
             moved = means[worst, 1] if counts[worst, 1] else sums[:, 1].sum() / counts[:, 1].sum().clamp(min=1)
             result = replace(result, kept=kept.step, agreed=kept.agreed, near=self._near, moved=moved.item())
         if result.case is not None and not self._warned and self._text_only:
-            result = replace(result, base=self._base(model, rows, worst))
+            plain = None if old is None else self._difference(model, rows, worst)
+            result = replace(result, base=self._base(model, rows, worst), plain=plain)
         self._warn(result, step, worst)
-        if result.case is None:
+        if result.case in (None, "dropout"):
             self._near = step
         if result.agrees and self._text_only:
             self._kept = _Agreement(rows, logps, step, result.difference)
@@ -210,15 +221,21 @@ class VLLMCheck:
         if disabled is None:
             return None
         with disabled():
-            logps = self._logps(model, rows)
-        total, count, _ = self._of_ranks([_from_engine(rows, logps)])[rank, 0].tolist()
+            return self._difference(model, rows, rank)
+
+    def _difference(self, model: nn.Module, rows: dict[str, Tensor], rank: int) -> float | None:
+        """Return the difference on one process, with the policy in evaluation mode. Collective."""
+        total, count, _ = self._of_ranks([_from_engine(rows, self._logps(model, rows))])[rank, 0].tolist()
         return total / count if count else None
 
     def _warn(self, result: Comparison, step: int, rank: int) -> None:
-        if result.case is not None and not self._warned:  # warn once: the first warning shows the cause best
+        dropout = result.case == "dropout"  # it hides no later finding
+        if result.case is not None and not (self._warned_of_dropout if dropout else self._warned):
+            # Warn once: the first warning shows the cause best.
             where = f", process {rank}" if self._accelerator.num_processes > 1 else ""
             logger.warning(f"Step {logged_step(step)}{where}: {result.text()}")
-            self._warned = True
+            self._warned_of_dropout |= dropout
+            self._warned |= not dropout
         elif result.agrees:
             self._warned = False
 
