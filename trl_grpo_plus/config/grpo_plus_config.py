@@ -25,7 +25,8 @@ from ..utils.distributed import start_cpu_group
 from ..utils.validation import did_you_mean
 from . import presets
 from .gone_options import GONE_OPTIONS
-from .validation import check, check_no_text, warn_of_no_effect
+from .start_errors import explained
+from .validation import check, check_before_trl, warn_of_no_effect
 
 
 MAY_BE_FUNCTIONS = ("advantage_baseline", "advantage_estimator")
@@ -304,10 +305,11 @@ class GRPOPlusConfig(GRPOConfig):
     vllm_check_every: int = 10
 
     def __post_init__(self) -> None:
-        check_no_text(self)  # first, because transformers and TRL compare numbers
+        check_before_trl(self)  # first, because transformers and TRL compare numbers and divide by them
         if self.use_cpu and self.ddp_timeout != GRPOConfig.ddp_timeout:
             start_cpu_group(self.ddp_backend, self.ddp_timeout)
-        super().__post_init__()
+        with explained(self):
+            super().__post_init__()
         check(self, GRPOPlusConfig.__annotations__, trl.__version__)
 
     @property

@@ -1,4 +1,4 @@
-"""Errors of TRL's constructor that a folder or a model's name causes, in one line with the fix."""
+"""Errors of TRL's constructors with the cause and the fix: of the config's batch sizes, a folder, a model's name."""
 
 import os
 from collections.abc import Iterator
@@ -8,6 +8,49 @@ from typing import Any
 
 from ..utils.files import beside, looks_local, no_folder, not_writable
 from ..utils.validation import ConfigError
+
+
+@contextmanager
+def explained(config: Any) -> Iterator[None]:
+    """Make TRL's part of a config inside this context.
+
+    TRL says that the generation batch does not divide, but not how its size is computed. transformers says that the
+    setup does not support bf16, but not that TRL turned bf16 on.
+
+    Raises:
+        ConfigError: in the place of such an error.
+    """
+    try:
+        yield
+    except ValueError as error:
+        if (text := _explained(str(error), config)) is None:
+            raise
+        raise ConfigError(text) from None
+
+
+def _explained(why: str, config: Any) -> str | None:
+    if why.startswith("Your setup doesn't support bf16/gpu"):
+        return (
+            "this run needs a GPU, and there is none here: it trains in bf16, TRL's default. To train on the CPU, set "
+            "use_cpu=True and bf16=False (in YAML use_cpu: true and bf16: false)."
+        )
+    if "steps_per_generation' can not be both" in why:
+        return f"{why}: each follows from the other. Leave one of the two out."
+    if not why.startswith(("generation_batch_size (", "The global eval batch size (")):
+        return None
+    processes = "1 process" if config.world_size == 1 else f"{config.world_size} processes"
+    if why.startswith("The"):
+        return (
+            f"{why} These are per_device_eval_batch_size x {processes}, and num_generations_eval, or num_generations "
+            "if that is not set."
+        )
+    device = f"per_device_train_batch_size ({config.per_device_train_batch_size})"
+    if "global batch size" in why:
+        return f"{why} The latter is {device} x {processes}. Set a multiple of it, or leave generation_batch_size out."
+    return (
+        f"{why} It is {device} x steps_per_generation ({config.steps_per_generation}; if that is not set, it is "
+        f"gradient_accumulation_steps) x {processes}."
+    )
 
 
 @contextmanager

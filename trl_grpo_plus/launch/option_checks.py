@@ -24,8 +24,7 @@ COUNT, NOT_NEGATIVE = Number(at_least=1, integer=True, optional=True), Number(at
 SHARE = Number(at_least=0, at_most=1, optional=True)
 # TRL finds values outside these bounds only in the middle of a run, or never.
 BOUNDS = {
-    **dict.fromkeys(("per_device_eval_batch_size", "gradient_accumulation_steps", "steps_per_generation"), COUNT),
-    **dict.fromkeys(("num_iterations", "num_generations_eval", "max_completion_length"), COUNT),
+    **dict.fromkeys(("per_device_eval_batch_size", "num_generations_eval", "max_completion_length"), COUNT),
     **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "epsilon", "epsilon_high"), NOT_NEGATIVE),
     **dict.fromkeys(("top_p", "min_p"), SHARE),
     "seed": Number(at_least=0, at_most=2**32 - 1, integer=True),

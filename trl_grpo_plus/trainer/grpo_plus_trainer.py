@@ -338,8 +338,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         """Stand in for `_generate` where TRL makes a batch."""
         batch = self._batch
         if not batch.filters:
-            batch.generated = Generated(*self._call_replaced("_generate", prompts))
-            return batch.generated
+            return self._generated(prompts)
         if batch.further is not None:
             raise resampling.StopAfterSampling(self._sample(batch.further, prompts))
         partition = batch.partition
@@ -391,13 +390,22 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def _sample(self, inputs: list[dict[str, Any]], prompts: list[Any]) -> groups.Round:
         """Generate and score one completion per row, with all that TRL does for a batch up to the rewards."""
-        whole = self.rollout_func and one_each(self.rollout_func)
-        with temporarily(self, rollout_func=whole):
-            self._batch.generated = generated = Generated(*self._call_replaced("_generate", prompts))
+        generated = self._generated(prompts)
         inputs = generated.rows(inputs)
         sampled = self._score(inputs, prompts, generated.completions, generated.completion_ids)
         self._pending_extra_logs.clear()  # the attempts carry these logs
         return sampled
+
+    def _generated(self, prompts: list[Any]) -> Generated:
+        """Return what `_generate` returns, with a check of a `rollout_func`."""
+        whole = self.rollout_func
+        if whole is not None:
+            reads_logprobs = self.args.use_vllm or self.args.off_policy_mask_threshold is not None
+            per_token = ["env_mask", *(["logprobs"] if reads_logprobs else [])]
+            whole = one_each(whole, collective=self._batch.filters, per_token=per_token)
+        with temporarily(self, rollout_func=whole):
+            self._batch.generated = Generated(*self._call_replaced("_generate", prompts))
+        return self._batch.generated
 
     def _batch_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
         """Stand in for `_calculate_rewards` where TRL makes a batch."""
