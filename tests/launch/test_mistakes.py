@@ -275,7 +275,7 @@ def test_long_attempts_lose_their_weight_to_the_product_of_ratios():
     long = {"use_vllm": True, "max_completion_length": 8192}
     (warned,) = bad_together(GRPOPlusConfig("out", **MADE, **long))
     assert "sequence_mask' with max_completion_length=8,192: an attempt's weight is the product" in warned
-    assert "keep on average 66% at 0.01 and 8% at 0.03 nats a token of their weight" in warned
+    assert "keep on average 66 % at 0.01 and 8 % at 0.03 nats a token of their weight" in warned
     for otherwise in (
         {"max_completion_length": 1999},
         {"use_vllm": False},

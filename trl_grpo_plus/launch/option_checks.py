@@ -15,6 +15,7 @@ from ..objective.advantage_functions import named_by
 from ..utils import optional_packages
 from ..utils.files import no_folder
 from ..utils.resources import multiplies_bfloat16
+from ..utils.text import percent
 from ..utils.validation import ConfigError, Number, did_you_mean
 
 
@@ -118,7 +119,7 @@ def _weighed_by_product(args: Any) -> Iterator[str]:
     corrects = args.use_vllm and args.vllm_importance_sampling_correction
     if not (corrects and mode == "sequence_mask" and longest >= LONG and highest > 0):
         return
-    kept = " and ".join(f"{kept_by_product(longest, off, highest):.0%} at {off:g}" for off in (0.01, 0.03))
+    kept = " and ".join(f"{percent(kept_by_product(longest, off, highest))} at {off:g}" for off in (0.01, 0.03))
     yield (
         f"vllm_importance_sampling_mode={mode!r} with max_completion_length={longest:,}: an attempt's weight is the "
         f"product of its tokens' ratios of trainer to vLLM, and 0 above {highest:g}. If the two differ at random, "
