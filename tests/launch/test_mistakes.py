@@ -330,6 +330,12 @@ def test_options_that_are_bad_together_give_a_warning(here, place, capsys, monke
     assert f"warning: {text}" in capsys.readouterr().err
 
 
+def test_a_recipe_whose_rewards_have_no_weight_gives_a_warning(here, place, capsys):
+    Mistake("none", (), {"reward_weights": [0.0]}).write(place)
+    assert main(["check", "my_run.yaml"]) == 0
+    assert "rewards warning reward_weights=[0.0] are all 0, so all advantages are 0." in words(capsys.readouterr().out)
+
+
 @pytest.mark.parametrize(
     "keys",
     [

@@ -48,7 +48,9 @@ def _out_of_bounds(args: Any) -> Iterator[str]:
             number.check(name, value)
         except ConfigError as error:
             yield str(error)
-    if args.max_steps <= 0 and args.num_train_epochs <= 0:
+    if args.max_steps == 0:
+        yield "max_steps=0 trains no step. Set a positive number, or -1 to train for num_train_epochs."
+    elif args.max_steps < 0 and args.num_train_epochs <= 0:
         yield f"num_train_epochs={args.num_train_epochs!r} must be above 0, unless max_steps is set."
 
 

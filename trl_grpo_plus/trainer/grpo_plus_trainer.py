@@ -671,13 +671,17 @@ class GRPOPlusTrainer(GRPOTrainer):
                 if not checkpoint:
                     self._prompts.follow(before)
             self._send_weights_again()
-            return super().train(checkpoint, *args, **kwargs)
+            trained = super().train(checkpoint, *args, **kwargs)
+            if not self.state.global_step:
+                compatibility.warn_of_no_step(self.args, self.train_dataset)
+            return trained
 
     def _check_model(self, names: Sequence[str], weights: Sequence[float]) -> None:
         """Check the options against the model and the rewards, and warn of settings that gain nothing."""
         args = self.args
         compatibility.check_filter_metric(args.filter_metric, names)
         compatibility.check_weights(weights, args)
+        compatibility.warn_of_no_reward(weights, args)
         compatibility.check_model(
             args,
             environments=self.environment_factories,
