@@ -5,9 +5,11 @@ costs a second; an error in mid-run costs a GPU-hour.
 """
 
 import dataclasses
+import difflib
 import functools
 import inspect
 import re
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -311,6 +313,14 @@ class GRPOPlusConfig(GRPOConfig):
         with explained(self):
             super().__post_init__()
         check(self, GRPOPlusConfig.__annotations__, trl.__version__)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute, and warn of one that is nearly the name of an option of this class."""
+        # transformers and scripts set attributes of their own, so that others are no mistake.
+        if not (name.startswith("_") or name in self.__dataclass_fields__ or hasattr(type(self), name)):
+            for option in difflib.get_close_matches(name, GRPOPlusConfig.__annotations__, n=1, cutoff=0.85):
+                warnings.warn(f"{name!r} is no option, and has no effect. Did you mean {option}?", stacklevel=2)
+        super().__setattr__(name, value)
 
     @property
     def place_model_on_device(self) -> bool | None:

@@ -786,6 +786,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             checkpoint_integrity.RUN: self._recorder.run,
             "alarms": self._recorder.state_dict(),
             "entropy": self._entropy,
+            "unlogged": {name: list(values) for name, values in self._metrics["train"].items()},
             **self._prompts.state_dict(),
             **self._credit.state_dict(),
         }
@@ -813,6 +814,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             self._credit.load_state_dict(state)
             self._recorder.load_state_dict(state["alarms"], state[checkpoint_integrity.RUN])
             self._entropy, self._step = state["entropy"], state.get("step", self._step)
+            self._metrics["train"].update(state.get("unlogged", {}))
             self._buffered_inputs = send_to_device(state["buffered_inputs"], self.accelerator.device)
 
     def create_model_card(self, model_name: str | None = None, *args: Any, **kwargs: Any) -> None:
