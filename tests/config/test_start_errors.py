@@ -84,3 +84,32 @@ def test_a_config_says_how_its_batches_are_computed(options, words):
     of_four = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2, "num_generations": 4}
     with pytest.raises(ConfigError, match=re.escape(words)):
         GRPOPlusConfig(**{**tiny_models.BASE, **of_four, **options})
+
+
+def test_a_path_instead_of_a_models_name_is_refused(tmp_path):
+    for model in (tmp_path, None):
+        with pytest.raises(ConfigError, match=re.escape(f"model={model!r} is neither a text nor a model.")):
+            made(model, output_dir=str(tmp_path / "out"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            {"train_dataset": [{"prompt": "1+1="}]},
+            "train_dataset is a list, no Dataset. Make one: datasets.Dataset.from_",
+        ),
+        ({"train_dataset": {"prompt": ["1+1="]}}, "is a dict, no Dataset. Make one: datasets.Dataset.from_dict(...)."),
+        ({"reward_funcs": (tiny_models.digits,)}, "reward_funcs is a tuple of 1. Give a list."),
+    ],
+)
+def test_a_value_of_another_type_is_refused(tmp_path, arguments, words):
+    config = GRPOPlusConfig(**{**tiny_models.BASE, "output_dir": str(tmp_path / "out")})
+    given = {"reward_funcs": tiny_models.digits, "train_dataset": tiny_models.prompts(30), **arguments}
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        GRPOPlusTrainer("no model", args=config, **given)
+
+
+def test_one_weight_without_a_list_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="^reward_weights=1[.]0 must be a list with one weight per reward"):
+        made("no model", reward_weights=1.0, output_dir=str(tmp_path / "out"))

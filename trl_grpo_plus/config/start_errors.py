@@ -63,9 +63,11 @@ def told(model: Any, output_dir: str, makes_it: bool) -> Iterator[None]:
         makes_it (`bool`): whether this process makes the folder, as the first rank does.
 
     Raises:
-        ConfigError: `output_dir` cannot be made or written, or the model's folder does not exist: its name looks like
-            a path or nearly is that of a folder.
+        ConfigError: `output_dir` cannot be made or written, the model is `None` or a `Path`, or its folder does not
+            exist: its name looks like a path or nearly is that of a folder.
     """
+    if model is None or isinstance(model, os.PathLike):
+        raise ConfigError(f"model={model!r} is neither a text nor a model. Give a folder as a text: model=str(path).")
     # A run may use an existing folder that cannot be written. It then keeps no traces.
     if makes_it and not os.path.isdir(output_dir) and (why := no_folder(output_dir) or not_writable(output_dir)):
         raise ConfigError(why)
