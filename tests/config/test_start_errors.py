@@ -111,5 +111,5 @@ def test_a_value_of_another_type_is_refused(tmp_path, arguments, words):
 
 
 def test_one_weight_without_a_list_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="^reward_weights=1[.]0 must be a list with one weight per reward"):
+    with pytest.raises(ConfigError, match=r"^reward_weights=1[.]0 must be a list with one weight per reward"):
         made("no model", reward_weights=1.0, output_dir=str(tmp_path / "out"))
