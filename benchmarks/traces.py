@@ -289,7 +289,7 @@ def demo(scratch: Path, steps: int) -> dict[str, float]:
     held, thread, step = (1000 * seconds / steps for seconds in (here[0], beside[0], runtime))
     print(
         f"demo, {steps} steps of {rows / steps:.0f} attempts: the training thread is held up for {held:.1f} ms of "
-        f"{step:.0f} ms a step, {held / step:.1%}; the thread beside it works {thread:.1f} ms "
+        f"{step:.0f} ms a step, {100 * held / step:.1f} %; the thread beside it works {thread:.1f} ms "
         f"({took:.0f} s with loading, evaluations and page)"
     )
     return {"held_up_ms": held, "beside_ms": thread, "step_ms": step, "share": held / step}

@@ -281,6 +281,10 @@ def resolve(reward_funcs: Any, reward_weights: Sequence[float] | None = None) ->
         ConfigError: an entry is not understood, a weight is no number, it is given twice and differs, or
             `reward_weights` has another number of values than `reward_funcs`.
     """
+    if isinstance(reward_weights, str | int | float):
+        raise ConfigError(f"reward_weights={reward_weights!r} must be a list with one weight per reward.")
+    if isinstance(reward_funcs, tuple):
+        raise ConfigError(f"reward_funcs is a tuple of {len(reward_funcs)}. Give a list.")
     if reward_funcs is None:
         return None, None if reward_weights is None else list(reward_weights)
     specs = [RewardSpec.of(entry) for entry in (reward_funcs if isinstance(reward_funcs, list) else [reward_funcs])]

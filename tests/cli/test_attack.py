@@ -67,7 +67,7 @@ def test_a_reward_that_pays_any_answer_in_its_form_fails():
 
 def test_each_hole_shows_a_completion_its_score_and_the_gold_answer():
     text = rows_of(":last_tag")["candidates"].text
-    assert "'<answer>-7</answer> or <answer>72</answer>' scores 2.0, where the gold answer is '72'" in text
+    assert "'<answer>-7</answer> or <answer>72</answer>' scores 2, where the gold answer is '72'" in text
     assert "hedging between answers is rewarded: " in text
 
 
@@ -101,6 +101,15 @@ def test_a_gold_that_is_a_number_is_attacked(monkeypatch):
     found = {row.name: row for row in attack(get_reward("user_value"), Dataset.from_list(rows))}
     assert named(found, FAILED) == set()
     assert found["form"].text == "gold answers were posed as '72', which scores 1"
+
+
+def test_completions_are_shown_as_they_were_written():
+    found = {row.name: row.text for row in attack(get_reward("math_answer"))}
+    assert r"posed as '\boxed{\frac{1}{2}}', which scores 1" in found["form"]
+    assert (
+        r"not \boxed{\sqrt{12}}. I do not know the answer.' scores 1, where the gold answer is '\sqrt{12}'"
+        in found["negation"]
+    )
 
 
 def test_a_conversation_is_attacked_with_messages():

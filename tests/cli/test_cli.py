@@ -317,3 +317,10 @@ def test_a_bug_keeps_its_traceback(monkeypatch, capsys, error, told):
     else:
         with pytest.raises(type(error)):
             main(["env"])
+
+
+@pytest.mark.parametrize(("words", "meant"), [(["vew"], "view"), (["ls", "recipies"], "recipes")])
+def test_a_mistyped_command_is_guessed(words, meant, capsys):
+    with pytest.raises(SystemExit):
+        main(words)
+    assert capsys.readouterr().err.endswith(f"). Did you mean {meant}?\n")

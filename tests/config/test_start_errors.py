@@ -1,4 +1,4 @@
-"""Tests of the errors for a wrong folder, a wrong model name and a text instead of a number."""
+"""Tests of the errors for batch sizes, a wrong folder, a wrong model name and a text instead of a number."""
 
 import re
 
@@ -49,3 +49,67 @@ def test_a_text_for_a_number_is_refused(options):
     ((name, value),) = options.items()
     with pytest.raises(ConfigError, match=f"^{name}={value!r} must be .* not a text: leave the quotes out"):
         GRPOPlusConfig(**{**tiny_models.BASE, **options})
+
+
+DEVICE = "per_device_train_batch_size (8)"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"num_generations": 3},
+            f"generation_batch_size (16) must be divisible by num_generations (3). It is {DEVICE} x "
+            "steps_per_generation (2; if that is not set, it is gradient_accumulation_steps) x 1 process.",
+        ),
+        (
+            {"generation_batch_size": 12},
+            f"must be divisible by the global batch size (8). The latter is {DEVICE} x 1 process. Set a multiple of "
+            "it, or leave generation_batch_size out.",
+        ),
+        (
+            {"generation_batch_size": 16, "steps_per_generation": 2},
+            "at the same time: each follows from the other. Leave one of the two out.",
+        ),
+        (
+            {"eval_strategy": "steps", "per_device_eval_batch_size": 3},
+            "These are per_device_eval_batch_size x 1 process, and num_generations_eval, or num_generations if",
+        ),
+        ({"num_generations": 0}, "num_generations=0 must be an integer and >= 2: GRPO compares the attempts"),
+        ({"per_device_train_batch_size": 0, "generation_batch_size": 8}, "per_device_train_batch_size=0 must be an"),
+        ({"steps_per_generation": 0}, "steps_per_generation=0 must be an integer and >= 1."),
+    ],
+)
+def test_a_config_says_how_its_batches_are_computed(options, words):
+    of_four = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2, "num_generations": 4}
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        GRPOPlusConfig(**{**tiny_models.BASE, **of_four, **options})
+
+
+def test_a_path_instead_of_a_models_name_is_refused(tmp_path):
+    for model in (tmp_path, None):
+        with pytest.raises(ConfigError, match=re.escape(f"model={model!r} is neither a text nor a model.")):
+            made(model, output_dir=str(tmp_path / "out"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            {"train_dataset": [{"prompt": "1+1="}]},
+            "train_dataset is a list, no Dataset. Make one: datasets.Dataset.from_",
+        ),
+        ({"train_dataset": {"prompt": ["1+1="]}}, "is a dict, no Dataset. Make one: datasets.Dataset.from_dict(...)."),
+        ({"reward_funcs": (tiny_models.digits,)}, "reward_funcs is a tuple of 1. Give a list."),
+    ],
+)
+def test_a_value_of_another_type_is_refused(tmp_path, arguments, words):
+    config = GRPOPlusConfig(**{**tiny_models.BASE, "output_dir": str(tmp_path / "out")})
+    given = {"reward_funcs": tiny_models.digits, "train_dataset": tiny_models.prompts(30), **arguments}
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        GRPOPlusTrainer("no model", args=config, **given)
+
+
+def test_one_weight_without_a_list_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"^reward_weights=1[.]0 must be a list with one weight per reward"):
+        made("no model", reward_weights=1.0, output_dir=str(tmp_path / "out"))

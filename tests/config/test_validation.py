@@ -6,6 +6,7 @@ import json
 import pickle
 import re
 import typing
+import warnings
 
 import pytest
 import trl
@@ -659,3 +660,15 @@ def test_the_options_survive_json(make):
     config = make(beta=0.1, kl_estimator="k2", scale_rewards=False, advantage_clip=2.0)
     saved = json.loads(config.to_json_string())
     assert make(**{field.name: saved[field.name] for field in OURS}, beta=0.1) == config
+
+
+def test_a_mistyped_option_that_is_set_later_gives_a_warning(make):
+    config = make()
+    with pytest.warns(
+        UserWarning, match="'zero_variance_group' is no option, and has no effect. Did you mean zero_var"
+    ):
+        config.zero_variance_group = "drop"
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*is no option")
+        config.zero_variance_groups, config.note, config.trace_folder = "drop", "mine", "traces"
+        assert make().device.type == "cpu"  # transformers and TRL set attributes of their own

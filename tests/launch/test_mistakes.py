@@ -275,7 +275,7 @@ def test_long_attempts_lose_their_weight_to_the_product_of_ratios():
     long = {"use_vllm": True, "max_completion_length": 8192}
     (warned,) = bad_together(GRPOPlusConfig("out", **MADE, **long))
     assert "sequence_mask' with max_completion_length=8,192: an attempt's weight is the product" in warned
-    assert "keep on average 66% at 0.01 and 8% at 0.03 nats a token of their weight" in warned
+    assert "keep on average 66 % at 0.01 and 8 % at 0.03 nats a token of their weight" in warned
     for otherwise in (
         {"max_completion_length": 1999},
         {"use_vllm": False},
@@ -330,6 +330,12 @@ def test_options_that_are_bad_together_give_a_warning(here, place, capsys, monke
     assert f"warning: {text}" in capsys.readouterr().err
 
 
+def test_a_recipe_whose_rewards_have_no_weight_gives_a_warning(here, place, capsys):
+    Mistake("none", (), {"reward_weights": [0.0]}).write(place)
+    assert main(["check", "my_run.yaml"]) == 0
+    assert "rewards warning reward_weights=[0.0] are all 0, so all advantages are 0." in words(capsys.readouterr().out)
+
+
 @pytest.mark.parametrize(
     "keys",
     [
@@ -363,7 +369,7 @@ def test_a_recipe_for_a_gpu_says_that_it_needs_one(here, place, capsys):
         script()
     for text in (refused, str(error.value)):
         assert "this run needs a GPU, and there is none here" in text
-        assert "set use_cpu: true and bf16: false." in text
+        assert "set use_cpu=True and bf16=False (in YAML use_cpu: true and bf16: false)." in text
     assert here == []
     assert main(["check", "my_run.yaml"]) == 0
     assert "no GPU here" in capsys.readouterr().out

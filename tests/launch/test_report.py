@@ -26,6 +26,7 @@ def lines_of(folder, *entries):
 
 
 ALIVE = {"alive": 0.5, "all_bad": 0.5}
+RAISE = "Raise it (a rollout_func has a limit of its own), or ask for shorter answers in the prompt."
 LEARNT = "Little was learned in step"
 
 
@@ -38,7 +39,7 @@ def test_a_run_with_live_groups_ends_with_its_files(tmp_path):
 @pytest.mark.parametrize("verdict", VERDICTS[1:])
 def test_a_run_without_live_groups_at_its_end_says_so_last(tmp_path, verdict):
     lines = lines_of(tmp_path, *[(0.0, ALIVE)] * 6, *[(0.0, {"alive": 0.04, verdict: 0.96})] * 2)
-    assert lines[-3] == f"{LEARNT}s 61 to 80: the sampled groups were 96% {verdict}."
+    assert lines[-3] == f"{LEARNT}s 61 to 80: the sampled groups were 96 % {verdict}."
     assert lines[-2] == f"{verdict}: {ADVICE[verdict]}"
     assert lines[-1].startswith('More: docs/guide.md, "Nothing is learnt"')
 
@@ -48,7 +49,7 @@ def test_groups_that_teach_under_the_options_are_not_dead(tmp_path):
     solved = (0.0, {"alive": 0.03, "all_good": 0.97})
     assert LEARNT not in report(ended(tmp_path, solved, dead=["all_bad", "unscored"]))
     failed = (0.0, {"all_good": 0.03, "all_bad": 0.97})
-    assert f"{LEARNT}s 1 to 10: the sampled groups were 97% all_bad." in report(
+    assert f"{LEARNT}s 1 to 10: the sampled groups were 97 % all_bad." in report(
         ended(tmp_path, failed, dead=["all_bad"])
     )
 
@@ -62,7 +63,7 @@ def test_only_the_end_of_a_run_counts(tmp_path):
 
 def test_each_of_several_verdicts_is_explained(tmp_path):
     lines = lines_of(tmp_path, (0.0, {"all_bad": 0.6, "all_good": 0.3, "tied": 0.1}))
-    assert lines[-4] == f"{LEARNT}s 1 to 10: the sampled groups were 60% all_bad, 30% all_good, 10% tied."
+    assert lines[-4] == f"{LEARNT}s 1 to 10: the sampled groups were 60 % all_bad, 30 % all_good, 10 % tied."
     assert [line.partition(":")[0] for line in lines[-3:]] == ["all_bad", "all_good", "More"]
 
 
@@ -70,18 +71,18 @@ def test_each_of_several_verdicts_is_explained(tmp_path):
     ("shares", "line"),
     [
         ([0.09, 0.09], None),
-        ([0.7, 0.9], "80% of attempts, 90% at the end. Raise it, or ask for shorter answers in the prompt."),
-        ([0.5, 0.01], "26% of attempts, 1% at the end"),  # no advice: the run learned it
+        ([0.7, 0.9], f"80 % of attempts, 90 % at the end. {RAISE}"),
+        ([0.5, 0.01], "26 % of attempts, 1 % at the end"),  # no advice: the run learned it
         (
             [0.0, 0.0, 0.0, 0.2],
-            "5% of attempts, 20% at the end. Raise it, or ask for shorter answers in the prompt.",
+            f"5 % of attempts, 20 % at the end. {RAISE}",
         ),
     ],
     ids=str,
 )
 def test_attempts_that_are_cut_off(tmp_path, shares, line):
     lines = [said for said in lines_of(tmp_path, *[(share, ALIVE) for share in shares]) if said.startswith("cut off")]
-    assert lines == ([] if line is None else [f"cut off at max_completion_length=16: {line}"])
+    assert lines == ([] if line is None else [f"cut off (max_completion_length=16): {line}"])
 
 
 def test_the_log_of_a_real_run_has_what_the_report_and_the_trainer_read(tmp_path, capsys):
@@ -89,8 +90,8 @@ def test_the_log_of_a_real_run_has_what_the_report_and_the_trainer_read(tmp_path
     trained = tiny_models.trained(tmp_path, lambda completions, **kwargs: [0.0] * len(completions), max_steps=4)
     printed = capsys.readouterr().out
     for said in (report(summarise(trained, [])), printed):
-        assert f"\n{LEARNT} 4: the sampled groups were 100% all_bad.\nall_bad: Every attempt failed." in said
-        assert "\ncut off at max_completion_length=6: " in said
+        assert f"\n{LEARNT} 4: the sampled groups were 100 % all_bad.\nall_bad: Every attempt failed." in said
+        assert "\ncut off (max_completion_length=6): " in said
     assert "\nAttempts: " in printed
     trained = tiny_models.trained(tmp_path, max_steps=4, max_completion_length=40)
     assert "cut off" not in report(summarise(trained, [])) + capsys.readouterr().out

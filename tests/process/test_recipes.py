@@ -859,7 +859,7 @@ def test_a_run_prints_a_line_a_step_and_a_report(folder, whole):
         points = 100 * (was["after"] - was["before"])
         line = rf"^{split} +{was['before']:.3f} +{was['after']:.3f} +{re.escape(f'{points:+.1f}')}$"
         assert len(re.findall(line, whole, re.M)) == 1
-    assert f"groups sampled: {summary['groups']['alive']:.0%} alive" in whole
+    assert f"groups sampled: {100 * summary['groups']['alive']:.0f} % alive" in whole
     assert whole.rstrip().endswith("whole/report.html")
     assert summary["page"] == "whole/report.html"
     assert "attempts" in (folder / "whole" / "report.html").read_text()

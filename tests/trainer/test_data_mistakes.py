@@ -1,6 +1,8 @@
 """Tests of the errors for data that cannot be trained on, most of them raised when the trainer is made."""
 
 import copy
+import functools
+import re
 import sys
 import tracemalloc
 
@@ -342,3 +344,47 @@ def test_a_best_metric_of_one_evaluation_set_is_refused(tmp_path, best, refused)
     with pytest.raises(ConfigError, match=r"the last set, now 'b', decides\. Put 'a' last") as failure:
         make()
     assert str(failure.value).endswith(f"'eval_{best.removeprefix('eval_').removeprefix('a_')}'.")
+
+
+ENDS = "must have one entry for each prompt that it is given; a prompt is given once for each of its attempts."
+
+
+@pytest.mark.parametrize("options", [{}, {"zero_variance_groups": "drop"}])
+def test_what_a_rollout_func_returns_is_counted(tmp_path, options):
+    """Each wrong result is an error that has both numbers; log-probs that TRL does not read may be anything."""
+
+    def rollout(change, prompts, trainer):
+        output = tiny_models.scripted(prompts, trainer)
+        return change(output, [[1] * len(ids) for ids in output["completion_ids"]])
+
+    wrong = {
+        f"returned 7 completions for 8 prompts. completion_ids {ENDS}": lambda o, _: {
+            name: values and values[:-1] for name, values in o.items()
+        },
+        "returned 9 completions for 8 prompts.": lambda o, _: {**o, "completion_ids": [*o["completion_ids"], [1]]},
+        f"returned 7 prompt_ids for 8 prompts. prompt_ids {ENDS}": lambda o, _: {
+            **o,
+            "prompt_ids": o["prompt_ids"][1:],
+        },
+        "returned 7 logprobs for 8 prompts.": lambda o, ones: {**o, "logprobs": ones[1:]},
+        "returned 1 env_mask for 8 prompts.": lambda o, ones: {**o, "env_mask": ones[:1]},
+        "values in env_mask[7]. env_mask must have one value for each token.": lambda o, ones: {
+            **o,
+            "env_mask": [*ones[:-1], [1]],
+        },
+        "a completion without tokens, completion_ids[0]. Return at least one": lambda o, _: {
+            **o,
+            "completion_ids": [[], *o["completion_ids"][1:]],
+        },
+        "rollout_func returned a NoneType. It must return a dict": lambda o, _: None,
+    }
+    trainer = made(tmp_path, None, max_steps=1, extra={"rollout_func": tiny_models.scripted}, **options)
+    for words, change in wrong.items():
+        trainer.rollout_func = functools.partial(rollout, change)
+        with pytest.raises(ConfigError, match=re.escape(words)):
+            trainer.train()
+    trainer.rollout_func = functools.partial(rollout, lambda o, ones: {**o, "logprobs": [[0.0]] * 8})
+    trainer.train()
+    trainer.args.off_policy_mask_threshold = 0.5
+    with pytest.raises(ConfigError, match=re.escape("values in logprobs[0]. logprobs must have one value for each")):
+        trainer.train()

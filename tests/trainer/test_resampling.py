@@ -121,7 +121,7 @@ def test_live_groups_are_kept_when_rounds_run_out(tmp_path, fallback, trained_gr
 
 
 def test_fallback_raise_says_what_to_do(tmp_path):
-    advice = r"4 of 4 groups of step 1 are still dead \(sampled: 100% tied\).*max_resample_rounds"
+    advice = r"4 of 4 groups of step 1 are still dead \(sampled: 100 % tied\).*max_resample_rounds"
     with pytest.raises(RuntimeError, match=advice):
         train(tmp_path, never, resample_fallback="raise")
 

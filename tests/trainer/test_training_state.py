@@ -142,6 +142,20 @@ def test_a_trainer_that_was_interrupted_within_a_step_resumes_exactly(tmp_path):
         assert tiny_models.logged(interrupted, metric) == tiny_models.logged(whole, metric)
 
 
+def test_a_log_entry_across_a_resume_has_the_values_from_before_it(tmp_path):
+    """An entry is a mean over three steps, two of them before the resume. The loss of transformers is none."""
+    options = {"max_steps": 3, "logging_steps": 3, "save_strategy": "steps", "save_steps": 2}
+    whole = tiny_models.trained(tmp_path / "whole", **options)
+    stopped = tiny_models.trainer(tmp_path, **options)
+    stopped.add_callback(tiny_models.StopAt(2))
+    with pytest.raises(InterruptedError):
+        stopped.train()
+    resumed = tiny_models.trainer(tmp_path, **options)
+    resumed.train(resume_from_checkpoint=True)
+    for metric in ("reward", "completions/mean_length", "groups/alive", "tokens/trained", "num_tokens", "entropy"):
+        assert tiny_models.logged(resumed, metric) == tiny_models.logged(whole, metric) != []
+
+
 @pytest.mark.parametrize("rows", [30, 6])  # 30: the last step is within an epoch; 6: it ends one
 def test_a_run_resumed_from_its_last_step_trains_no_further_step(tmp_path, rows):
     options = {"max_steps": 3, "save_strategy": "steps", "save_steps": 1, "data": tiny_models.prompts(rows)}

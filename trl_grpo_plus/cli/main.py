@@ -2,12 +2,13 @@
 
 import argparse
 import os
+import re
 import shlex
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 from .. import __version__
 from ..config.presets import PRESETS
@@ -114,8 +115,18 @@ def _with_name(words: list[str]) -> list[str]:
     return words
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser that suggests the closest command or choice for one that does not exist."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and the message, and exit."""
+        wrong = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message)
+        names = [name.strip("'") for name in wrong[2].split(", ")] if wrong else []
+        super().error(f"{message}.{did_you_mean(wrong[1], names)}" if wrong else message)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="trl-grpo-plus",
         description="Train language models with GRPO on Hugging Face TRL.",
         epilog="trl-grpo-plus COMMAND --help explains a command.",

@@ -156,6 +156,36 @@ def check_weights(weights: Sequence[float] | None, args: "GRPOPlusConfig") -> No
     )
 
 
+def no_reward(weights: Sequence[float] | None) -> str | None:
+    """Return a warning if no reward function has a weight; `None` otherwise."""
+    if not weights or any(weights):
+        return None
+    return (
+        f"reward_weights={list(weights)} are all 0, so all advantages are 0. Only a KL term (beta) or an entropy "
+        "bonus is trained on. Give a reward another weight."
+    )
+
+
+def warn_of_no_reward(weights: Sequence[float], args: "GRPOPlusConfig") -> None:
+    """Log the warning of [`no_reward`] on the main process."""
+    if (why := no_reward(weights)) and args.process_index == 0:
+        logger.warning(why)
+
+
+def warn_of_no_step(args: "GRPOPlusConfig", dataset: Any) -> None:
+    """Warn that a training has ended without a step."""
+    if args.process_index:
+        return
+    if args.max_steps == 0:
+        logger.warning("No step was trained: max_steps=0. Set a positive number, or -1 to train for num_train_epochs.")
+    elif not hasattr(dataset, "__len__"):
+        logger.warning(
+            f"No step was trained: the stream has fewer than the {args.generation_batch_size // args.num_generations} "
+            f"prompts of a generation batch (generation_batch_size {args.generation_batch_size} / num_generations "
+            f"{args.num_generations}). Use a longer stream or a smaller generation batch."
+        )
+
+
 def warn_of_masked_stops(args: "GRPOPlusConfig", ends: Set[int]) -> None:
     """Warn if vLLM ends attempts in a way that TRL takes as the length limit, and TRL masks attempts that reach it.
 

@@ -5,9 +5,11 @@ costs a second; an error in mid-run costs a GPU-hour.
 """
 
 import dataclasses
+import difflib
 import functools
 import inspect
 import re
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -25,7 +27,8 @@ from ..utils.distributed import start_cpu_group
 from ..utils.validation import did_you_mean
 from . import presets
 from .gone_options import GONE_OPTIONS
-from .validation import check, check_no_text, warn_of_no_effect
+from .start_errors import making_config
+from .validation import check, check_before_trl, warn_of_no_effect
 
 
 MAY_BE_FUNCTIONS = ("advantage_baseline", "advantage_estimator")
@@ -304,11 +307,20 @@ class GRPOPlusConfig(GRPOConfig):
     vllm_check_every: int = 10
 
     def __post_init__(self) -> None:
-        check_no_text(self)  # first, because transformers and TRL compare numbers
+        check_before_trl(self)  # first, because transformers and TRL compare numbers and divide by them
         if self.use_cpu and self.ddp_timeout != GRPOConfig.ddp_timeout:
             start_cpu_group(self.ddp_backend, self.ddp_timeout)
-        super().__post_init__()
+        with making_config(self):
+            super().__post_init__()
         check(self, GRPOPlusConfig.__annotations__, trl.__version__)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute, and warn of one that is nearly the name of an option of this class."""
+        # transformers and scripts set attributes of their own, so that others are no mistake.
+        if not (name.startswith("_") or name in self.__dataclass_fields__ or hasattr(type(self), name)):
+            for option in difflib.get_close_matches(name, GRPOPlusConfig.__annotations__, n=1, cutoff=0.85):
+                warnings.warn(f"{name!r} is no option, and has no effect. Did you mean {option}?", stacklevel=2)
+        super().__setattr__(name, value)
 
     @property
     def place_model_on_device(self) -> bool | None:

@@ -1,4 +1,4 @@
-"""Errors of TRL's constructor that a folder or a model's name causes, in one line with the fix."""
+"""Errors of TRL's constructors with the cause and the fix: of the config's batch sizes, a folder, a model's name."""
 
 import os
 from collections.abc import Iterator
@@ -11,7 +11,50 @@ from ..utils.validation import ConfigError
 
 
 @contextmanager
-def explaining(model: Any, output_dir: str, makes_it: bool) -> Iterator[None]:
+def making_config(config: Any) -> Iterator[None]:
+    """Make TRL's part of a config inside this context.
+
+    TRL says that the generation batch does not divide, but not how its size is computed. transformers says that the
+    setup does not support bf16, but not that TRL turned bf16 on.
+
+    Raises:
+        ConfigError: in the place of such an error.
+    """
+    try:
+        yield
+    except ValueError as error:
+        if (text := _explained(str(error), config)) is None:
+            raise
+        raise ConfigError(text) from None
+
+
+def _explained(why: str, config: Any) -> str | None:
+    if why.startswith("Your setup doesn't support bf16/gpu"):
+        return (
+            "this run needs a GPU, and there is none here: it trains in bf16, TRL's default. To train on the CPU, set "
+            "use_cpu=True and bf16=False (in YAML use_cpu: true and bf16: false)."
+        )
+    if "steps_per_generation' can not be both" in why:
+        return f"{why}: each follows from the other. Leave one of the two out."
+    if not why.startswith(("generation_batch_size (", "The global eval batch size (")):
+        return None
+    processes = "1 process" if config.world_size == 1 else f"{config.world_size} processes"
+    if why.startswith("The"):
+        return (
+            f"{why} These are per_device_eval_batch_size x {processes}, and num_generations_eval, or num_generations "
+            "if that is not set."
+        )
+    device = f"per_device_train_batch_size ({config.per_device_train_batch_size})"
+    if "global batch size" in why:
+        return f"{why} The latter is {device} x {processes}. Set a multiple of it, or leave generation_batch_size out."
+    return (
+        f"{why} It is {device} x steps_per_generation ({config.steps_per_generation}; if that is not set, it is "
+        f"gradient_accumulation_steps) x {processes}."
+    )
+
+
+@contextmanager
+def making_trainer(model: Any, output_dir: str, makes_it: bool) -> Iterator[None]:
     """Construct TRL's trainer inside this context. Mistakes that can be seen before a model is loaded raise at once.
 
     Args:
@@ -20,9 +63,11 @@ def explaining(model: Any, output_dir: str, makes_it: bool) -> Iterator[None]:
         makes_it (`bool`): whether this process makes the folder, as the first rank does.
 
     Raises:
-        ConfigError: `output_dir` cannot be made or written, or the model's folder does not exist: its name looks like
-            a path or nearly is that of a folder.
+        ConfigError: `output_dir` cannot be made or written, the model is `None` or a `Path`, or its folder does not
+            exist: its name looks like a path or nearly is that of a folder.
     """
+    if model is None or isinstance(model, os.PathLike):
+        raise ConfigError(f"model={model!r} is neither a text nor a model. Give a folder as a text: model=str(path).")
     # A run may use an existing folder that cannot be written. It then keeps no traces.
     if makes_it and not os.path.isdir(output_dir) and (why := no_folder(output_dir) or not_writable(output_dir)):
         raise ConfigError(why)

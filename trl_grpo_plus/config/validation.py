@@ -50,7 +50,13 @@ NUMBERS = {
     # TRL's own options. TRL checks them late: after the model is loaded, or after a batch is sampled.
     "temperature": Number(above=0.0),
     "beta": Number(at_least=0.0),
-    "per_device_train_batch_size": Number(at_least=1, integer=True),
+}
+# TRL divides by these when a config is made, or later by what it makes of them.
+DIVISORS = {
+    **dict.fromkeys(("per_device_train_batch_size", "generation_batch_size"), Number(at_least=1, integer=True)),
+    **dict.fromkeys(("steps_per_generation", "gradient_accumulation_steps"), Number(at_least=1, integer=True)),
+    "num_iterations": Number(at_least=1, integer=True),
+    "num_generations": Number(at_least=2, integer=True, note=": GRPO compares the attempts on a prompt"),
 }
 # TRL's own options, which TRL checks late too.
 TRL_CHOICES = {
@@ -71,13 +77,16 @@ READ_WITH: dict[str, tuple[str, str | None]] = {
 }
 
 
-def check_no_text(config: "GRPOPlusConfig") -> None:
-    """Refuse a text as the value of an option of this package, TRL or transformers that takes a number."""
+def check_before_trl(config: "GRPOPlusConfig") -> None:
+    """Refuse a text as the value of any option that takes a number, and what TRL cannot divide by."""
     for name, field in config.__dataclass_fields__.items():
         value = getattr(config, name)
         kinds = {*typing.get_args(field.type)} or {field.type}
         if isinstance(value, str) and kinds <= {int, float, type(None)}:
             NUMBERS.get(name, Number()).check(name, value)
+    for name, number in DIVISORS.items():
+        if (value := getattr(config, name)) is not None:
+            number.check(name, value)
 
 
 def check(config: "GRPOPlusConfig", annotations: Mapping[str, Any], trl_version: str) -> None:

@@ -166,6 +166,11 @@ def check_dataset(dataset: Any, what: str, args: Any) -> None:
             f"{what} is None: {options} needs its rows. Give one, or leave that out where an environment supplies the "
             "prompts."
         )
+    if isinstance(dataset, list) or (
+        isinstance(dataset, dict) and any(isinstance(of, list) for of in dataset.values())
+    ):
+        kind = type(dataset).__name__
+        raise ConfigError(f"{what} is a {kind}, no Dataset. Make one: datasets.Dataset.from_{kind}(...).")
     if isinstance(dataset, Mapping):
         splits = ", ".join(map(str, dataset)) or "none"
         first = next((repr(name) for name in ("train", *dataset) if name in dataset), "...")

@@ -134,8 +134,7 @@ def build(
             if empty and isinstance(error, TypeError):
                 refused.append(f"{', '.join(empty)}: null is not allowed. Give a value, or remove the key. ({error})")
                 continue
-            processes = getattr(kind, "processes", None) or int(os.environ.get("WORLD_SIZE", 1))
-            refused.append(_explained(str(error), processes))
+            refused.append(str(error))
     return made, refused
 
 
@@ -214,23 +213,6 @@ def _without_effect(names: set[str]) -> Iterator[tuple[str, list[str]]]:
         idle = sorted(name for name in names if name.startswith(options))
         if idle and switch not in names:
             yield switch, idle
-
-
-def _explained(why: str, processes: int) -> str:
-    """Return an error message of TRL or transformers with the missing explanation.
-
-    TRL says that the generation batch size is not divisible, but not how this size is computed. transformers says that
-    the setup does not support bf16, but not that TRL turned bf16 on.
-    """
-    if why.startswith("Your setup doesn't support bf16/gpu"):
-        return (
-            "this run needs a GPU, and there is none here: it trains in bf16, TRL's default. To train on the CPU, set "
-            "use_cpu: true and bf16: false."
-        )
-    if not why.startswith("generation_batch_size ("):
-        return why
-    count = "1 process" if processes == 1 else f"{processes} processes"
-    return f"{why} If it is not set, it is per_device_train_batch_size x steps_per_generation x {count}."
 
 
 def _name(option: str) -> str:

@@ -15,6 +15,7 @@ from ..objective.advantage_functions import named_by
 from ..utils import optional_packages
 from ..utils.files import no_folder
 from ..utils.resources import multiplies_bfloat16
+from ..utils.text import percent
 from ..utils.validation import ConfigError, Number, did_you_mean
 
 
@@ -24,8 +25,7 @@ COUNT, NOT_NEGATIVE = Number(at_least=1, integer=True, optional=True), Number(at
 SHARE = Number(at_least=0, at_most=1, optional=True)
 # TRL finds values outside these bounds only in the middle of a run, or never.
 BOUNDS = {
-    **dict.fromkeys(("per_device_eval_batch_size", "gradient_accumulation_steps", "steps_per_generation"), COUNT),
-    **dict.fromkeys(("num_iterations", "num_generations_eval", "max_completion_length"), COUNT),
+    **dict.fromkeys(("per_device_eval_batch_size", "num_generations_eval", "max_completion_length"), COUNT),
     **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "epsilon", "epsilon_high"), NOT_NEGATIVE),
     **dict.fromkeys(("top_p", "min_p"), SHARE),
     "seed": Number(at_least=0, at_most=2**32 - 1, integer=True),
@@ -48,7 +48,9 @@ def _out_of_bounds(args: Any) -> Iterator[str]:
             number.check(name, value)
         except ConfigError as error:
             yield str(error)
-    if args.max_steps <= 0 and args.num_train_epochs <= 0:
+    if args.max_steps == 0:
+        yield "max_steps=0 trains no step. Set a positive number, or -1 to train for num_train_epochs."
+    elif args.max_steps < 0 and args.num_train_epochs <= 0:
         yield f"num_train_epochs={args.num_train_epochs!r} must be above 0, unless max_steps is set."
 
 
@@ -119,7 +121,7 @@ def _weighed_by_product(args: Any) -> Iterator[str]:
     corrects = args.use_vllm and args.vllm_importance_sampling_correction
     if not (corrects and mode == "sequence_mask" and longest >= LONG and highest > 0):
         return
-    kept = " and ".join(f"{kept_by_product(longest, off, highest):.0%} at {off:g}" for off in (0.01, 0.03))
+    kept = " and ".join(f"{percent(kept_by_product(longest, off, highest))} at {off:g}" for off in (0.01, 0.03))
     yield (
         f"vllm_importance_sampling_mode={mode!r} with max_completion_length={longest:,}: an attempt's weight is the "
         f"product of its tokens' ratios of trainer to vLLM, and 0 above {highest:g}. If the two differ at random, "

@@ -6,13 +6,14 @@ add the function to PAPER or DATA. Checks in PAPER read only the recipe. Checks 
 Cheaper checks come first.
 """
 
+import itertools
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from ..config import presets
-from ..config.compatibility import check_columns_read, check_filter_metric, check_weights
+from ..config.compatibility import check_columns_read, check_filter_metric, check_weights, no_reward
 from ..curriculum import belief_store
 from ..curriculum.selection import check_class, check_column, check_enough_rows, check_stream
 from ..objective.credit import Credit
@@ -151,7 +152,9 @@ def filter_metric(recipe: Recipe) -> list[CheckRow]:
     if not names:
         return []
     unknown = refused("filter", check_filter_metric, args.filter_metric, names)
-    return [*unknown, *refused("filter", check_weights, args.reward_weights, args)]
+    wrong = [*unknown, *refused("filter", check_weights, args.reward_weights, args)]
+    idle = None if recipe.launching else no_reward(args.reward_weights)  # the trainer of a launched run says it
+    return [*wrong, CheckRow("rewards", WARNED, idle)] if idle and not wrong else wrong
 
 
 def stream(recipe: Recipe) -> list[CheckRow]:
@@ -221,8 +224,12 @@ def enough(recipe: Recipe) -> list[CheckRow]:
     if recipe.train_set is None or not recipe.stands:
         return []
     streamed = refused("rows", check_stream, recipe.train_set, recipe.training)
-    few = refused("rows", check_enough_rows, len(recipe.train_set), recipe.training) if recipe.whole else []
-    return [*streamed, *few]
+    if streamed or not recipe.complete:
+        return streamed
+    args, rows = recipe.training, recipe.train_set
+    prompts = args.generation_batch_size // args.num_generations
+    count = len(rows) if recipe.whole else sum(1 for _ in itertools.islice(rows, prompts))
+    return refused("rows", check_enough_rows, count, args)
 
 
 def remembered(recipe: Recipe) -> list[CheckRow]:

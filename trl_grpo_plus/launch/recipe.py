@@ -127,8 +127,7 @@ def _config_of(processes: int) -> type:
     """Return the config class of a run with this number of processes, which determines the batch sizes."""
     from ..config.grpo_plus_config import GRPOPlusConfig
 
-    of_so_many = {"processes": processes, "world_size": property(lambda self: processes)}
-    return type("GRPOPlusConfig", (GRPOPlusConfig,), of_so_many)
+    return type("GRPOPlusConfig", (GRPOPlusConfig,), {"world_size": property(lambda self: processes)})
 
 
 def _without_machine(settings: command_line.Settings) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from ..trainer import progress
 from ..utils.files import TracesError, write_json
 from ..utils.tables import in_a_line
 from ..utils.terminal import say
+from ..utils.text import percent
 from ..utils.validation import ConfigError
 from ..view import write_page
 from .previous_run import PAGE, SUMMARY, stamps
@@ -71,7 +72,7 @@ def report(summary: dict[str, Any]) -> str:
             before, points = f"{was['before']:.3f}", f"{100 * (was['after'] - was['before']):+.1f}"
         lines.append(f"{split:<12}{before:>9}{was['after']:>9.3f}{points:>9}")
     if summary["groups"]:
-        shares = ", ".join(f"{share:.0%} {verdict}" for verdict, share in summary["groups"].items() if share)
+        shares = ", ".join(f"{percent(share)} {verdict}" for verdict, share in summary["groups"].items() if share)
         lines += ["", f"groups sampled: {shares}"]
     counts = summary["counts"]
     if len(counts) == len(COUNT_KEYS):

@@ -1,7 +1,8 @@
 """TRL's generated output, and the images in a prompt."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from ..utils.distributed import raise_on_all_ranks
@@ -22,6 +23,10 @@ IMAGE_FIELDS = (
     "num_images",
     "num_tiles",
 )
+
+
+# What a `rollout_func` returns for each prompt: key -> the word for its entries.
+ROWS = {"completion_ids": "completions", "prompt_ids": "prompt_ids", "logprobs": "logprobs", "env_mask": "env_mask"}
 
 
 class Generated(NamedTuple):
@@ -72,30 +77,57 @@ def unshared(texts: Any) -> Any:
     return [unshared(value) for value in texts] if isinstance(texts, list) else texts
 
 
-def one_each(rollout_func: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+def one_each(
+    rollout_func: Callable[..., dict[str, Any]], *, collective: bool, per_token: Sequence[str]
+) -> Callable[..., dict[str, Any]]:
     """Wrap a `rollout_func` with a check that it returns one completion for each prompt.
 
-    The wrapped function is collective, because TRL gathers the completions' lengths next and needs equally many on
-    each rank.
+    Args:
+        rollout_func (`Callable`): the user's function.
+        collective (`bool`): whether an error on one rank is raised on all, because their next step is collective.
+        per_token (`Sequence[str]`): the keys whose rows TRL reads beside the completion's tokens.
 
     Raises:
-        ConfigError: the function returned another number of completions, on this rank or another.
+        ConfigError: the function returned something else, on this rank or, if `collective`, another.
         RuntimeError: the function failed on another rank.
     """
 
     def checked(prompts: list[Any], *args: Any) -> dict[str, Any]:
         """Call the function, and refuse a result that does not have one completion for each prompt."""
-        with raise_on_all_ranks():
+        count = len(prompts)
+        with raise_on_all_ranks() if collective else nullcontext():
             output = rollout_func(prompts, *args)
-            returned = len(output.get("completion_ids", prompts))  # TRL says which keys are missing
-            if returned != len(prompts):
-                raise ConfigError(
-                    f"rollout_func returned {returned} completions for {len(prompts)} prompts. To drop or resample "
-                    "groups, it must return one for each prompt it is given."
-                )
+            _check_rollouts(output, count, per_token)
         return output
 
     return checked
+
+
+def _check_rollouts(output: Any, prompts: int, per_token: Sequence[str]) -> None:
+    if not isinstance(output, Mapping):
+        raise ConfigError(
+            f"rollout_func returned a {type(output).__name__}. It must return a dict with prompt_ids, completion_ids "
+            "and logprobs."
+        )
+    rows = {name: output[name] for name in ROWS if output.get(name) is not None}  # TRL says which keys are missing
+    for name, values in rows.items():
+        if len(values) != prompts:
+            raise ConfigError(
+                f"rollout_func returned {len(values)} {ROWS[name]} for {prompts} prompts. {name} must have one entry "
+                "for each prompt that it is given; a prompt is given once for each of its attempts."
+            )
+    for i, tokens in enumerate(rows.get("completion_ids", ())):
+        if not len(tokens):
+            raise ConfigError(
+                f"rollout_func returned a completion without tokens, completion_ids[{i}]. Return at least one token, "
+                "such as the EOS token."
+            )
+        for name in per_token:
+            if name in rows and len(rows[name][i]) != len(tokens):
+                raise ConfigError(
+                    f"rollout_func returned {len(tokens)} tokens in completion_ids[{i}] and {len(rows[name][i])} "
+                    f"values in {name}[{i}]. {name} must have one value for each token."
+                )
 
 
 def images_of(prompt: Any) -> list[Any]:

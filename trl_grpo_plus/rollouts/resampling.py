@@ -14,6 +14,7 @@ from accelerate import PartialState
 from accelerate.logging import get_logger
 from accelerate.utils import gather, gather_object
 
+from ..utils.text import percent
 from .exchange import with_fewest_moves
 from .groups import Partition, Plan, Round, Rows, plan_batch, shares
 
@@ -143,7 +144,7 @@ def settle(rounds: Sequence[Round], fallback: str, step: int, unit: int) -> Plan
     target = len(rounds[0].verdicts)
     missing = len(rounds[0].where(alive=False)) - sum(len(extra.where(alive=True)) for extra in rounds[1:])
     if missing > 0 and fallback == "raise":
-        sampled = ", ".join(f"{share:.0%} {verdict}" for verdict, share in shares(rounds).items() if share)
+        sampled = ", ".join(f"{percent(share)} {verdict}" for verdict, share in shares(rounds).items() if share)
         raise RuntimeError(
             f"After {len(rounds) - 1} resampling rounds {missing} of {target} groups of step {step} are still dead "
             f"(sampled: {sampled}). Raise max_resample_rounds, set resample_fallback='drop' or 'keep', or look at the "

@@ -17,5 +17,6 @@ ADVICE = {
     "Does the reward that should differ ever differ?",
     "unscored": "No reward scored the attempts. Does it return None, or fail? Is its weight 0? Are the columns there "
     "that it reads?",
-    "truncated": "All attempts were cut off, and mask_truncated_completions masks them. Raise max_completion_length.",
+    "truncated": "All attempts were cut off, and mask_truncated_completions masks them. Raise max_completion_length; "
+    "a rollout_func has a limit of its own.",
 }

@@ -189,7 +189,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         compatibility.check_data(train_dataset, eval_dataset, reward_funcs, self._credit.columns, args, **added_by)
         if compatibility.will_train(eval_dataset, args):
             self._check_rows(train_dataset, args)
-        explaining = start_errors.explaining(model, args.output_dir, makes_it=args.process_index == 0)
+        explaining = start_errors.making_trainer(model, args.output_dir, makes_it=args.process_index == 0)
         with temporarily(args, has_plus_trainer=True), naming_server(args), noticing_errors(args), explaining:
             super().__init__(
                 model,
@@ -340,8 +340,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         """Stand in for `_generate` where TRL makes a batch."""
         batch = self._batch
         if not batch.filters:
-            batch.generated = Generated(*self._call_replaced("_generate", prompts))
-            return batch.generated
+            return self._generated(prompts)
         if batch.further is not None:
             raise resampling.StopAfterSampling(self._sample(batch.further, prompts))
         partition = batch.partition
@@ -393,13 +392,22 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def _sample(self, inputs: list[dict[str, Any]], prompts: list[Any]) -> groups.Round:
         """Generate and score one completion per row, with all that TRL does for a batch up to the rewards."""
-        whole = self.rollout_func and one_each(self.rollout_func)
-        with temporarily(self, rollout_func=whole):
-            self._batch.generated = generated = Generated(*self._call_replaced("_generate", prompts))
+        generated = self._generated(prompts)
         inputs = generated.rows(inputs)
         sampled = self._score(inputs, prompts, generated.completions, generated.completion_ids)
         self._pending_extra_logs.clear()  # the attempts carry these logs
         return sampled
+
+    def _generated(self, prompts: list[Any]) -> Generated:
+        """Return what `_generate` returns, with a check of a `rollout_func`."""
+        whole = self.rollout_func
+        if whole is not None:
+            reads_logprobs = self.args.use_vllm or self.args.off_policy_mask_threshold is not None
+            per_token = ["env_mask", *(["logprobs"] if reads_logprobs else [])]
+            whole = one_each(whole, collective=self._batch.filters, per_token=per_token)
+        with temporarily(self, rollout_func=whole):
+            self._batch.generated = Generated(*self._call_replaced("_generate", prompts))
+        return self._batch.generated
 
     def _batch_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
         """Stand in for `_calculate_rewards` where TRL makes a batch."""
@@ -665,13 +673,17 @@ class GRPOPlusTrainer(GRPOTrainer):
                 if not checkpoint:
                     self._prompts.follow(before)
             self._send_weights_again()
-            return super().train(checkpoint, *args, **kwargs)
+            trained = super().train(checkpoint, *args, **kwargs)
+            if not self.state.global_step:
+                compatibility.warn_of_no_step(self.args, self.train_dataset)
+            return trained
 
     def _check_model(self, names: Sequence[str], weights: Sequence[float]) -> None:
         """Check the options against the model and the rewards, and warn of settings that gain nothing."""
         args = self.args
         compatibility.check_filter_metric(args.filter_metric, names)
         compatibility.check_weights(weights, args)
+        compatibility.warn_of_no_reward(weights, args)
         compatibility.check_model(
             args,
             environments=self.environment_factories,
@@ -776,6 +788,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             checkpoint_integrity.RUN: self._recorder.run,
             "alarms": self._recorder.state_dict(),
             "entropy": self._entropy,
+            "unlogged": {name: list(values) for name, values in self._metrics["train"].items()},
             **self._prompts.state_dict(),
             **self._credit.state_dict(),
         }
@@ -803,6 +816,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             self._credit.load_state_dict(state)
             self._recorder.load_state_dict(state["alarms"], state[checkpoint_integrity.RUN])
             self._entropy, self._step = state["entropy"], state.get("step", self._step)
+            self._metrics["train"].update(state.get("unlogged", {}))
             self._buffered_inputs = send_to_device(state["buffered_inputs"], self.accelerator.device)
 
     def create_model_card(self, model_name: str | None = None, *args: Any, **kwargs: Any) -> None:

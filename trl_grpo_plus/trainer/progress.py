@@ -11,6 +11,7 @@ from transformers.utils import logging
 
 from ..rollouts.verdicts import ADVICE, VERDICTS
 from ..traces import by_split, evaluated
+from ..utils.text import percent
 
 
 TRUNCATED = "completions/clipped_ratio"  # a metric of TRL
@@ -92,7 +93,7 @@ def describe(logs: dict[str, Any], samples: bool = False) -> str:
         if logs.get(name) is not None
     ]
     words += [
-        f"{name} {100 * logs['groups/' + name]:.0f} %"
+        f"{name} {percent(logs['groups/' + name])}"
         for name in ("alive", "all_good", "all_bad", "tied", "unscored", "truncated")
         if logs.get("groups/" + name)
     ]
@@ -153,10 +154,11 @@ def cut_off(summary: dict[str, Any]) -> list[str]:
     share, at_the_end = summary["truncated"], summary["end"]["truncated"]
     if share is None or max(share, at_the_end) < WORTH_A_WORD:
         return []
-    line = f"cut off at max_completion_length={summary['max_completion_length']}: {share:.0%} of attempts"
+    line = f"cut off (max_completion_length={summary['max_completion_length']}): {percent(share)} of attempts"
     if at_the_end < WORTH_A_WORD:
-        return [f"{line}, {at_the_end:.0%} at the end"]
-    return [f"{line}, {at_the_end:.0%} at the end. Raise it, or ask for shorter answers in the prompt."]
+        return [f"{line}, {percent(at_the_end)} at the end"]
+    advice = "Raise it (a rollout_func has a limit of its own), or ask for shorter answers in the prompt."
+    return [f"{line}, {percent(at_the_end)} at the end. {advice}"]
 
 
 def hardly_alive(summary: dict[str, Any]) -> list[str]:
@@ -167,7 +169,7 @@ def hardly_alive(summary: dict[str, Any]) -> list[str]:
     dead = sorted(
         ((share, verdict) for verdict, share in shares.items() if share and verdict in verdicts), reverse=True
     )
-    of_each = ", ".join(f"{share:.0%} {verdict}" for share, verdict in dead)
+    of_each = ", ".join(f"{percent(share)} {verdict}" for share, verdict in dead)
     first, last = summary["end"]["after_step"] + 1, summary["steps"]
     steps = f"step {last}" if first == last else f"steps {first} to {last}"
     why = [f"{verdict}: {ADVICE[verdict]}" for share, verdict in dead if share >= MANY]

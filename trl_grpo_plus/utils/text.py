@@ -48,6 +48,16 @@ def first_words(prompt: Any) -> str:
     return shortened(" ".join(as_text(prompt if isinstance(prompt, str) else prompt[-1:]).split()), _FIRST)
 
 
+def percent(share: float, form: str = ".0f") -> str:
+    """Return a share in per cent.
+
+    Example:
+        >>> percent(0.5), percent(0.125, "+.1f")
+        ('50 %', '+12.5 %')
+    """
+    return f"{100 * share:{form}} %"
+
+
 def shortened(text: str, most: int) -> str:
     """Return the first `most` characters of a text, with "..." if there are more."""
     return text if len(text) <= most else f"{text[:most]}..."

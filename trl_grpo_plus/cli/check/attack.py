@@ -227,7 +227,7 @@ def _run(reward: Reward, name: str, targets: Sequence[Target], full: float) -> C
     target, text, outcome = min(wrong, key=lambda one: len(one[1]))
     share = f"{kind.meaning}: {len(wrong)} of {len(scored)}"
     gold = f", where the gold answer is {_short(target.answer)}"
-    return CheckRow(name, kind.status, f"{share}. {_short(text)} scores {outcome.score}{gold}")
+    return CheckRow(name, kind.status, f"{share}. {_short(text)} scores {outcome.score:g}{gold}")
 
 
 def _scores(reward: Reward, targets: Sequence[Target]) -> list[float]:
@@ -248,4 +248,6 @@ def _outcomes(reward: Reward, posed: Sequence[tuple[Target, str]]) -> list[Outco
 
 
 def _short(text: str) -> str:
-    return repr(text) if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]!r}... ({len(text):,} characters)"
+    """Return a completion in quotes; only characters that a terminal does not show are escaped."""
+    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:_MOST_SHOWN])
+    return f"'{shown}'" if len(text) <= _MOST_SHOWN else f"'{shown}'... ({len(text):,} characters)"

@@ -6,6 +6,7 @@ if it exceeds the scatter of the batches: see [`Level`].
 
 from typing import NamedTuple
 
+from ...utils.text import percent
 from .. import SampledBatch
 from ..schema import logged_step
 from .examples import among, paid, showing
@@ -37,7 +38,7 @@ def reward_collapse(history: History, batch: SampledBatch, least: float) -> Find
         lost,
         least,
         f"since step {since} the mean total fell from {peak.level.mean:.3g}, its best over {history.smooth} "
-        f"batches, to {now.mean:.3g}: {lost:.0%} of its height above the lowest of the run",
+        f"batches, to {now.mean:.3g}: {percent(lost)} of its height above the lowest of the run",
         f"Compare attempts of step {since} with these, and go on from a checkpoint of about then. Look at KL, "
         "grad_norm and entropy: a lower learning rate or a KL term helps. Where prompts are chosen or become harder "
         "it may be they: the evaluations tell.",
@@ -132,5 +133,7 @@ def _alike(history: History) -> _Loss | None:
     if peak is None or now is None or peak.level.mean < _DIFFERED or not peak.level.surely_above(now):
         return None
     left, floor = now.mean / peak.level.mean, history.thresholds.distinct_floor
-    observation = f"pairs of failed attempts with different answers fell from {peak.level.mean:.0%} to {now.mean:.0%}"
+    observation = (
+        f"pairs of failed attempts with different answers fell from {percent(peak.level.mean)} to {percent(now.mean)}"
+    )
     return _Loss(peak, left, floor, observation) if left <= floor else None

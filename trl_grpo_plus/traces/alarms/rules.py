@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from ...rollouts.verdicts import ADVICE, VERDICTS
 from ...scoring import NO_VERDICT
+from ...utils.text import percent
 from ...utils.validation import Number
 from .. import Row, SampledBatch
 from .divergence import held_out_gap, runaway, sampler_drift
@@ -39,8 +40,8 @@ def monitor_flat(history: History, batch: SampledBatch, least: float) -> Finding
     return Finding(
         total.change,
         least,
-        f"over {history.thresholds.window} batches the total rose by {total.change:.0%} of its range, the monitor "
-        f"{name!r} changed by {flat[name].change:+.0%} of its own",
+        f"over {history.thresholds.window} batches the total rose by {percent(total.change)} of its range, the "
+        f"monitor {name!r} changed by {percent(flat[name].change, '+.0f')} of its own",
         f"Read attempts of high total and low {name!r}: what do they do that the trained rewards pay for?",
         showing(batch, lambda rows: any(paid(r, history) and low(r, name, history) for r in rows)),
     )
@@ -75,8 +76,8 @@ def rewards_diverge(history: History, batch: SampledBatch, least: float) -> Find
     return Finding(
         rise,
         least,
-        f"over {window} batches the reward {up!r} rose by {rise:.0%} of its range, {name!r} changed by "
-        f"{others[name]:+.0%} of its own over {span} (both as their weights count them)",
+        f"over {window} batches the reward {up!r} rose by {percent(rise)} of its range, {name!r} changed by "
+        f"{percent(others[name], '+.0f')} of its own over {span} (both as their weights count them)",
         f"Read attempts of high {up!r} and low {name!r}. Is {up!r} the easier one to please? Lower its weight, or "
         "stop paying for it once it is learned.",
         showing(batch, shows),
@@ -104,7 +105,7 @@ def perfect_scores(history: History, batch: SampledBatch, least: float) -> Findi
     return Finding(
         share,
         least,
-        f"{share:.1%} of attempts have earned the highest total of the run, {top:.4g}, since it began",
+        f"{percent(share, '.1f')} of attempts have earned the highest total of the run, {top:.4g}, since it began",
         "Suspiciously high from the start: is the answer in the prompt? Does the checker accept anything? Else the "
         "data is too easy to learn from.",
         showing(batch, lambda rows: all(reward_of(r) >= bar for r in rows)),
@@ -124,7 +125,7 @@ def no_answer(history: History, batch: SampledBatch, least: float) -> Finding | 
     return Finding(
         now,
         was + least,
-        f"{now:.0%} of rewarded attempts hold no answer that can be found, {was:.0%} in the first batches",
+        f"{percent(now)} of rewarded attempts hold no answer that can be found, {percent(was)} in the first batches",
         "Read them: what is rewarded, if not an answer? (\\boxed{}, <answer>, #### and 'the answer is' are known.)",
         among(batch, [stats.key for stats in history.text_stats if stats.unanswered[0]]),
     )
@@ -189,7 +190,7 @@ def near_duplicates(history: History, batch: SampledBatch, least: float) -> Find
     return Finding(
         share,
         least,
-        f"{share:.0%} of pairs of attempts on the same prompt are nearly the same text",
+        f"{percent(share)} of pairs of attempts on the same prompt are nearly the same text",
         "Look at entropy, temperature and the sampling settings: attempts that are alike teach nothing. One text that "
         "serves every prompt is a hack; one solution of a problem that is mastered is not.",
         among(batch, [g.key for g in history.text_stats if g.copies[0] and g.copies[0] / g.copies[1] >= least]),
@@ -208,7 +209,8 @@ def repetition(history: History, batch: SampledBatch, least: float) -> Finding |
     return Finding(
         share,
         least,
-        f"{share:.0%} of attempts mostly repeat themselves (over {LOOP:.0%} of their 4-grams occurred before)",
+        f"{percent(share)} of attempts mostly repeat themselves (over {percent(LOOP)} of their 4-grams occurred "
+        "before)",
         "Is length or a keyword count rewarded? Are they cut off? A reward against repetition helps, or a lower "
         "learning rate.",
         among(batch, [stats.key for stats in history.text_stats if stats.loops[0]]),
@@ -223,11 +225,13 @@ def reward_failures(history: History, batch: SampledBatch, least: float) -> Find
     name = max(shares, key=lambda one: shares[one], default=None)
     if name is None or shares[name] < least:
         return None
-    others = [f"{other!r} {share:.1%}" for other, share in shares.items() if share >= least and other != name]
+    others = [
+        f"{other!r} {percent(share, '.1f')}" for other, share in shares.items() if share >= least and other != name
+    ]
     return Finding(
         shares[name],
         least,
-        f"{shares[name]:.1%} of the scores of {name!r} are time-outs, errors or starved"
+        f"{percent(shares[name], '.1f')} of the scores of {name!r} are time-outs, errors or starved"
         + "".join(f", of {o}" for o in others),
         f"They are no verdict on the attempts. Read the traces' outcomes of {name!r}: raise its timeout, mend it, or "
         "look at what the attempts do to it. 'starved' is the machine's doing: give it fewer reward_workers, or more "
@@ -245,11 +249,11 @@ def dead_groups(history: History, batch: SampledBatch, least: float) -> Finding 
     if not total or not kinds or dead < least:
         return None
     most = max(kinds, key=lambda verdict: counts[verdict])
-    mixture = ", ".join(f"{counts[verdict] / total:.0%} {verdict}" for verdict in kinds if counts[verdict])
+    mixture = ", ".join(f"{percent(counts[verdict] / total)} {verdict}" for verdict in kinds if counts[verdict])
     return Finding(
         dead,
         least,
-        f"{dead:.1%} of groups teach nothing ({mixture})",
+        f"{percent(dead, '.1f')} of groups teach nothing ({mixture})",
         f"{ADVICE[most]} zero_variance_groups='resample' does not cure it: there is hardly a live group to find.",
         showing(batch, lambda rows: rows[0]["verdict"] == most),
     )

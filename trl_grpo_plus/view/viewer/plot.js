@@ -146,7 +146,7 @@ const nextX = ({ all, at }, by) => (by > 0 ? all.find((x) => at === null || x > 
 
 function plotScale({ picture, xs: [first, last], range, spec }) {
   const width = Math.max(picture.clientWidth, 60);
-  const texts = spec.stacked ? ["0%", "100%"] : endTexts(range);
+  const texts = spec.stacked ? ["0 %", "100 %"] : endTexts(range);
   const [low, high] = texts.length > 1 ? range : [range[0] - 0.5, range[0] + 0.5];
   const ends = texts.map((text, i) => [range[i], text]);
   const left = spec.stacked ? 34 : 10 + 6 * Math.max(...texts.map((text) => text.length));
@@ -262,7 +262,7 @@ function showAt(plot, x) {
   where.lastChild.textContent = x === null ? "" : `${spec.xName || "step"} ${number(x)}`;
   const shown = series.map(({ points, marked }, i) => {
     const found = x === null ? points.at(-1) : points[indexAtOrBefore(points, x)];
-    const value = found ? (spec.stacked ? `${Math.round(100 * found[1])}%` : number(found[1])) : "–";
+    const value = found ? (spec.stacked ? `${Math.round(100 * found[1])} %` : number(found[1])) : "–";
     const from = found && found[0] !== x ? ` at ${number(found[0])}` : "";
     // Evaluations are few: show their first and their last value beside the one at the cursor.
     const [first, last] = marked && points.length > 1 ? [points[0], points.at(-1)] : [];
