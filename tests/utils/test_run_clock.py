@@ -10,7 +10,7 @@ import pytest
 from cpu_load import MANY, PROCESSOR, burners
 
 from trl_grpo_plus.utils import run_clock as _clock
-from trl_grpo_plus.utils.run_clock import Clock, TooBusy, TooLong, _Usage, _Thread
+from trl_grpo_plus.utils.run_clock import Clock, TooBusy, TooLong, _Thread, _Usage
 
 
 pytestmark = pytest.mark.timed
