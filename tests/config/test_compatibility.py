@@ -1,6 +1,7 @@
 """Tests of warnings about options that do not go with the model."""
 
 import pytest
+import torch
 
 from trl_grpo_plus import GRPOPlusConfig
 from trl_grpo_plus.config import compatibility
@@ -28,3 +29,27 @@ def test_stops_that_are_masked(tmp_path, caplog, options, named):
     if named:
         assert f"generation_kwargs has {named}: TRL takes an attempt that ends there as cut off" in said[0]
         assert said[0].endswith("leaves it out of the loss. Leave one of the two out.")
+
+
+CONTINUOUS = {"use_transformers_continuous_batching": True}
+
+
+@pytest.mark.parametrize(
+    ("options", "frozen", "named"),
+    [
+        ({**CONTINUOUS, "bf16": True}, False, "bf16=True: TRL rounds the model's weights to bfloat16"),
+        ({**CONTINUOUS, "bf16": True}, True, None),
+        ({**CONTINUOUS, "bf16": False}, False, None),
+        ({"bf16": True}, False, None),
+    ],
+)
+def test_weights_that_trl_rounds(tmp_path, caplog, options, frozen, named):
+    config = GRPOPlusConfig(str(tmp_path), use_cpu=True, report_to="none", **options)
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).bfloat16())
+    model[0].requires_grad_(not frozen)
+    compatibility.warn_of_rounded_weights(config, model)
+    said = [record.getMessage() for record in caplog.records if record.name == compatibility.__name__]
+    assert len(said) == bool(named)
+    if named:
+        assert f"use_transformers_continuous_batching=True with {named}" in said[0]
+        assert "Set bf16=False" in said[0]

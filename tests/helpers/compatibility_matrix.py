@@ -232,6 +232,14 @@ FEATURES: dict[str, dict[str, Feature]] = {
             "`generation_kwargs`", {"generation_kwargs": {"num_beams": 2, "length_penalty": -0.1}}
         ),
         "cache": Feature("`cache_implementation`", {"cache_implementation": "static"}, check=changes_nothing),
+        "continuous_batching": Feature(
+            "`use_transformers_continuous_batching`",
+            {
+                "use_transformers_continuous_batching": True,
+                "transformers_continuous_batching_config": {"num_blocks": 64, "max_batch_tokens": 64},
+            },
+            check=called("generate_batch"),
+        ),
         "padding": Feature("`pad_to_multiple_of`", {"pad_to_multiple_of": 16}, check=padded_to_16),
         "rollout_func": Feature(
             "`rollout_func`, with `env_mask` and more columns", make=is_rolled_out, check=was_rolled_out
@@ -368,8 +376,7 @@ ELSEWHERE = {
             },
         ),
         Elsewhere("`use_liger_kernel`", others=GPU),
-        Elsewhere("`use_transformers_continuous_batching`", others=GPU),
-        Elsewhere("`quantization_config`", others=GPU),
+        Elsewhere("`quantization_config` (QLoRA)", dict.fromkeys(MODES, "trainer/test_quantized.py::test_each_mode")),
     ],
 }
 
@@ -440,7 +447,11 @@ def page() -> str:
     rows = [row for others in ELSEWHERE.values() for row in others]
     files = {proof.partition("::")[0]: None for row in rows for proof in row.proofs.values()}
     shown = {f"tests/{file}": [row.name for row in rows if file in " ".join(row.proofs.values())] for file in files}
-    parts += ["## Other tests\n", "`make test-vllm` runs those with vLLM, on its CPU build.\n", bullets(shown)]
+    parts += [
+        "## Other tests\n",
+        "`make test-vllm` runs those with vLLM, on its CPU build; `make test-quantized` those with bitsandbytes.\n",
+        bullets(shown),
+    ]
     left = [row for row in rows if MODES.keys() - row.proofs.keys()]
     reasons = {row.others: [other.name for other in left if other.others == row.others] for row in left}
     parts += ["## Not run\n", bullets(reasons)]

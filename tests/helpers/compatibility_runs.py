@@ -28,6 +28,7 @@ from transformers import (
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
 )
+from transformers.generation.continuous_batching.continuous_api import ContinuousMixin
 
 from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
 from trl_grpo_plus.objective import kl
@@ -160,6 +161,7 @@ def own_advantages(rewards: torch.Tensor, weights: torch.Tensor, about: Any) -> 
 
 # Functions whose calls are counted during a run: (the module or class in which the package looks them up, name).
 SPIED = [(kl, "kl_to_go"), (kl, "penalty"), (AdvantageEstimator, "advantages")]
+SPIED += [(ContinuousMixin, "generate_batch")]
 
 
 def called(name: str) -> Callable[[Run], None]:

@@ -15,6 +15,8 @@ METHODS = {
     "_save_checkpoint": "overridden: our state",
     "_save_rng_state": "overridden: all ranks have saved theirs before old checkpoints are removed",
     "_push_from_checkpoint": "overridden: traces stay at home",
+    "_load_from_checkpoint": "overridden: adapters keep their dtype",
+    "_load_best_model": "overridden: likewise",
     "_load_optimizer_and_scheduler": "overridden: our state",
     "_load_rng_state": "overridden: the random state of a checkpoint within a step",
 }

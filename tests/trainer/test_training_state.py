@@ -4,14 +4,17 @@ import json
 import os
 import shutil
 
+import peft
 import pytest
 import tiny_models
 import torch
 import user_advantages
+from safetensors.torch import load_file
 from slow_cases import some
-from transformers import TrainerCallback
+from transformers import AutoModelForCausalLM, TrainerCallback
 from transformers.trainer_jit_checkpoint import JITCheckpointCallback
 
+from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
 from trl_grpo_plus.traces import reader as traces
 from trl_grpo_plus.trainer.checkpoint_integrity import lacking
 from trl_grpo_plus.utils.validation import ConfigError
@@ -167,6 +170,42 @@ def test_a_run_resumed_from_its_last_step_trains_no_further_step(tmp_path, rows)
     assert not (tmp_path / "run" / "checkpoint-4").exists()
     steps = [entry["step"] for entry in traces.journal(tmp_path / "run", "metrics")]
     assert steps == [entry["step"] for entry in whole.state.log_history]
+
+
+def test_a_16_bit_adapter_keeps_its_dtype_over_a_resume_and_as_the_best_model(tmp_path):
+    """PEFT loads adapters in float32."""
+
+    def made(folder):
+        model = AutoModelForCausalLM.from_pretrained(tiny_models.model_path(tmp_path), dtype=torch.bfloat16)
+        adapter = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+        model = peft.get_peft_model(model, adapter, autocast_adapter_dtype=False)
+        best = {"eval_strategy": "steps", "load_best_model_at_end": True, "metric_for_best_model": "eval_reward"}
+        saved = {"save_strategy": "steps", "save_steps": 1, "eval_steps": 1, "greater_is_better": True}
+        options = {**tiny_models.BASE, **best, **saved, "output_dir": str(folder)}
+        data = {"train_dataset": tiny_models.prompts(30), "eval_dataset": tiny_models.prompts(2)}
+        config = GRPOPlusConfig(**options)
+        return GRPOPlusTrainer(
+            model, tiny_models.digits, config, processing_class=tiny_models.tokenizer(), callbacks=[Dtypes()], **data
+        )
+
+    class Dtypes(TrainerCallback):
+        """Keeps the dtypes of the trained weights, and of their optimizer's state, at the last step."""
+
+        def on_step_end(self, args, state, control, model, optimizer, **kwargs):
+            now = [tensor for of in optimizer.state.values() for name, tensor in of.items() if name != "step"]
+            trained = [weight for weight in model.parameters() if weight.requires_grad]
+            assert {tensor.dtype for tensor in [*now, *trained]} == {torch.bfloat16}
+
+    whole, again = made(tmp_path / "whole"), made(tmp_path / "again")
+    whole.train()
+    shutil.copytree(tmp_path / "whole" / "checkpoint-1", tmp_path / "again" / "checkpoint-1")
+    again.train(resume_from_checkpoint=True)
+    for checkpoint in ("checkpoint-2", "checkpoint-3"):
+        first, second = (
+            load_file(tmp_path / run / checkpoint / "adapter_model.safetensors") for run in ("whole", "again")
+        )
+        assert tiny_models.same_weights(first, second)
+    assert {weight.dtype for weight in whole.model.parameters()} == {torch.bfloat16}
 
 
 def test_after_a_resume_with_other_rows_later_resumes_are_exact(tmp_path):

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
+import torch
 from packaging.version import Version
 
 from ..curriculum.selection import check_dataset
@@ -202,6 +203,24 @@ def warn_of_masked_stops(args: "GRPOPlusConfig", ends: Set[int]) -> None:
                 f"generation_kwargs has {name}={value!r}: TRL takes an attempt that ends there as cut off, and "
                 "mask_truncated_completions=True leaves it out of the loss. Leave one of the two out."
             )
+
+
+def warn_of_rounded_weights(args: "GRPOPlusConfig", model: Any) -> None:
+    """Warn if TRL will round float32 weights that are trained.
+
+    Before it generates with continuous batching, TRL casts the model, and does not restore the weights
+    (`GRPOTrainer._generate_single_turn`).
+    """
+    option = "bf16" if args.bf16 else "fp16" if args.fp16 else None
+    if not args.use_transformers_continuous_batching or option is None or args.process_index:
+        return
+    if any(weight.dtype == torch.float32 for weight in model.parameters() if weight.requires_grad):
+        dtype = {"bf16": "bfloat16", "fp16": "float16"}[option]
+        logger.warning(
+            f"use_transformers_continuous_batching=True with {option}=True: TRL rounds the model's weights to {dtype} "
+            "when it first generates, and they stay so. The optimizer then loses updates that are small beside a "
+            f"weight. Set {option}=False, or generate with vLLM or without continuous batching."
+        )
 
 
 def check_model(

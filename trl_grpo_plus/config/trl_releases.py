@@ -30,6 +30,8 @@ SEAMS: dict[str, list[str] | None] = {  # method -> its parameters; `None`: all 
     "_save_checkpoint": ["model", "trial"],
     "_save_rng_state": ["output_dir"],
     "_push_from_checkpoint": ["checkpoint_folder"],
+    "_load_from_checkpoint": ["resume_from_checkpoint", "model"],
+    "_load_best_model": [],
     "_load_optimizer_and_scheduler": ["checkpoint"],
     "_load_rng_state": ["checkpoint"],
 }

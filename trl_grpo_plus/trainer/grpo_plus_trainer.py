@@ -696,6 +696,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             resampling.warn_if_nothing_is_saved(args, self.accelerator.num_processes)
         if self.rollout_func is None:  # a rollout_func samples in its own way
             compatibility.warn_of_masked_stops(args, ends_of(self))
+            compatibility.warn_of_rounded_weights(args, self.model)
             warn_of_another_distribution(args, self.model, getattr(self, "generation_kwargs", None))
 
     def _check_tokens(self) -> None:
@@ -792,6 +793,14 @@ class GRPOPlusTrainer(GRPOTrainer):
             **self._prompts.state_dict(),
             **self._credit.state_dict(),
         }
+
+    def _load_from_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        with training_state.keeping_dtypes(self.model):
+            super()._load_from_checkpoint(*args, **kwargs)
+
+    def _load_best_model(self) -> None:
+        with training_state.keeping_dtypes(self.model):
+            super()._load_best_model()
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None, *rest: Any, **more: Any) -> None:
         super()._load_optimizer_and_scheduler(checkpoint, *rest, **more)

@@ -232,6 +232,20 @@ def _gathered(model: torch.nn.Module) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def keeping_dtypes(model: torch.nn.Module) -> Iterator[None]:
+    """Load weights inside this context; afterwards each parameter has the dtype that it had before.
+
+    PEFT's `load_adapter` turns a 16-bit adapter into float32. TRL trains the adapter of a quantized model in bfloat16,
+    so a resumed run would round its updates otherwise than the run before it.
+    """
+    before = {name: parameter.dtype for name, parameter in model.named_parameters()}
+    yield
+    for name, parameter in model.named_parameters():
+        if parameter.dtype != before.get(name, parameter.dtype):
+            parameter.data = parameter.data.to(before[name])
+
+
 def skip_epochs(sampler: Any, epochs: int) -> None:
     """Draw and discard the permutations of past epochs. A stream has no sampler.
 
