@@ -6,7 +6,8 @@ r"""Compare the memory that `trl-grpo-plus check` estimates for a run on a CPU w
 
 It prints a table of all cases in GiB. Each case is its own process, started through the launch script: three steps
 (two with long completions) of 32 attempts, eight on each of four prompts. Cases train all weights, or an adapter of
-rank 32 on all linear layers; in float32, in bfloat16, or in float32 with bfloat16 autocast. They use the options
+rank 32 on all linear layers; in float32, in bfloat16, or in float32 with bfloat16 autocast. In the cases `qlora` the
+layers under the adapter are quantized to 4 bits, which needs bitsandbytes. They use the options
 `drop`, belief as the baseline (`belief`), or belief with the head (`head`). Rewards are random, so that no group is
 dropped, and every completion has the maximum length: a run then uses the most memory that its settings allow, and
 this is what the estimate means. Prompts have 45 tokens with the chat template of SmolLM2-135M-Instruct, the default
@@ -48,6 +49,7 @@ WEIGHTS: dict[str, dict[str, Any]] = {
     "lora-float32": ADAPTER,
     "lora-bfloat16": {**ADAPTER, "dtype": "bfloat16"},
 }
+QLORA = {**ADAPTER, "load_in_4bit": True}
 LONG = {"max_completion_length": 128, "max_steps": 2}
 BELIEF = {"advantage_baseline": "belief", "scale_rewards": "prior"}
 WAYS: dict[str, dict[str, Any]] = {
@@ -63,6 +65,8 @@ CASES: dict[str, dict[str, Any]] = {
     "drop-lora-bfloat16-checkpointing": {**WEIGHTS["lora-bfloat16"], "gradient_checkpointing": True},
     "drop-bfloat16-long": {**WEIGHTS["bfloat16"], **LONG},
     "drop-lora-bfloat16-checkpointing-long": {**WEIGHTS["lora-bfloat16"], "gradient_checkpointing": True, **LONG},
+    "drop-qlora-float32": QLORA,
+    "drop-qlora-bfloat16": {**QLORA, "dtype": "bfloat16"},
     "drop-float32-accumulated": {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 4},
 }
 

@@ -130,6 +130,17 @@ def test_an_adapter_is_all_that_is_trained():
     assert parts.training["head"] == 80_000 + 16_000
 
 
+def test_an_adapter_on_quantized_weights_by_hand():
+    """900,000 weights are packed, of 1,000,000. The others stay, and TRL casts the adapter to 16 bits."""
+    job = replace(JOB, quantized_bytes=0.56, weight_bytes=2, optimizer_bytes=4, reference=True)
+    parts = memory(replace(ADAPTER, linear=900_000), job, 80 * GIB)
+    assert sizes(parts.always) == pytest.approx({"weights": 0.56 * 9e5 + 2e5, "optimizer": 40_000})
+    assert parts.training["gradients"] == 20_000
+    in_float32 = memory(replace(ADAPTER, linear=900_000), replace(job, weight_bytes=4), 80 * GIB)
+    assert in_float32.always["weights"] == pytest.approx(0.56 * 9e5 + 4e5)
+    assert in_float32.training["bf16 casts"] == 2e5  # bitsandbytes makes 16-bit weights of one layer at a time
+
+
 def test_memory_of_a_cpu_by_hand():
     job = replace(JOB, on_cpu=True, generated=2, compute_bytes=4, autocast=False)
     parts = memory(SHAPE, job)
@@ -372,6 +383,9 @@ def test_weights_are_counted_as_they_are(kind):
     assert count(config, adapter).trained == get_peft_model(model, adapter).get_nb_trainable_parameters()[0]
     assert count(config, adapter).adapter
     assert not shape.adapter
+    embedding = 1000 * 256 * (1 if tied else 2)
+    norms = sum(weight.numel() for name, weight in model.named_parameters() if "norm" in name or "bias" in name)
+    assert count(config, adapter).linear == shape.linear == shape.parameters - embedding - norms
 
 
 @pytest.mark.parametrize(

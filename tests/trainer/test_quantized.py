@@ -2,6 +2,7 @@
 
 import math
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import peft
 import pytest
@@ -9,10 +10,12 @@ import tiny_models
 import torch
 from compatibility_matrix import MODES
 from compatibility_runs import Feature, Made, Models, only_the_adapter_moved, run
-from transformers import BitsAndBytesConfig
-from trl import GRPOTrainer
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+from trl import GRPOTrainer, ModelConfig
 
 from trl_grpo_plus import GRPOPlusTrainer
+from trl_grpo_plus.cli.check.estimate import Job, count, memory
+from trl_grpo_plus.cli.check.model import _quantized_bytes
 
 
 pytestmark = pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="no bitsandbytes here: make test-quantized")
@@ -65,3 +68,17 @@ def test_a_resumed_run_equals_one_that_never_stopped(tmp_path, options):
     tiny_models.assert_same(resumed, whole)
     trained = [weight.dtype for weight in resumed.model.parameters() if weight.requires_grad]
     assert set(trained) == {torch.bfloat16}
+
+
+@pytest.mark.parametrize(("bits", "dtype"), [(4, torch.bfloat16), (4, torch.float32), (8, torch.bfloat16)])
+def test_weights_take_the_estimated_bytes(tmp_path, bits, dtype):
+    config = tiny_models.qwen2(hidden_size=128, intermediate_size=256, head_dim=64)
+    tiny_models.Qwen2ForCausalLM(config).save_pretrained(tmp_path)
+    of = BitsAndBytesConfig(load_in_4bit=bits == 4, load_in_8bit=bits == 8, bnb_4bit_compute_dtype=dtype)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, quantization_config=of, dtype=dtype)
+    scales = [getattr(weight, "quant_state", None) for weight in model.parameters()]
+    stored = sum(weight.nbytes for weight in model.parameters())
+    stored += sum(state.absmax.nbytes for state in scales if state is not None)
+    recipe = SimpleNamespace(model=ModelConfig(load_in_4bit=bits == 4, load_in_8bit=bits == 8))
+    job = Job(1, 1, 1, 1, weight_bytes=dtype.itemsize, quantized_bytes=_quantized_bytes(recipe))
+    assert memory(count(config), job).always["weights"] == pytest.approx(stored, rel=0.01)

@@ -3,6 +3,7 @@
 They give the right order of magnitude, and a way to compare settings. The symbols:
     N, T   weights of the model, and trained weights (all, or those of a LoRA adapter); P   processes
     w, c   bytes of a weight as loaded (TRL's default is float32, so 4), and in a matrix product (2 in bf16, fp16)
+    q, Z   bytes of a quantized weight (0.56 in 4 bits), and their number: the linear layers', but for the output layer
     L, H   layers, and their width; Q, K   width of the queries, and of the keys and values
     I, V   feed-forward width, and words of the vocabulary
     B, R   rows in a micro-batch, and in the batch that a process generates; E rows of its evaluation batch
@@ -12,7 +13,8 @@ They give the right order of magnitude, and a way to compare settings. The symbo
 **Memory**, in bytes of one GPU. At all times:
 
     weights      N w      / P under ZeRO-3 and FSDP, 0 if offloaded. DeepSpeed casts the weights to 2 bytes, and keeps
-                          4 T with the optimizer. Under FSDP accelerate casts trained weights to 4 bytes
+                          4 T with the optimizer. Under FSDP accelerate casts trained weights to 4 bytes;
+                          quantized: Z q + (N - Z) w, and the adapter takes 2 bytes a weight
     optimizer    T 2 w    AdamW (an adapter's in float32); / P under ZeRO and FSDP; 2 T with 8 bits; 0 if offloaded
     reference    N w      only with beta > 0 and without an adapter. With an adapter, the base model is the reference
     DDP buckets  T w      with several processes without sharding: a second copy of the gradients, for the reduction
@@ -105,6 +107,7 @@ class ModelShape:
     keys: int
     feed_forward: int
     words: int
+    linear: int = 0  # weights that quantization packs: the linear layers', but for the output layer and adapters
     adapted: tuple[int, ...] = ()  # input width of each map that an adapter changes; D is the sum over a layer
     ranks: int = 0  # sum of the ranks of all these maps
 
@@ -126,6 +129,7 @@ class Job:
     micro_batches: int = 1  # per optimizer step and process
     generations: float = 1.0  # generation batches per optimizer step
     weight_bytes: float = 4  # w
+    quantized_bytes: float = 0.0  # q; 0: no weight is quantized
     compute_bytes: float = 2  # c
     autocast: bool = True  # whether the run computes in 16 bits, whatever the weights' dtype
     dropout: bool = False  # whether an adapter has dropout
@@ -189,8 +193,9 @@ def memory(shape: ModelShape, job: Job, gpu_bytes: float = 0) -> Memory:
         weight = 4
     master = 4 if deepspeed and weight == 2 else 0
     everywhere = ("zero3", "fsdp")
-    weights = shape.parameters * weight
-    trained = shape.trained * (4 if shape.adapter else weight)  # an adapter is in float32
+    packed = shape.linear if job.quantized_bytes else 0
+    weights = packed * job.quantized_bytes + (shape.parameters - packed) * weight
+    trained = shape.trained * (_adapter_bytes(job) if shape.adapter else weight)
     optimizer = 0 if job.offloads else shape.trained * (job.optimizer_bytes + master)
     always = {
         "weights": 0 if job.offloads == "weights" else weights / job.shards(*everywhere),
@@ -199,7 +204,7 @@ def memory(shape: ModelShape, job: Job, gpu_bytes: float = 0) -> Memory:
         "DDP's buckets": trained if job.sharding == "ddp" else 0,
         "vLLM": gpu_bytes * job.vllm_share if job.vllm == "colocate" else 0,
     }
-    casts = shape.parameters * job.compute_bytes if job.compute_bytes < weight else 0
+    casts = (shape.parameters - packed) * job.compute_bytes if job.compute_bytes < weight else 0
     gradients = trained / job.shards("zero2", *everywhere)
     if fsdp and job.micro_batches > 1:
         gradients = shape.trained * job.compute_bytes
@@ -217,6 +222,11 @@ def memory(shape: ModelShape, job: Job, gpu_bytes: float = 0) -> Memory:
     if job.on_cpu:
         return _on_cpu(shape, job, always, training, generating)
     return Memory(always, training, generating, {**passing, **_evaluating(shape, job)})
+
+
+def _adapter_bytes(job: Job) -> int:
+    """Return the bytes of an adapter's weight: float32, but TRL casts the adapter of a quantized model to bfloat16."""
+    return 2 if job.quantized_bytes else 4
 
 
 def _on_cpu(
@@ -249,7 +259,7 @@ def _of_maps(shape: ModelShape, job: Job) -> float:
     inputs = 2 * shape.hidden + shape.feed_forward  # each input counts once, even if several maps read it
     if not shape.adapter:
         return job.compute_bytes * (inputs + (3 * shape.hidden if casts else 0))
-    own, adapted = 2 if job.autocast else 4, sum(shape.adapted) / shape.layers
+    own, adapted = 2 if job.autocast else _adapter_bytes(job), sum(shape.adapted) / shape.layers
     noise = 0
     if job.dropout:  # each map has its own noise
         noise = 4 if job.on_cpu else 1
@@ -316,7 +326,7 @@ def checkpoint(shape: ModelShape, job: Job, without_optimizer: bool = False) -> 
     """
     deepspeed, fsdp = job.sharding.startswith("zero"), job.sharding == "fsdp"
     half = deepspeed and job.compute_bytes == 2
-    weight = 4 if shape.adapter or fsdp else 2 if half else job.weight_bytes
+    weight = _adapter_bytes(job) if shape.adapter else 4 if fsdp else 2 if half else job.weight_bytes
     if without_optimizer:
         return shape.trained * weight
     copies = 2 if fsdp or job.sharding in ("zero1", "zero2") else 1
@@ -347,9 +357,13 @@ def _seconds_generating(shape: ModelShape, job: Job, gpu: GPU, peak: float) -> f
     prefill = 2 * shape.active * job.generated * job.prompt / peak
     half_full = job.generated * cache(shape, job) * (job.prompt + job.completion / 2) / job.tokens
     if not job.vllm:
-        # For each token, autocast reads a float32 weight, writes it in 16 bits and reads it again.
-        read = job.weight_bytes + (2 * job.compute_bytes if job.compute_bytes < job.weight_bytes else 0)
-        step = (shape.parameters * read + half_full) / bandwidth
+        # For each token, autocast reads a float32 weight, writes it in 16 bits and reads it again, and bitsandbytes
+        # does the same with a quantized weight.
+        twice = 2 * job.compute_bytes
+        read = shape.parameters * (job.weight_bytes + (twice if job.compute_bytes < job.weight_bytes else 0))
+        if job.quantized_bytes:
+            read = shape.linear * (job.quantized_bytes + twice) + (shape.parameters - shape.linear) * job.weight_bytes
+        step = (read + half_full) / bandwidth
         return prefill + job.completion * max(step, shape.layers * LAUNCH_S)
     room = vllm_room(shape, job, gpu.memory * GIB) * job.vllm_parallel
     rows = job.generated * job.vllm_parallel
@@ -380,9 +394,12 @@ def count(config: Any, peft_config: Any = None) -> ModelShape:
         ValueError: the installed transformers cannot build the model, or the adapter does not fit the model.
     """
     from transformers import AutoModelForCausalLM
+    from transformers.pytorch_utils import Conv1D
 
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
+        maps = [module for module in model.modules() if isinstance(module, torch.nn.Linear | Conv1D)]
+        linear = sum(module.weight.numel() for module in maps if module is not model.get_output_embeddings())
         if peft_config is not None:
             from peft import get_peft_model
 
@@ -408,6 +425,7 @@ def count(config: Any, peft_config: Any = None) -> ModelShape:
         keys=(getattr(text, "num_key_value_heads", None) or heads) * head_dim,
         feed_forward=(feed_forward or getattr(text, "intermediate_size", None) or 4 * text.hidden_size) * per_token,
         words=text.vocab_size,
+        linear=linear,
         adapted=tuple(module.in_features for module in adapted),
         ranks=sum(sum(module.r.values()) for module in adapted),
     )

@@ -159,7 +159,11 @@ def _many(number: float) -> str:
 def job_of(recipe: Recipe, config: Loaded, shape: ModelShape, prompt: int) -> Job:
     """Return the numbers that describe the run's work."""
     args, spread = recipe.training, recipe.spread
-    weight = _weight_bytes(recipe, config)
+    weight, quantized = _weight_bytes(recipe, config), _quantized_bytes(recipe)
+    in_float32 = shape.adapter or spread.sharding.startswith(("zero", "fsdp"))
+    trained = (
+        2 if quantized else 4 if in_float32 else weight
+    )  # TRL trains the adapter of a quantized model in bfloat16
     every = args.steps_per_generation * args.num_iterations
     scores_old = args.gradient_accumulation_steps % every != 0 or (
         args.use_vllm and args.vllm_importance_sampling_correction
@@ -174,11 +178,12 @@ def job_of(recipe: Recipe, config: Loaded, shape: ModelShape, prompt: int) -> Jo
         micro_batches=args.gradient_accumulation_steps,
         generations=args.gradient_accumulation_steps / every,
         weight_bytes=weight,
+        quantized_bytes=quantized,
         compute_bytes=2 if args.bf16 or args.fp16 else max(weight, 2),
         autocast=bool(args.bf16 or args.fp16),
         dropout=recipe.model.use_peft and recipe.model.lora_dropout > 0,
         on_cpu=recipe.on_cpu,
-        optimizer_bytes=_optimizer_bytes(str(args.optim.value), shape, spread, weight),
+        optimizer_bytes=_optimizer_bytes(str(args.optim.value), trained),
         offloads=spread.offloads,
         processes=spread.processes,
         sharding=spread.sharding,
@@ -329,26 +334,27 @@ def _checkpoints(args: Any, total: int | None, one: float) -> str:
     return f"{size}, {kept:,} at most at a time ({limit}) {rounded(kept * one / 1e9)} GB"
 
 
+def _quantized_bytes(recipe: Recipe) -> float:
+    """Return the bytes of a quantized weight; 0 if none is. In 4 bits, 64 weights share a 32-bit scale."""
+    return 0.56 if recipe.model.load_in_4bit else 1 if recipe.model.load_in_8bit else 0
+
+
 def _weight_bytes(recipe: Recipe, config: Loaded) -> float:
-    if recipe.model.load_in_4bit:
-        return 0.56  # 4 bits a weight, and a 32-bit scale for each 64 weights
-    if recipe.model.load_in_8bit:
-        return 1
     dtype = dtype_of(recipe.training, recipe.model)
     if dtype in (None, "auto"):
         dtype = str(getattr(config.what.get_text_config(), "dtype", None) or "float32").removeprefix("torch.")
     return 2 if dtype in ("bfloat16", "float16") else 4
 
 
-def _optimizer_bytes(name: str, shape: ModelShape, spread: Any, weight: float) -> float:
+def _optimizer_bytes(name: str, trained: float) -> float:
+    """Return the optimizer's bytes for each trained weight, which has `trained` bytes."""
     if "paged" in name or name == "sgd":
         return 0
     if "8bit" in name or "4bit" in name:
         return 2
     if "adafactor" in name:
         return 0.1
-    own = 4 if shape.adapter or spread.sharding.startswith(("zero", "fsdp")) else weight
-    return own * (1 if "lion" in name or "rmsprop" in name or "adagrad" in name else 2)
+    return trained * (1 if "lion" in name or "rmsprop" in name or "adagrad" in name else 2)
 
 
 def _has_fused_head() -> bool:
