@@ -347,10 +347,14 @@ ELSEWHERE = {
         ),
         Elsewhere("vLLM with LoRA", {"resample": f"{COLOCATE}::test_lora"}),
         Elsewhere("vLLM with tools", {"resample": f"{COLOCATE}::test_a_policy_that_calls_a_tool"}),
+        Elsewhere("vLLM with environments", dict.fromkeys(("drop", "resample"), f"{COLOCATE}::test_environments")),
         Elsewhere("vLLM with a `rollout_func`", {"resample": f"{COLOCATE}::test_rollout_func"}),
         Elsewhere("vLLM with evaluation", {"resample": f"{COLOCATE}::test_evaluation"}),
         Elsewhere("`vllm_enable_sleep_mode`", {"resample": f"{COLOCATE}::test_sleep"}, SLEEP),
-        Elsewhere("`vllm_structured_outputs_regex`"),
+        Elsewhere(
+            "`vllm_structured_outputs_regex`",
+            dict.fromkeys(("drop", "resample"), f"{COLOCATE}::test_a_regex_that_completions_match"),
+        ),
     ],
     "At scale": [
         Elsewhere(

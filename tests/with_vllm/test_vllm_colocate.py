@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import re
 import statistics
 
 import pytest
@@ -294,3 +295,30 @@ def test_a_policy_that_calls_a_tool(tool_user, tmp_path):
     # The engine's log-probs are those after `top_p`, and the trainer's those before. The tool's tokens have none.
     assert min(run.logged("sampling/importance_sampling_ratio/min")) > test_tools.OPTIONS["top_p"] - 1e-3
     assert max(run.logged("sampling/importance_sampling_ratio/max")) < 1 + 1e-3
+
+
+@pytest.mark.parametrize("mode", ["drop", "resample"])
+def test_environments(tool_user, tmp_path, mode):
+    """Each attempt that is trained on has its own environment, and the engine samples all of its turns."""
+    world = test_tools.World(lambda number: number % 4 > 1)
+    engine = {"use_vllm": True, "vllm_mode": "colocate", "vllm_importance_sampling_mode": "token_mask"}
+    options = {"zero_variance_groups": mode, "max_resample_rounds": 8, "trace_every": 1}
+    trained = test_tools.acting(world, tool_user, tmp_path, **options, **engine)
+    assert min(tiny_models.logged(trained, "tools/call_frequency")) > 0
+    sampled = sum(tiny_models.logged(trained, "groups/generated")) * trained.num_generations
+    test_tools.assert_one_rollout_at_a_time(world, rollouts=int(sampled))
+    test_tools.check_turns(test_tools.attempts(tmp_path))
+    kept = tiny_models.logged(trained, "groups/trained")
+    assert kept == [2] * 2 if mode == "drop" else min(kept) == 4
+    assert max(tiny_models.logged(trained, "sampling/importance_sampling_ratio/max")) < 1 + 1e-3
+
+
+@pytest.mark.parametrize("mode", ["drop", "resample"])
+def test_a_regex_that_completions_match(tmp_path, mode):
+    trained = watched.trained(tmp_path, **MODES[mode], vllm_structured_outputs_regex="[0-4]{3}[ab]")
+    texts = [row["completion"] for batch in trained.batches for row in batch["rows"]]
+    assert texts
+    assert all(re.fullmatch("[0-4]{3}[ab]", text) for text in texts)
+    # The engine's log-probs are of the tokens that the regex allows, the trainer's of all tokens.
+    ratios = [ratio for batch in trained.batches for row in batch["rows"] for ratio in row["ratio"]]
+    assert 0 < max(ratios) < 1
