@@ -45,6 +45,13 @@ def test_defaults_are_trl(tmp_path, loss_type, beta, batching):
     assert_same(*both(tmp_path, loss_type=loss_type, beta=beta, **BATCHINGS[batching]))
 
 
+@pytest.mark.parametrize("loss_type", ["dapo", "grpo"])
+def test_bf16_and_checkpointing_are_trl(tmp_path, loss_type):
+    """TRL's defaults on a GPU: bfloat16 autocast on float32 weights, and gradient checkpointing."""
+    options = {"bf16": True, "gradient_checkpointing": True, "beta": 0.1, "loss_type": loss_type}
+    assert_same(*both(tmp_path, **options, **BATCHINGS["all"]))
+
+
 @pytest.mark.parametrize("scale_rewards", ["batch", "none", "group"])
 @pytest.mark.parametrize("aggregation", ["sum_then_normalize", "normalize_then_sum"])
 def test_trl_scales_are_trl(tmp_path, scale_rewards, aggregation):
