@@ -10,8 +10,9 @@ from trl.generation.vllm_generation import VLLMGeneration
 
 
 def with_adapter(model: Any, **options: Any) -> peft.PeftModel:
-    """Return a model in bfloat16 with a LoRA adapter that changes it."""
-    adapted = peft.get_peft_model(model.to(torch.bfloat16), peft.LoraConfig(r=4, lora_alpha=8, **options))
+    """Return a model with a LoRA adapter that changes it. Weights that are not quantized become bfloat16."""
+    base = model if getattr(model, "is_quantized", False) else model.to(torch.bfloat16)
+    adapted = peft.get_peft_model(base, peft.LoraConfig(r=4, lora_alpha=8, **options))
     for weight in adapted.parameters():
         if weight.requires_grad:
             weight.data.add_(0.1 * torch.randn_like(weight))

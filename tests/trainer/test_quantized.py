@@ -4,6 +4,7 @@ import math
 from importlib.util import find_spec
 from types import SimpleNamespace
 
+import adapters
 import peft
 import pytest
 import tiny_models
@@ -16,6 +17,7 @@ from trl import GRPOTrainer, ModelConfig
 from trl_grpo_plus import GRPOPlusTrainer
 from trl_grpo_plus.cli.check.estimate import Job, count, memory
 from trl_grpo_plus.cli.check.model import _quantized_bytes
+from trl_grpo_plus.trainer.adapter_merge import merge_in_copies
 
 
 pytestmark = pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="no bitsandbytes here: make test-quantized")
@@ -82,3 +84,36 @@ def test_weights_take_the_estimated_bytes(tmp_path, bits, dtype):
     recipe = SimpleNamespace(model=ModelConfig(load_in_4bit=bits == 4, load_in_8bit=bits == 8))
     job = Job(1, 1, 1, 1, weight_bytes=dtype.itemsize, quantized_bytes=_quantized_bytes(recipe))
     assert memory(count(config), job).always["weights"] == pytest.approx(stored, rel=0.01)
+
+
+def with_trained_adapter(folder):
+    """Return a model of 4 bits with an adapter that changes it; the same one at each call."""
+    torch.manual_seed(0)
+    bits = quantized()["quantization_config"]
+    model = AutoModelForCausalLM.from_pretrained(tiny_models.model_path(folder), quantization_config=bits)
+    return adapters.with_adapter(model, target_modules="all-linear")
+
+
+def unpacked(model):
+    """Return the values of the weights of 4 bits, before the adapter."""
+    from bitsandbytes.functional import dequantize_4bit
+    from bitsandbytes.nn import Linear4bit
+
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, Linear4bit)}
+    assert layers
+    return {name: dequantize_4bit(layer.weight.data, layer.weight.quant_state) for name, layer in layers.items()}
+
+
+def test_vllm_gets_what_trl_sends_and_the_weights_of_4_bits_stay(tmp_path):
+    ours, theirs = with_trained_adapter(tmp_path), with_trained_adapter(tmp_path)
+    before, ids = unpacked(ours), torch.tensor([[3, 4, 5]])
+    logits = ours(ids).logits
+    reading = adapters.reader(ours)
+    merge_in_copies(reading)
+    sent, again, stock = adapters.sent(reading), adapters.sent(reading), adapters.sent(adapters.reader(theirs))
+    assert [name for name, _ in sent] == [name for name, _ in stock]
+    assert tiny_models.same_weights(dict(sent), dict(stock))
+    assert tiny_models.same_weights(dict(sent), dict(again))
+    assert tiny_models.same_weights(unpacked(ours), before)
+    assert torch.equal(ours(ids).logits, logits)
+    assert not tiny_models.same_weights(unpacked(theirs), before)  # otherwise this would show nothing
