@@ -2,12 +2,12 @@
 
     make real-model
     python benchmarks/merge_drift.py                        # some minutes on one core
-    python benchmarks/merge_drift.py --bits 4               # QLoRA; it needs bitsandbytes, and takes a quarter of an hour
+    python benchmarks/merge_drift.py --bits 4               # QLoRA: it needs bitsandbytes, and more time
 
-The model is SmolLM2-135M-Instruct, in bfloat16 or quantized to 4 bits (nf4), with LoRA of rank 32 on all linear layers, as in the recipe
-smollm2_135m_cpu. TRL's own loop reads the weights (`VLLMGeneration._iter_named_params`); there is no engine. Between
-two sendings the adapter takes a random step, about as large as one of Adam's at the recipe's learning rate. "In
-copies" is trl_grpo_plus/trainer/adapter_merge.py. The table has, after so many sendings:
+The model is SmolLM2-135M-Instruct, in bfloat16 or quantized to 4 bits (nf4), with LoRA of rank 32 on all linear layers
+as in the recipe smollm2_135m_cpu. TRL's own loop reads the weights (`VLLMGeneration._iter_named_params`); there is no
+engine. Between two sendings the adapter takes a random step, about as large as one of Adam's at the recipe's learning
+rate. "In copies" is trl_grpo_plus/trainer/adapter_merge.py. The table has, after so many sendings:
 
 | column | |
 |---|---|
