@@ -63,7 +63,7 @@ def engine_of(model: Any, in_copies: bool) -> Any:
 def log_probs(model: Any) -> torch.Tensor:
     """Return the log-prob of each token of the text, computed in float32: bfloat16 would add its own rounding."""
     ids = AutoTokenizer.from_pretrained(MODEL)(TEXT, return_tensors="pt").input_ids
-    in_float32 = model if model.is_quantized else copy.deepcopy(model).float()
+    in_float32 = model if getattr(model, "is_quantized", False) else copy.deepcopy(model).float()
     return in_float32(ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])
 
 
