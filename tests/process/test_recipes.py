@@ -22,7 +22,7 @@ import warm_processes
 from accelerate import Accelerator
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerControl, TrainerState
+from transformers import AutoModelForCausalLM, AutoTokenizer, IntervalStrategy, TrainerControl, TrainerState
 
 from trl_grpo_plus.cli.check.recipe import refused
 from trl_grpo_plus.cli.main import main
@@ -647,7 +647,7 @@ class Steps:
     def __init__(self, max_steps):
         self.stop = StopOnInterrupt(Accelerator(cpu=True))
         self.state = TrainerState(max_steps=max_steps)
-        self.args = SimpleNamespace(save_only_model=True)
+        self.args = SimpleNamespace(save_only_model=True, eval_strategy=IntervalStrategy.STEPS)
         self.stop.on_train_begin(self.args, self.state, TrainerControl())
 
     def step(self):
@@ -682,7 +682,7 @@ def test_a_signal_stops_after_the_step_with_a_whole_checkpoint(stop_signal):
     stop_signal()
     stop_signal()  # the same keypress, passed on by a launcher
     control = run.step()
-    assert (control.should_save, control.should_training_stop, control.should_evaluate) == (True, True, False)
+    assert (control.should_save, control.should_training_stop, control.should_evaluate) == (True, True, True)
     assert run.stop.stopped
     assert run.args.save_only_model is False
     run.stop.on_train_end(run.args, run.state, control)

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 
 import pytest
 import tiny_models
@@ -12,6 +13,7 @@ from slow_cases import some
 from transformers import TrainerCallback
 from transformers.trainer_jit_checkpoint import JITCheckpointCallback
 
+from trl_grpo_plus.launch.interrupts import SIGNALS, StopOnInterrupt
 from trl_grpo_plus.traces import reader as traces
 from trl_grpo_plus.trainer.checkpoint_integrity import lacking
 from trl_grpo_plus.utils.validation import ConfigError
@@ -177,6 +179,59 @@ def test_after_a_resume_with_other_rows_later_resumes_are_exact(tmp_path):
     for trainer, step in zip(with_more, (5, 7), strict=True):
         trainer.train(resume_from_checkpoint=str(tmp_path / "run" / f"checkpoint-{step}"))
     tiny_models.assert_same(*with_more)
+
+
+def held_out(completions, number, **kwargs):
+    """Return the share of digits in training, and a constant in an evaluation: no evaluation is the best so far."""
+    return [0.3 if n >= 100 else share for n, share in zip(number, tiny_models.digits(completions), strict=True)]
+
+
+BEST = {"save_strategy": "best", "metric_for_best_model": "reward"}
+EPOCHS = {"eval_strategy": "epoch", "data": tiny_models.prompts(6)}  # three steps each
+
+
+@pytest.mark.parametrize(
+    ("at", "evaluates", "options"),
+    [
+        pytest.param(3, False, {"eval_steps": 2}, id="in a step before an evaluation"),
+        pytest.param(4, True, {"eval_steps": 2}, id="in an evaluation"),
+        pytest.param(3, False, {"eval_steps": 2, **BEST}, id="the evaluation is not the best"),
+        pytest.param(4, True, {"eval_steps": 2, **BEST}, id="in an evaluation that is not the best"),
+        pytest.param(2, False, EPOCHS, id="at the end of an epoch"),
+        pytest.param(3, False, EPOCHS, id="in an epoch"),
+    ],
+)
+def test_ctrl_c_leaves_out_no_evaluation(tmp_path, at, evaluates, options):
+    """An evaluation draws random numbers: without it a resumed run would go on with others."""
+
+    def interrupted(completions, number, trainer_state, **kwargs):
+        if sending and trainer_state.global_step == at and (number[0] >= 100) == evaluates:
+            os.kill(os.getpid(), sending.pop())
+        return held_out(completions, number)
+
+    rows = tiny_models.prompts(2).map(lambda row: {"number": row["number"] + 100})
+    options = {"eval_strategy": "steps", "max_steps": 7, "extra": {"eval_dataset": {"a": rows, "b": rows}}, **options}
+    sending = []
+    whole = tiny_models.trained(tmp_path / "whole", interrupted, **options)
+    stopped, sending = tiny_models.trainer(tmp_path, interrupted, **options), [signal.SIGINT]
+    stopped.add_callback(StopOnInterrupt(stopped.accelerator))
+    previous = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        stopped.train()
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    assert stopped.state.global_step == (at if evaluates else at + 1)
+    after = [{entry["step"] for entry in one.state.log_history if "eval_reward" in entry} for one in (stopped, whole)]
+    assert after[0] <= after[1]
+    resumed = tiny_models.trainer(tmp_path, interrupted, **options)
+    resumed.train(resume_from_checkpoint=True)
+
+    tiny_models.assert_same(resumed, whole)
+    *logged, _ = map(tiny_models.untimed, resumed.state.log_history)  # transformers' train_loss is of the resumed part
+    *expected, _ = map(tiny_models.untimed, whole.state.log_history)
+    assert logged == expected
+    assert resumed._recorder.state_dict() == whole._recorder.state_dict()
 
 
 def checkpointed(tmp_path, **options):
