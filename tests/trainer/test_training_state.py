@@ -9,6 +9,7 @@ import pytest
 import tiny_models
 import torch
 import user_advantages
+from peft import LoraConfig
 from slow_cases import some
 from transformers import TrainerCallback
 from transformers.trainer_jit_checkpoint import JITCheckpointCallback
@@ -248,6 +249,33 @@ def resumed(checkpoint, **options):
 def test_resuming_with_another_dataset_says_so(tmp_path):
     with pytest.raises(ValueError, match="saved with 30 training prompts, the dataset now has 29"):
         resumed(checkpointed(tmp_path, **RESAMPLE), data=tiny_models.prompts(29))
+
+
+def adapter(rank):
+    return {"peft_config": LoraConfig(r=rank, target_modules=["q_proj"])}
+
+
+@pytest.mark.parametrize(
+    ("saved", "now", "words"),
+    [
+        ({"max_position_embeddings": 64}, {"num_hidden_layers": 3}, "num_hidden_layers was 2, and is 3 now"),
+        ({"max_position_embeddings": 64}, adapter(4), "it holds a whole model, and this run trains an adapter"),
+        (adapter(4), adapter(8), "r was 4, and is 8 now"),
+        (adapter(4), {}, "it holds an adapter, and this run has no peft_config"),
+    ],
+    ids=["sizes", "an adapter instead", "rank", "no adapter"],
+)
+def test_a_checkpoint_of_another_model_is_refused(tmp_path, saved, now, words):
+    def made(options):
+        made_of = {"extra": options} if "peft_config" in options else {}
+        trainer = tiny_models.trainer(tmp_path, save_strategy="steps", save_steps=1, max_steps=1, **made_of)
+        if options and not made_of:
+            trainer.model.config.update(options)
+        return trainer
+
+    made(saved).train()
+    with pytest.raises(ConfigError, match=f"checkpoint-1 is of another model: {words}.* Resume with the model"):
+        made(now).train(resume_from_checkpoint=True)
 
 
 @pytest.mark.parametrize("options", [RESAMPLE, BELIEFS, {**BELIEFS, "prompt_selection": "shuffle"}], ids=str)
