@@ -139,7 +139,8 @@ def _status(code: int) -> int:
     if code >= 0:
         return code
     why = " If nobody sent it, the kernel did, because memory ran out." if -code == signal.SIGKILL else ""
-    say(f"error: the signal {signal.Signals(-code).name} ended a process of this run.{why} {GO_ON}", file=sys.stderr)
+    told = f"the signal {signal.Signals(-code).name} ended a process of this run.{why}"
+    say(f"error: {told} {GO_ON}", file=sys.stderr)
     return 128 - code
 
 
