@@ -388,3 +388,29 @@ def test_a_race_under_nohup_goes_on_when_the_terminal_is_closed():
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+CLOSED = """
+import os, pty, signal, time
+from trl_grpo_plus.cli.race import processes
+
+race, terminal = pty.fork()
+if not race:
+    with processes._ended_like_ctrl_c():
+        try:
+            print("running", flush=True)
+            time.sleep(100)
+        except KeyboardInterrupt:
+            os.kill(os.getpid(), signal.SIGHUP)
+            print("saving", flush=True)
+            os._exit(7)
+os.read(terminal, 100)
+os.close(terminal)
+raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(race, 0)[1]))
+"""
+
+
+def test_a_race_whose_terminal_is_closed_saves(tmp_path):
+    """Writing to a closed terminal is an error, and the shell sends SIGHUP too."""
+    done = warm_processes.run([sys.executable, "-c", CLOSED], cwd=tmp_path)
+    assert done.returncode == 7, done.stdout + done.stderr

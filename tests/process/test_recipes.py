@@ -22,7 +22,7 @@ import warm_processes
 from accelerate import Accelerator
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerControl, TrainerState
+from transformers import AutoModelForCausalLM, AutoTokenizer, IntervalStrategy, TrainerControl, TrainerState
 
 from trl_grpo_plus.cli.check.recipe import refused
 from trl_grpo_plus.cli.main import main
@@ -647,7 +647,7 @@ class Steps:
     def __init__(self, max_steps):
         self.stop = StopOnInterrupt(Accelerator(cpu=True))
         self.state = TrainerState(max_steps=max_steps)
-        self.args = SimpleNamespace(save_only_model=True)
+        self.args = SimpleNamespace(save_only_model=True, eval_strategy=IntervalStrategy.STEPS)
         self.stop.on_train_begin(self.args, self.state, TrainerControl())
 
     def step(self):
@@ -682,7 +682,7 @@ def test_a_signal_stops_after_the_step_with_a_whole_checkpoint(stop_signal):
     stop_signal()
     stop_signal()  # the same keypress, passed on by a launcher
     control = run.step()
-    assert (control.should_save, control.should_training_stop, control.should_evaluate) == (True, True, False)
+    assert (control.should_save, control.should_training_stop, control.should_evaluate) == (True, True, True)
     assert run.stop.stopped
     assert run.args.save_only_model is False
     run.stop.on_train_end(run.args, run.state, control)
@@ -909,8 +909,7 @@ def test_a_new_run_moves_the_old_one_aside_and_ctrl_c_twice_stops_at_once(folder
     assert run.process.poll() is None
     run.interrupt()
     output = run.end(130, seconds=60)
-    assert "Stopped at once." in output
-    assert "To resume" not in output
+    assert output.endswith("\nStopped at once. No checkpoint is saved.\n")
     assert "Moved a finished run from again to again/earlier-1. Starting a new run.\n" in output
     assert checkpoints(folder / "again") == []
     assert names(folder / "again") == ["earlier-1", "notes.txt", "rollouts", "warm_start"]
@@ -983,8 +982,23 @@ def test_ctrl_c_in_the_warm_up_leaves_nothing(folder):
     run = Run([*SCRIPT, "--config", "arithmetic_cpu", "--output_dir", "warm"], folder)
     run.wait_for(r"Warm-up.* [1-9]\d*/2000")
     run.interrupt()
-    assert "Stopped at once." in run.end(130, seconds=60)
+    assert run.end(130, seconds=60).endswith("\nStopped at once. No checkpoint is saved.\n")
     assert not (folder / "warm").exists()
+
+
+def test_a_run_that_is_stopped_at_once_names_its_last_checkpoint(folder, whole):
+    code = """
+from trl_grpo_plus.launch import train
+
+def main(*parsed):
+    raise KeyboardInterrupt
+
+raise SystemExit(train.run(main))
+"""
+    output = Run([sys.executable, "-c", code, "--config", "arithmetic_cpu", "--output_dir", "whole"], folder).end(130)
+    checkpoint = f"whole/checkpoint-{STEPS}"
+    assert output.startswith(f"\nStopped at once. The last checkpoint is {checkpoint}. To resume from it:\n\n  ")
+    assert output.endswith(f" --resume_from_checkpoint {checkpoint}\n\n")
 
 
 def test_what_a_killed_warm_up_left_is_removed_by_the_next(tmp_path):
@@ -1185,7 +1199,8 @@ def test_a_second_signal_to_the_launcher_stops_at_once(tmp_path):
     os.kill(run.process.pid, signal.SIGTERM)
     run.wait_for(r"(?s)(told 2.*){2}")
     os.kill(run.process.pid, signal.SIGTERM)
-    run.end(130, seconds=60)
+    said = "\nStopped at once. To continue, start the run again with --resume_from_checkpoint auto.\n"
+    assert run.end(130, seconds=60).endswith(said)
 
 
 def test_two_processes_end_and_report_once(folder):

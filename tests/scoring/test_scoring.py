@@ -13,9 +13,9 @@ from datasets import Dataset
 from transformers import Qwen2Config, Qwen2ForSequenceClassification
 
 from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
-from trl_grpo_plus.registry import RewardSpec, resolve
+from trl_grpo_plus.registry import RewardSpec, get_reward, resolve
 from trl_grpo_plus.rewards.combine import gate
-from trl_grpo_plus.scoring import RewardError, Scoring, Step
+from trl_grpo_plus.scoring import RewardError, Scoring, Step, check_columns
 from trl_grpo_plus.traces import groups
 
 
@@ -507,3 +507,11 @@ def test_steps_of_every_kind_of_reward_are_kept_and_trl_gets_their_sum():
     assert scoring.failures == []
     steps = [((Step(2, 1.0), Step(4, 0.5)),) * 4 + (None,), ((),) * 4 + (None,)]
     assert scoring.steps_of(2) == steps
+
+
+def test_numpys_integers_are_integers():
+    """As a dataset in NumPy's format has them."""
+    rows = Dataset.from_dict({"answer": [4, 5]}).with_format("numpy")
+    math = get_reward("math_answer")
+    check_columns(math, rows, "train_dataset")
+    assert math(completions=[r"\boxed{4}"] * 2, answer=[row["answer"] for row in rows]) == [1.0, 0.0]

@@ -120,6 +120,11 @@ def to_all(completions):
         except OSError:
             pass
     return [1.0]
+
+def closing(completions):
+    os.closerange(3, 64)
+    time.sleep(float(completions[0]))
+    return [1.0]
 """
 
 
@@ -135,8 +140,16 @@ def test_a_fork_that_comes_back_from_the_reward_answers_for_no_sample(pool, tmp_
 def test_a_reward_that_writes_to_its_workers_connection_does_not_hang_the_run(pool, tmp_path):
     (tmp_path / "forks.py").write_text(FORKS)
     outcomes = pool.map(f"{tmp_path}/forks.py:to_all", {}, [{"completions": ""}], timeout=10)
-    assert [outcome.score for outcome in outcomes] == [None]
+    assert results(outcomes) == [(None, "error")]
+    assert outcomes[0].message == worker_pool.SPOILED
     assert pool.map(f"{tmp_path}/forks.py:plain", {}, [{"completions": ""}], timeout=10) == [Outcome(2.0, "ok")]
+
+
+@pytest.mark.parametrize("then_runs_s", ["0", "20"])
+def test_a_reward_that_closes_its_workers_connection_is_told_so(pool, tmp_path, then_runs_s):
+    (tmp_path / "forks.py").write_text(FORKS)
+    outcomes = pool.map(f"{tmp_path}/forks.py:closing", {}, [{"completions": then_runs_s}], timeout=10)
+    assert outcomes == [Outcome(None, "error", worker_pool.SPOILED)]
 
 
 def test_a_sample_that_cannot_be_sent_costs_no_worker(pool):

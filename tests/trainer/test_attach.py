@@ -124,7 +124,7 @@ def test_attach_takes_every_option_for_traces_and_alarms():
 
 @pytest.mark.parametrize("attached", [False, True])
 def test_an_alarm_ends_the_training_with_a_checkpoint(tmp_path, caplog, attached):
-    """The evaluation of that step, which would not save it as the best one, is left out."""
+    """The evaluation of that step would not save it as the best one."""
     options = {"max_steps": 30, "eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 4}
     options |= {"save_strategy": "best", "metric_for_best_model": "reward", "save_only_model": True}
     alarm = {"halt_on_alarm": ["dead_groups"], "alarm_thresholds": {"window": 4, "min_batches": 4}}

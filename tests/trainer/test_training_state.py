@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 
 import peft
 import pytest
@@ -15,6 +16,7 @@ from transformers import AutoModelForCausalLM, TrainerCallback
 from transformers.trainer_jit_checkpoint import JITCheckpointCallback
 
 from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
+from trl_grpo_plus.launch.interrupts import SIGNALS, StopOnInterrupt
 from trl_grpo_plus.traces import reader as traces
 from trl_grpo_plus.trainer.checkpoint_integrity import lacking
 from trl_grpo_plus.utils.validation import ConfigError
@@ -218,6 +220,59 @@ def test_after_a_resume_with_other_rows_later_resumes_are_exact(tmp_path):
     tiny_models.assert_same(*with_more)
 
 
+def held_out(completions, number, **kwargs):
+    """Return the share of digits in training, and a constant in an evaluation: no evaluation is the best so far."""
+    return [0.3 if n >= 100 else share for n, share in zip(number, tiny_models.digits(completions), strict=True)]
+
+
+BEST = {"save_strategy": "best", "metric_for_best_model": "reward"}
+EPOCHS = {"eval_strategy": "epoch", "data": tiny_models.prompts(6)}  # three steps each
+
+
+@pytest.mark.parametrize(
+    ("at", "evaluates", "options"),
+    [
+        pytest.param(3, False, {"eval_steps": 2}, id="in a step before an evaluation"),
+        pytest.param(4, True, {"eval_steps": 2}, id="in an evaluation"),
+        pytest.param(3, False, {"eval_steps": 2, **BEST}, id="the evaluation is not the best"),
+        pytest.param(4, True, {"eval_steps": 2, **BEST}, id="in an evaluation that is not the best"),
+        pytest.param(2, False, EPOCHS, id="at the end of an epoch"),
+        pytest.param(3, False, EPOCHS, id="in an epoch"),
+    ],
+)
+def test_ctrl_c_leaves_out_no_evaluation(tmp_path, at, evaluates, options):
+    """An evaluation draws random numbers: without it a resumed run would go on with others."""
+
+    def interrupted(completions, number, trainer_state, **kwargs):
+        if sending and trainer_state.global_step == at and (number[0] >= 100) == evaluates:
+            os.kill(os.getpid(), sending.pop())
+        return held_out(completions, number)
+
+    rows = tiny_models.prompts(2).map(lambda row: {"number": row["number"] + 100})
+    options = {"eval_strategy": "steps", "max_steps": 7, "extra": {"eval_dataset": {"a": rows, "b": rows}}, **options}
+    sending = []
+    whole = tiny_models.trained(tmp_path / "whole", interrupted, **options)
+    stopped, sending = tiny_models.trainer(tmp_path, interrupted, **options), [signal.SIGINT]
+    stopped.add_callback(StopOnInterrupt(stopped.accelerator))
+    previous = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        stopped.train()
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    assert stopped.state.global_step == (at if evaluates else at + 1)
+    after = [{entry["step"] for entry in one.state.log_history if "eval_reward" in entry} for one in (stopped, whole)]
+    assert after[0] <= after[1]
+    resumed = tiny_models.trainer(tmp_path, interrupted, **options)
+    resumed.train(resume_from_checkpoint=True)
+
+    tiny_models.assert_same(resumed, whole)
+    *logged, _ = map(tiny_models.untimed, resumed.state.log_history)  # transformers' train_loss is of the resumed part
+    *expected, _ = map(tiny_models.untimed, whole.state.log_history)
+    assert logged == expected
+    assert resumed._recorder.state_dict() == whole._recorder.state_dict()
+
+
 def checkpointed(tmp_path, **options):
     tiny_models.trained(tmp_path, save_strategy="steps", save_steps=2, max_steps=2, **options)
     return tmp_path / "run" / "checkpoint-2"
@@ -232,6 +287,33 @@ def resumed(checkpoint, **options):
 def test_resuming_with_another_dataset_says_so(tmp_path):
     with pytest.raises(ValueError, match="saved with 30 training prompts, the dataset now has 29"):
         resumed(checkpointed(tmp_path, **RESAMPLE), data=tiny_models.prompts(29))
+
+
+def adapter(rank):
+    return {"peft_config": peft.LoraConfig(r=rank, target_modules=["q_proj"])}
+
+
+@pytest.mark.parametrize(
+    ("saved", "now", "words"),
+    [
+        ({"max_position_embeddings": 64}, {"num_hidden_layers": 3}, "num_hidden_layers was 2, and is 3 now"),
+        ({"max_position_embeddings": 64}, adapter(4), "it holds a whole model, and this run trains an adapter"),
+        (adapter(4), adapter(8), "r was 4, and is 8 now"),
+        (adapter(4), {}, "it holds an adapter, and this run has no peft_config"),
+    ],
+    ids=["sizes", "an adapter instead", "rank", "no adapter"],
+)
+def test_a_checkpoint_of_another_model_is_refused(tmp_path, saved, now, words):
+    def made(options):
+        made_of = {"extra": options} if "peft_config" in options else {}
+        trainer = tiny_models.trainer(tmp_path, save_strategy="steps", save_steps=1, max_steps=1, **made_of)
+        if options and not made_of:
+            trainer.model.config.update(options)
+        return trainer
+
+    made(saved).train()
+    with pytest.raises(ConfigError, match=f"checkpoint-1 is of another model: {words}.* Resume with the model"):
+        made(now).train(resume_from_checkpoint=True)
 
 
 @pytest.mark.parametrize("options", [RESAMPLE, BELIEFS, {**BELIEFS, "prompt_selection": "shuffle"}], ids=str)

@@ -7,8 +7,9 @@ import time
 from types import FrameType
 from typing import Any
 
-from transformers import TrainerCallback
+from transformers import IntervalStrategy
 
+from ..trainer.training_state import StopsWhole
 from ..utils.terminal import say
 
 
@@ -16,12 +17,13 @@ SAME_KEYPRESS = 1.0  # seconds; a launcher may pass on a signal that the termina
 SIGNALS = (signal.SIGINT, signal.SIGUSR1)  # not SIGTERM: torch sends it to the other processes when one has failed
 
 
-class StopOnInterrupt(TrainerCallback):
+class StopOnInterrupt(StopsWhole):
     """A callback that ends `train()` on SIGINT or SIGUSR1: it finishes the step and saves a full checkpoint.
 
-    All processes stop at the same step. If the signal comes during an evaluation or the writing of a checkpoint, the
-    run finishes this and the next step first. If the step is the last one, the run ends as usual. A second signal
-    raises `KeyboardInterrupt` at once. So does the first SIGINT before or after `train()`.
+    All processes stop at the same step, after the evaluation that is due then. If the signal comes during an
+    evaluation of `eval_strategy="steps"`, the run ends after it. If it comes during another evaluation or the writing
+    of a checkpoint, the run finishes this and the next step first. If the step is the last one, the run ends as usual.
+    A second signal raises `KeyboardInterrupt` at once. So does the first SIGINT before or after `train()`.
 
     Args:
         accelerator (`accelerate.Accelerator`): the trainer's accelerator.
@@ -39,6 +41,8 @@ class StopOnInterrupt(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Install the signals' handler."""
+        evaluates = args.eval_strategy != IntervalStrategy.NO
+        self._unfinished = "this step, and its evaluation if one is due" if evaluates else "this step"
         self._process = os.getpid()
         self._previous = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
 
@@ -46,11 +50,14 @@ class StopOnInterrupt(TrainerCallback):
         """Save and stop if any process has received a signal."""
         if self._asked_at is not None:
             self.accelerator.set_trigger()
-        if self.accelerator.check_trigger() and state.global_step < state.max_steps:
+        if (self.accelerator.check_trigger() or self.stopped) and state.global_step < state.max_steps:
             self.stopped = True
-            args.save_only_model = False
-            control.should_save = control.should_training_stop = True
-            control.should_evaluate = False
+            self.stop_after_step(args, state, control)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Save and stop after an evaluation that followed a step."""
+        if args.eval_strategy == IntervalStrategy.STEPS and state.global_step:
+            self.on_step_end(args, state, control)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Restore the previous handlers, unless a second signal of the same keypress may still arrive."""
@@ -67,7 +74,7 @@ class StopOnInterrupt(TrainerCallback):
             self._asked_at = now
             if self.accelerator.is_main_process and os.getpid() == self._process:
                 say(
-                    "\nFinishing this step, then saving. Press Ctrl-C again to stop at once.",
+                    f"\nFinishing {self._unfinished}, then saving. Press Ctrl-C again to stop at once.",
                     file=sys.stderr,
                     flush=True,
                 )

@@ -25,6 +25,7 @@ from .launchers import LAUNCHERS, LOST, STARTED_BY
 STOPS = (signal.SIGTERM, signal.SIGUSR1)
 HEARD_S = 1.0  # time in which a signal's handler runs, unless the launcher waits in C++
 SAVING_S = "3600"  # seconds until torch kills stopped processes: time for a long step and a checkpoint; torch has 30
+GO_ON = "To continue, start the run again with --resume_from_checkpoint auto."
 _heard = threading.Event()  # set once a handler of this module has run
 
 
@@ -65,6 +66,8 @@ def main() -> int:
         say(f"error: {LOST.format(lost=error)}", file=sys.stderr)
         return 1
     except SignalException as error:
+        if isinstance(error.__context__, SignalException):  # a second signal: torch has ended the processes by SIGTERM
+            say(f"\nStopped at once. {GO_ON}", file=sys.stderr)
         return 128 + error.sigval
     return 0
 
@@ -137,7 +140,7 @@ def _status(code: int) -> int:
         return code
     why = " If nobody sent it, the kernel did, because memory ran out." if -code == signal.SIGKILL else ""
     told = f"the signal {signal.Signals(-code).name} ended a process of this run.{why}"
-    say(f"error: {told} To continue, start the run again with --resume_from_checkpoint auto.", file=sys.stderr)
+    say(f"error: {told} {GO_ON}", file=sys.stderr)
     return 128 - code
 
 

@@ -197,13 +197,26 @@ def _say_last(text: str, launched: bool) -> None:
 
 def _way_on(output_dir: str) -> str:
     """Return the command that continues a failed run, with a sentence before it."""
+    if checkpoint := _last_checkpoint(output_dir):
+        return f"That is {checkpoint}:\n\n  {resume_command(checkpoint)}\n"
+    return f"It has saved none. To start it again:\n\n  {shlex.join(launched_as())}\n"
+
+
+def _last_checkpoint(output_dir: str) -> str | None:
     from ..trainer.checkpoint_integrity import last_complete
 
     try:
-        checkpoint = last_complete(output_dir)
+        return last_complete(output_dir)
     except ConfigError:
-        return f"It has saved none. To start it again:\n\n  {shlex.join(launched_as())}\n"
-    return f"That is {checkpoint}:\n\n  {resume_command(checkpoint)}\n"
+        return None
+
+
+def _say_stopped(output_dir: str | None) -> None:
+    """Print that the run stopped at once, and how to go on; without a folder, the run had not begun."""
+    saved = "No checkpoint is saved."
+    if checkpoint := output_dir and _last_checkpoint(output_dir):
+        saved = f"The last checkpoint is {checkpoint}. To resume from it:\n\n  {resume_command(checkpoint)}\n"
+    _say_once(f"\nStopped at once. {saved}")
 
 
 def run(main: Callable[..., int] = main, prog: str = "trl_grpo_plus.recipes.grpo") -> int:
@@ -231,5 +244,5 @@ def run(main: Callable[..., int] = main, prog: str = "trl_grpo_plus.recipes.grpo
         say(f"error: {LOST.format(lost=lost)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        say("\nStopped at once. Only the earlier checkpoints are saved.", file=sys.stderr)
+        _say_stopped(parsed[1].output_dir if parsed else None)
         return 130

@@ -7,7 +7,7 @@ from ..utils.signatures import name_of, needed
 from ..utils.validation import ConfigError, did_you_mean, error_prefix
 from .definition import TRL_GIVES, Definition
 from .prompts import datasets_named
-from .reward import Reward
+from .reward import Reward, plain
 
 
 TAKEN = ("prompts", "completions")  # arguments that TRL gives a reward beside the columns
@@ -91,6 +91,6 @@ def _check_column(label: str, column: str, available: Sequence[str], rename: str
 
 def _values(dataset: Any, columns: Mapping[str, str], needed: Sequence[str]) -> dict[str, list[Any]]:
     """Return the whole columns, without the rows that the reward does not score."""
-    whole = {name: list(dataset[column]) for name, column in columns.items()}
+    whole = {name: plain(list(dataset[column])) for name, column in columns.items()}
     scored = [i for i in range(len(dataset)) if all(whole[name][i] is not None for name in needed)]
     return {name: [values[i] for i in scored] for name, values in whole.items()}

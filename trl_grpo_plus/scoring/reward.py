@@ -7,6 +7,7 @@ two (`on_timeout`, `on_error`), since the model would be trained on a failure th
 import inspect
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 from ..utils import optional_packages
@@ -20,6 +21,13 @@ from .worker_pool import shared
 
 
 TIMEOUT = Number(above=0, at_most=86_400, note=" (seconds)")
+
+
+def plain(values: Any) -> Any:
+    """Return a column with Python's integers in place of NumPy's, which a dataset in NumPy's format has."""
+    if not isinstance(values, list):
+        return values
+    return [value.item() if isinstance(value, Integral) and hasattr(value, "item") else value for value in values]
 
 
 class Reward:
@@ -187,7 +195,7 @@ class Reward:
         for name in definition.columns:
             column = self.renamed.get(name, name)
             if column in columns:
-                picked[name] = columns[column]
+                picked[name] = plain(columns[column])
             elif name in definition.needed:
                 raise TypeError(
                     f"reward {self.__name__!r} needs the column {column!r}, given are {', '.join(columns) or 'none'}."

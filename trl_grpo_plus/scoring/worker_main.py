@@ -17,6 +17,7 @@ from .process_state import State, keep_all, left_running
 
 
 MESSAGE_CHARS = 4000
+UNANSWERED = 113  # exit status of a worker that cannot send its answer
 
 _THIS: dict[str, Any] = {}  # the worker's connection and sandbox options; empty outside of a worker
 
@@ -92,7 +93,10 @@ def _serve(connection: Connection, fresh: State) -> None:
             left = state.put_back() or left_running()
         except BaseException as error:  # a signal handler that the sample installed, or no memory
             left = f"a process that cannot be put back ({type(error).__name__}: {error})"
-        _send(connection, {"outcome": outcome.as_json(), "left": left})
+        try:
+            _send(connection, {"outcome": outcome.as_json(), "left": left})
+        except OSError:  # the reward has closed the connection, or the pool is gone
+            os._exit(UNANSWERED)
 
 
 def _end_fork_of(worker: int) -> None:

@@ -45,6 +45,7 @@ from ..utils.resources import processors, threads_for
 from ..utils.run_clock import PATIENCE, Clock, TooBusy, TooLong
 from ..utils.terminal import visible
 from .outcome import Outcome
+from .worker_main import UNANSWERED
 
 
 logger = logging.getLogger(__name__)
@@ -54,6 +55,8 @@ GIVE_UP_S = 600.0  # scoring time during which every sample was starved
 LOAD_LIMIT_S = 120.0  # for a worker to import a reward's module; not counted as scoring
 MEMORY_MB = 4096
 MOST_WORKERS = 16
+DYING_S = 1.0  # time for a worker to end; one that is dying has closed its connection already
+SPOILED = "Its worker process could not answer: the reward closed the worker's connection, or wrote into it."
 LONGEST_ANSWER = 1 << 28  # bytes; text that a reward writes to the worker's connection reads as a greater length
 
 _WARNED_OF: set[str] = set()  # rewards that left something in a worker
@@ -302,11 +305,12 @@ class _Run:
 
     def _lose(self, worker: _Handle) -> None:
         """Handle the death of a worker. The module's docstring says which outcome its sample has."""
+        spoiled = _runs_on(worker.child.pid)
         status = self._end(worker)
         if status is None:  # its zygote was killed, and the worker with it
             self._pool._drop_children_of(worker.child.zygote)
-        is_killed = status is None or status == signal.SIGKILL
-        how = _how_it_died(status, granted_mb(self._pool.memory_mb))
+        is_killed = not spoiled and (status is None or status == signal.SIGKILL)
+        how = SPOILED if spoiled else _how_it_died(status, granted_mb(self._pool.memory_mb))
         is_again = worker.sample in self._lost
         if not is_killed and self._target in worker.loaded:
             self._note(worker.sample, Outcome(None, "error", how))
@@ -339,6 +343,18 @@ class _Run:
         self._note(worker.sample, outcome)
 
 
+def _runs_on(pid: int) -> bool:
+    """Return whether a worker whose connection has broken still runs after `DYING_S`."""
+    try:
+        process = os.pidfd_open(pid)
+    except OSError:  # it has ended, and so has its zygote
+        return False
+    try:
+        return not wait([process], DYING_S)
+    finally:
+        os.close(process)
+
+
 def granted_mb(memory_mb: int) -> int:
     """Return the address space, in MiB, that a worker can have.
 
@@ -360,7 +376,8 @@ def _how_it_died(status: int | None, memory_mb: int) -> str:
         why = f" (it may use {memory_mb} MiB)" if number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT) else ""
         name = next((known.name for known in signal.Signals if known == number), f"signal {number}")
         return f"Its worker process died of {name}{why}."
-    return f"Its worker process ended itself with exit status {os.waitstatus_to_exitcode(status)}."
+    code = os.waitstatus_to_exitcode(status)
+    return SPOILED if code == UNANSWERED else f"Its worker process ended itself with exit status {code}."
 
 
 def _warn_of_left(target: str, left: str) -> None:

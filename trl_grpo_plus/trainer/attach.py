@@ -135,7 +135,7 @@ class _Observer:
             self._push_from_checkpoint,
         ):
             setattr(trainer, wrapper.__name__, partial(wrapper, getattr(trainer, wrapper.__name__)))
-        # After transformers' callback that asks for evaluations: `halt_on_alarm` leaves one out. Before trackio's own
+        # After transformers' callback that asks for evaluations: a stopped epoch leaves one out. Before trackio's own
         # callback, which closes its run when training ends.
         trainer.callback_handler.callbacks.insert(1, self._recorder)
 

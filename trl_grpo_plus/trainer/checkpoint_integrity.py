@@ -11,7 +11,7 @@ import re
 import shutil
 import socket
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,8 @@ LAST = "trainer_state.json"  # written last
 AUTO = "auto"  # value of resume_from_checkpoint: the last complete checkpoint, or a new run if there is none
 UNREAD = "cannot be read"  # part of the reason if a checkpoint may be complete, but cannot be read
 RUN = "run"  # key of the run's id in run.json and in the first rank's state
+OF_MODEL = ("model_type", "num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size")
+OF_ADAPTER = ("peft_type", "r")
 # Files of transformers, accelerate, PEFT and this package; a user's own files are not checked.
 SAVED_BY_TORCH = (
     "pytorch_model*.bin",
@@ -119,6 +121,42 @@ def check(folder: str) -> None:
         )
     if lack := lacking(folder):
         raise ConfigError(f"resume_from_checkpoint: {folder} is incomplete: {lack}. Name an earlier checkpoint.")
+
+
+def check_fits(folder: str, model: Any) -> None:
+    """Refuse a checkpoint of a model with other sizes or another adapter, whose weights do not fit this one's.
+
+    Raises:
+        ConfigError: they do not fit, on all ranks.
+    """
+    with raise_on_all_ranks():
+        if PartialState().is_main_process and (differs := _misfit(Path(folder), model)):
+            raise ConfigError(
+                f"resume_from_checkpoint: {folder} is of another model: {differs}. Resume with the model and the "
+                "peft_config of that run, or leave resume_from_checkpoint out and give this run another output_dir."
+            )
+
+
+def _misfit(folder: Path, model: Any) -> str:
+    """Return what tells the checkpoint's model from `model`, as far as its configuration files say; "" if nothing."""
+    adapters = getattr(model, "peft_config", None) or {}
+    whole, adapter = _read(folder / "config.json"), _read(folder / "adapter_config.json")
+    if adapter and not adapters:
+        return "it holds an adapter, and this run has no peft_config"
+    if whole and not adapter and adapters and not any(folder.glob("*/adapter_config.json")):
+        return "it holds a whole model, and this run trains an adapter (peft_config)"
+    if adapter and "default" in adapters:
+        return _difference(adapter, adapters["default"].to_dict(), OF_ADAPTER)
+    return _difference(whole, model.config.to_dict(), OF_MODEL) if whole and not adapters else ""
+
+
+def _read(file: Path) -> dict[str, Any]:
+    return json.loads(file.read_bytes()) if file.exists() else {}
+
+
+def _difference(saved: dict[str, Any], now: dict[str, Any], keys: Iterable[str]) -> str:
+    both = [key for key in keys if saved.get(key) is not None and now.get(key) is not None]
+    return ", ".join(f"{key} was {saved[key]}, and is {now[key]} now" for key in both if saved[key] != now[key])
 
 
 def checkpoints(output_dir: str) -> list[Path]:

@@ -666,7 +666,9 @@ class GRPOPlusTrainer(GRPOTrainer):
         folder = self.args.output_dir
         with folder_lock.hold(folder), self._recorder.blaming_trackers():
             checkpoint = checkpoint_integrity.complete_checkpoint(resume_from_checkpoint, folder)
-            if not checkpoint:
+            if checkpoint:
+                checkpoint_integrity.check_fits(checkpoint, self.accelerator.unwrap_model(self.model))
+            else:
                 checkpoint_integrity.warn_of_earlier(folder)
             if self.train_dataset is not self._prompts.train_set:  # a script has set another one
                 before, self._prompts = self._prompts, self._prompt_source()

@@ -25,7 +25,6 @@ from accelerate.logging import get_logger
 from accelerate.utils import broadcast
 from torch import Tensor
 from tqdm.auto import tqdm
-from transformers import TrainerCallback
 
 from ..curriculum.selection import name_of
 from ..objective.padding import first_tokens
@@ -56,6 +55,7 @@ from ..utils.validation import RunError
 from ..view import Trackers, failed_in
 from .batch import Batch
 from .progress import closing_words
+from .training_state import StopsWhole
 
 
 logger = get_logger(__name__)
@@ -91,7 +91,7 @@ class _Beside:
         return _Beside, ()
 
 
-class Recorder(TrainerCallback):
+class Recorder(StopsWhole):
     """The record of one run, and the callback that begins and ends it. Every rank has one.
 
     Args:
@@ -163,9 +163,7 @@ class Recorder(TrainerCallback):
         """End the training with a checkpoint if an alarm of `halt_on_alarm` is new. Collective with that option."""
         alarm = self._halting_alarm()
         if alarm and state.global_step < state.max_steps:
-            args.save_only_model = False
-            control.should_save = control.should_training_stop = True
-            control.should_evaluate = False  # with save_strategy="best" an evaluation would decide what is saved
+            self.stop_after_step(args, state, control)
             logger.warning(
                 f"Training stops after step {state.global_step}: halt_on_alarm names {alarm!r}. A checkpoint is "
                 "saved. Read the attempts that show the alarm, then resume with resume_from_checkpoint=True."

@@ -15,7 +15,7 @@ import torch
 from accelerate.logging import get_logger
 from accelerate.utils import broadcast_object_list, gather_object
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
-from transformers import TrainerCallback
+from transformers import IntervalStrategy, TrainerCallback
 
 from ..utils.distributed import raise_on_all_ranks
 from ..utils.patching import temporarily
@@ -35,6 +35,37 @@ _INSTEAD = (
     "Resume from an earlier checkpoint, or remove this file: training then continues from the weights, and the file's "
     "content (the batch in flight, beliefs, adaptive beta, the alarms' history) is reset."
 )
+
+
+class StopsWhole(TrainerCallback):
+    """A callback that can end a training after a step so that a resumed run equals one without a stop.
+
+    An evaluation that is due after the step comes first. It draws random numbers, so a run that is resumed from before
+    it would draw others, and nobody would evaluate later.
+    """
+
+    _last: int | None = None  # the step after which the training ends
+    _is_saved = False
+
+    def stop_after_step(self, args: Any, state: Any, control: Any) -> None:
+        """End the training after the step, with a whole checkpoint."""
+        self._last, self._is_saved = state.global_step, False
+        args.save_only_model = False
+        control.should_save = control.should_training_stop = True
+        if args.eval_strategy == IntervalStrategy.EPOCH and args.eval_delay <= state.epoch == int(state.epoch):
+            control.should_evaluate = True  # due at the end of the epoch, which is after the checkpoint
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Note that the checkpoint is saved."""
+        self._is_saved = True
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Do not evaluate or save again: the training has ended, the epoch need not have.
+
+        With `save_strategy="best"` the evaluation may have decided against a checkpoint. It is saved here.
+        """
+        if self._last == state.global_step:
+            control.should_evaluate, control.should_save = False, not self._is_saved
 
 
 class StepStart(TrainerCallback):

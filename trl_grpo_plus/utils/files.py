@@ -29,7 +29,7 @@ def replace(path: Path, pieces: Iterable[bytes]) -> int:
         size = unfinished.stat().st_size
         os.replace(unfinished, path)
     except OSError as error:
-        if error.filename != str(unfinished):
+        if error.filename not in (None, str(unfinished)):  # None: a write, such as to a full disk
             raise
         raise OSError(error.errno, error.strerror, str(path)) from None  # name the path that the caller knows
     finally:

@@ -260,6 +260,10 @@ def _replacing_folder(target: Path) -> Iterator[Path]:
         finally:
             if before.exists() and not target.exists():
                 before.rename(target)
+    except OSError as error:
+        if error.filename or not error.errno:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), str(target)) from None  # pyarrow names no file
     finally:
         for leftover in (unfinished, before):
             shutil.rmtree(leftover, ignore_errors=True)

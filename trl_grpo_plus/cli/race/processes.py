@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from ...launch.launchers import in_this_python
@@ -139,7 +140,17 @@ def _ended_like_ctrl_c() -> Iterator[None]:
     A signal that is ignored, as SIGHUP is under `nohup`, stays ignored.
     """
     numbers = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN]
-    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
+    terminals = [stream for stream in (1, 2) if os.isatty(stream)]
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            signal.signal(number, signal.SIG_IGN)  # a shell sends it again, which is no second Ctrl-C
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            for stream in terminals:  # writing to a closed terminal is an error
+                os.dup2(nowhere, stream)
+        raise KeyboardInterrupt
+
+    before = [signal.signal(number, end) for number in numbers]
     try:
         yield
     finally:
