@@ -3,12 +3,13 @@
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from inspect import signature
 from typing import Any
 
 import torch
 from accelerate.utils import extract_model_from_parallel
 from torch import Tensor, nn
+
+from ..utils.signatures import signature_of
 
 
 MOST_TOKENS = 1024  # read from the end of a prompt
@@ -77,7 +78,7 @@ def _states(model: nn.Module, prompt_ids: list[list[int]], device: torch.device)
     mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in prompt_ids], device=device)
     # Optional: without them the model makes more logits and a cache, and counts positions from the padding.
     options = {"logits_to_keep": 1, "use_cache": False, "position_ids": (mask.cumsum(dim=1) - 1).clamp(min=0)}
-    options = {name: value for name, value in options.items() if name in signature(type(causal).forward).parameters}
+    options = {name: value for name, value in options.items() if name in signature_of(type(causal).forward).parameters}
     head = causal.get_output_embeddings()
     _gather_for_backward(causal, head)
     hidden_states: list[Tensor] = []
