@@ -85,10 +85,10 @@ LIBRARY = {
 
 # A program that reads names of modules and prints those that it cannot import.
 IMPORT_ALL = "import importlib\nfor name in open(0).read().split():\n    try:\n        importlib.import_module(name)\n    except BaseException:\n        print(name)"
-# Modules in C that need a system library, and modules that need those or a window system.
+# Modules in C that need a system library, modules that need those or a window system, and a link of Debian's.
 OUT_OF_REACH = {
     "_crypt", "_curses", "_curses_panel", "_dbm", "_gdbm", "_hashlib", "_pyrepl", "_sqlite3", "_ssl", "_tkinter", "_uuid", "crypt",
-    "curses", "dbm.sqlite3", "nis", "readline", "sqlite3", "ssl", "turtle",
+    "curses", "dbm.ndbm", "dbm.sqlite3", "nis", "readline", "sitecustomize", "sqlite3", "ssl", "turtle",
 }  # fmt: skip
 
 

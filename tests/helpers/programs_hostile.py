@@ -155,8 +155,10 @@ SPYING = {
         syscall(438, 3, 0, 0),
         syscall(434, "os.getppid()", 0),
         syscall(312, "os.getpid()", "os.getppid()", 0, 0, 0)),
+    # Newer releases of libffi, on which ctypes is built, hold their own file open for reading.
     "descriptors left open": Attack("import os\nfor fd in range(3, 256):\n    try:\n        os.set_blocking(fd, False)\n"
-        "        data = os.read(fd, 1000)\n        if data: print('LEAK', fd, data)\n    except OSError:\n        pass"),
+        "        data = os.read(fd, 1 << 20)\n        if data and b'ffi_closure_alloc' not in data: print('LEAK', fd, data[:1000])\n"
+        "    except OSError:\n        pass"),
     "the grader's frames": Attack("import sys, gc\ndef add(a, b):\n    frame = sys._getframe()\n    found = []\n    while frame:\n"
         "        found += [str(v) for v in list(frame.f_locals.values()) + list(frame.f_globals.values())]\n"
         "        frame = frame.f_back\n    text = ' '.join(found)\n"

@@ -1179,7 +1179,8 @@ sys.exit(launcher_main.main())
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
 def test_a_launcher_says_what_ended_a_process_and_how_to_go_on(tmp_path, number):
-    (tmp_path / "child.py").write_text(CHILD)
+    heeds = "import signal\nsignal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # the tests may run under nohup
+    (tmp_path / "child.py").write_text(heeds + CHILD)
     words = ["accelerate", *LAUNCHERS_OF_CHILD["accelerate"]]
     run = Run([sys.executable, "-m", "trl_grpo_plus.launch.launcher_main", *words, "child.py"], tmp_path)
     run.wait_for("ready\n")

@@ -691,10 +691,11 @@ def test_it_is_refused_where_nothing_is_safe(monkeypatch):
     get_reward("python_tests", allow_unsafe_code_execution=True)
 
 
+# From Python 3.14 on the annotations alone would not need it: they are not evaluated.
 NEEDS_SETUP = {
     "s": "print(reduce(lambda a, b: a + b, map(int, input().split())))",
-    "f": "class Solution:\n    def add(self, a: List[int], b) -> deque:\n        return a + b",
-    "a": "def add(a: List[int], b):\n    return a + b",
+    "f": "class Solution:\n    def add(self, a: List[int], b) -> deque:\n        return sum(deque([a, b]))",
+    "a": "def add(a: List[int], b):\n    return reduce(int.__add__, [a, b])",
 }
 SETUP = "from collections import *\nfrom functools import *\nfrom typing import *"
 

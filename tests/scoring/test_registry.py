@@ -17,6 +17,7 @@ from datasets import Dataset, IterableDataset
 from user_rewards import judge, plain
 
 from trl_grpo_plus import registry
+from trl_grpo_plus.objective.baselines import baseline_of
 from trl_grpo_plus.registry import (
     TRL_NAMES,
     Example,
@@ -554,3 +555,31 @@ def test_an_object_by_its_path_is_refused(tmp_path):
     (tmp_path / "objects.py").write_text(source)
     with refused("is an object, not a function. Name a function that calls it."):
         get_reward(f"{tmp_path / 'objects.py'}:judge")
+
+
+# Until Python 3.14 this import keeps annotations from being evaluated at once.
+LAZY = "" if sys.version_info >= (3, 14) else "from __future__ import annotations\n"
+LAZY += """
+import typing
+from trl_grpo_plus.registry import register_reward
+if typing.TYPE_CHECKING:
+    from collections.abc import Sequence
+
+@register_reward("shortest")
+def shortest(completions: Sequence[str], *, points: float | Sequence[float] = 1.0) -> Sequence[float]:
+    return [points / len(text) for text in completions]
+
+def plain(completions: Sequence[str], **kwargs: Sequence[str]) -> Sequence[float]:
+    return [1.0 / len(text) for text in completions]
+
+def baseline(values: Sequence[float], scored, batch) -> Sequence[float]:
+    return values
+"""
+
+
+def test_annotations_may_name_what_only_a_type_checker_imports(tmp_path):
+    file = tmp_path / "lazy_rewards.py"
+    file.write_text(LAZY)
+    assert get_reward(f"{file}:plain")(completions=["ab"], prompts=["p"]) == [0.5]
+    assert get_reward(f"{file}:shortest", points=3.0)(completions=["abc"], prompts=["p"]) == [1.0]
+    assert baseline_of(f"{file}:baseline")

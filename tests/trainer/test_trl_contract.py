@@ -49,7 +49,8 @@ def test_method(name):
 def test_each_method_that_is_needed_is_pinned():
     assert list(METHODS) == list(trl_releases.SEAMS)
     own = {name for name, part in vars(plus.GRPOPlusTrainer).items() if inspect.isfunction(part)}
-    inherited = {name for name in own if name.startswith("_") and hasattr(GRPOTrainer, name)} - {"__init__"}
+    inherited = {name for name in own if name.startswith("_") and hasattr(GRPOTrainer, name)}
+    inherited -= {"__init__", "__annotate_func__"}  # Python 3.14 makes the latter of the annotations in a class
     assert inherited <= set(METHODS)
 
 

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from inspect import signature
 from typing import Any
 
 import torch
 from accelerate.utils import extract_model_from_parallel
 from torch import Tensor, nn
+
+from ..utils.signatures import signature_of
 
 
 MOST_TOKENS = 1024  # read from the end of a prompt
@@ -77,11 +78,11 @@ def _states(model: nn.Module, prompt_ids: list[list[int]], device: torch.device)
     mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in prompt_ids], device=device)
     # Optional: without them the model makes more logits and a cache, and counts positions from the padding.
     options = {"logits_to_keep": 1, "use_cache": False, "position_ids": (mask.cumsum(dim=1) - 1).clamp(min=0)}
-    options = {name: value for name, value in options.items() if name in signature(type(causal).forward).parameters}
+    options = {name: value for name, value in options.items() if name in signature_of(type(causal).forward).parameters}
+    head = causal.get_output_embeddings()
+    _gather_for_backward(causal, head)
     hidden_states: list[Tensor] = []
-    hook = causal.get_output_embeddings().register_forward_pre_hook(
-        lambda module, inputs: hidden_states.append(inputs[0][:, -1].float())
-    )
+    hook = head.register_forward_pre_hook(lambda module, inputs: hidden_states.append(inputs[0][:, -1].float()))
     try:
         model(input_ids=ids, attention_mask=mask, **options)
     finally:
@@ -89,6 +90,19 @@ def _states(model: nn.Module, prompt_ids: list[list[int]], device: torch.device)
     if not hidden_states:
         raise RuntimeError(f"{type(causal).__name__} does not call its output embeddings: its states cannot be read.")
     return hidden_states[-1]
+
+
+def _gather_for_backward(causal: nn.Module, head: nn.Module) -> None:
+    """Let DeepSpeed's ZeRO 3 gather the head's weights in each backward through the model.
+
+    TRL's loss reads the weights without calling the head. DeepSpeed notices that only while they are not gathered.
+    A forward that calls the head can leave them gathered; then DeepSpeed would free them before the backward.
+    """
+    for weight in head.parameters():
+        if hasattr(weight, "ds_id"):
+            import deepspeed
+
+            deepspeed.zero.register_external_parameter(causal, weight)
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """The data and the rewards that a run's script arguments name."""
 
-import inspect
 import json
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import yaml
 
 from ..registry import resolve
-from ..utils.signatures import name_of
+from ..utils.signatures import name_of, signature_of
 from ..utils.validation import ConfigError, did_you_mean, error_prefix
 from . import datasets_by_name
 from .command_line import load
@@ -97,7 +96,7 @@ def load_data(script_args: Any, training_args: Any, model_args: Any, dataset_arg
 
 def takes_smoke(script_args: Any) -> bool:
     """Return `True` if the recipe's prepare function has an argument `smoke`, which makes it do less for a check."""
-    return bool(script_args.prepare) and "smoke" in inspect.signature(load(script_args.prepare, "prepare")).parameters
+    return bool(script_args.prepare) and "smoke" in signature_of(load(script_args.prepare, "prepare")).parameters
 
 
 def _prepare_args(prepare: Callable[..., Any], arguments: Any, smoke: bool) -> dict[str, Any]:
@@ -108,7 +107,7 @@ def _prepare_args(prepare: Callable[..., Any], arguments: Any, smoke: bool) -> d
             raise ConfigError(f"prepare_args: {arguments!r} is not JSON.") from None
     if not isinstance(arguments, dict | None):
         raise ConfigError(f"prepare_args: {arguments!r} must map names of prepare's arguments to values.")
-    parameters = inspect.signature(prepare).parameters.values()
+    parameters = signature_of(prepare).parameters.values()
     takes = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     free = [name for name in takes[3:] if name != "smoke"]
     for name in arguments or {}:

@@ -6,7 +6,6 @@ A baseline is a function `(values, scored, batch) -> values minus the baseline`,
 function that reads columns of the dataset names them with [`reads_columns`].
 """
 
-import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..utils.import_path import check_picklable, is_path, load, target_of
+from ..utils.signatures import signature_of
 from ..utils.tables import in_a_line
 from ..utils.validation import ConfigError, did_you_mean, error_prefix
 from .group_batch import GroupBatch
@@ -126,7 +126,7 @@ def baseline_of(name: str | Baseline) -> Baseline:
     with error_prefix(f"advantage_baseline={path!r}"):
         function = load(name) if isinstance(name, str) else name
         try:
-            inspect.signature(function).bind(None, None, None)
+            signature_of(function).bind(None, None, None)
         except TypeError as error:
             raise ConfigError(f"it must take (values, scored, batch): {error}.") from None
     return _checked(function, path)

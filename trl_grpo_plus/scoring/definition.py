@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..utils.import_path import load, target_of
+from ..utils.signatures import signature_of
 from ..utils.validation import ConfigError
 
 
@@ -57,7 +58,7 @@ class Definition:
 
     @functools.cached_property
     def _signature(self) -> Mapping[str, inspect.Parameter]:
-        return inspect.signature(self.function).parameters
+        return signature_of(self.function).parameters
 
     @functools.cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:

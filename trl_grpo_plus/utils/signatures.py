@@ -8,11 +8,24 @@ import asyncio
 import functools
 import inspect
 import json
+import sys
 from collections.abc import Callable, Mapping
 from inspect import Parameter
 from typing import Any
 
 from .validation import ConfigError, did_you_mean, fits, spelled
+
+
+_OPTIONS: dict[str, Any] = {}
+if sys.version_info >= (3, 14):  # annotations are evaluated only now, and may name what only a type checker imports
+    import annotationlib
+
+    _OPTIONS["annotation_format"] = annotationlib.Format.FORWARDREF
+
+
+def signature_of(function: Callable[..., Any], follow_wrapped: bool = True) -> inspect.Signature:
+    """Return a function's signature, also if an annotation has a name that only a type checker imports."""
+    return inspect.signature(function, follow_wrapped=follow_wrapped, **_OPTIONS)
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -36,7 +49,7 @@ def synchronous(function: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         return asyncio.run(function(*args, **kwargs))
 
-    run.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    run.__signature__ = signature_of(function)  # type: ignore[attr-defined]
     return run
 
 
@@ -110,7 +123,7 @@ def check_arguments(function: Callable[..., Any], args: Mapping[str, Any], leadi
         ConfigError: an argument does not exist, is missing, or has a value that its annotation does not allow.
     """
     try:
-        signature = inspect.signature(function)
+        signature = signature_of(function)
     except (TypeError, ValueError):  # some functions written in C
         return
     taken = dict(list(signature.parameters.items())[leading:])
@@ -149,6 +162,6 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, Parameter]:
 def _read(function: Callable[..., Any]) -> Mapping[str, Parameter]:
     # The signature of the called function, not of the wrapped one: a decorator may supply the wrapped one's values.
     try:
-        return inspect.signature(function, follow_wrapped=False).parameters
+        return signature_of(function, follow_wrapped=False).parameters
     except (TypeError, ValueError):  # some functions written in C
         return {"values": Parameter("values", Parameter.VAR_KEYWORD)}

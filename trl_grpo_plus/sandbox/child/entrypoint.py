@@ -48,7 +48,7 @@ FILTER = seccomp.Filter(may_open=MODE == "landlock") if MODE != "none" else None
 # Modules that most programs import, and no more: each mapped library slows down each fork. Also modules that need a
 # system library, which cannot be loaded later: base64, secrets, gzip and zipfile need them. They cost at most 3 %.
 PRELOAD = """bisect collections contextlib copy enum functools heapq io itertools math operator re string threading
-time traceback types typing binascii zlib _bz2 _lzma"""
+time traceback types typing binascii zlib _bz2 _lzma _zstd"""
 
 
 def enter(channel: socket.socket, options: dict[str, Any]) -> None:
