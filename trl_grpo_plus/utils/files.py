@@ -29,7 +29,8 @@ def replace(path: Path, pieces: Iterable[bytes]) -> int:
         size = unfinished.stat().st_size
         os.replace(unfinished, path)
     except OSError as error:
-        if error.filename not in (None, str(unfinished)):  # None: a write, such as to a full disk
+        # A failed write, such as to a full disk, names no file.
+        if error.errno is None or error.filename not in (None, str(unfinished)):
             raise
         raise OSError(error.errno, error.strerror, str(path)) from None  # name the path that the caller knows
     finally:
