@@ -161,9 +161,8 @@ def job_of(recipe: Recipe, config: Loaded, shape: ModelShape, prompt: int) -> Jo
     args, spread = recipe.training, recipe.spread
     weight, quantized = _weight_bytes(recipe, config), _quantized_bytes(recipe)
     in_float32 = shape.adapter or spread.sharding.startswith(("zero", "fsdp"))
-    trained = (
-        2 if quantized else 4 if in_float32 else weight
-    )  # TRL trains the adapter of a quantized model in bfloat16
+    # TRL trains the adapter of a quantized model in bfloat16.
+    trained = 2 if quantized else 4 if in_float32 else weight
     every = args.steps_per_generation * args.num_iterations
     scores_old = args.gradient_accumulation_steps % every != 0 or (
         args.use_vllm and args.vllm_importance_sampling_correction
