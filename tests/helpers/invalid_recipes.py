@@ -325,7 +325,7 @@ MISTAKES = (
             {"lora_r": 32, "lora_alpha": 64}),
     Mistake("an adapter on missing layers", ("q_prj", "not found in the base model"),
             {"use_peft": True, "lora_target_modules": ["q_prj"]}, by=""),
-    Mistake("quantised weights without an adapter", ("load_in_4bit: quantised weights cannot be trained",
+    Mistake("quantized weights without an adapter", ("load_in_4bit: quantized weights cannot be trained",
             "Set use_peft: true."), {"load_in_4bit": True}),
     Mistake("a missing checkpoint to resume from",
             ("resume_from_checkpoint: out/checkpoint-9 is not a checkpoint.",), options=("--resume_from_checkpoint",

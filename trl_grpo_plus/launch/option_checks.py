@@ -57,7 +57,7 @@ def _out_of_bounds(args: Any) -> Iterator[str]:
 def _at_odds(args: Any, model_args: Any) -> Iterator[str]:
     if (model_args.load_in_4bit or model_args.load_in_8bit) and not model_args.use_peft:
         name = "load_in_4bit" if model_args.load_in_4bit else "load_in_8bit"
-        yield f"{name}: quantised weights cannot be trained. Train an adapter instead. Set use_peft: true."
+        yield f"{name}: quantized weights cannot be trained. Train an adapter instead. Set use_peft: true."
     # TRL checks this only if `eval_strategy` is set.
     generations = args.num_generations_eval or args.num_generations
     if evaluates(args) and args.per_device_eval_batch_size * args.world_size % generations:
