@@ -139,6 +139,11 @@ def test_an_adapter_on_quantized_weights_by_hand():
     in_float32 = memory(replace(ADAPTER, linear=900_000), replace(job, weight_bytes=4), 80 * GIB)
     assert in_float32.always["weights"] == pytest.approx(0.56 * 9e5 + 4e5)
     assert in_float32.training["bf16 casts"] == 2e5  # bitsandbytes makes 16-bit weights of one layer at a time
+    # A token reads 900,000 weights packed, and once more as they were written in 16 bits. The others are cast.
+    of_token = 9e5 * (0.56 + 4) + 1e5 * (4 + 4)
+    slow, empty = GPU("slow", memory=80, bandwidth=1e-6, tflops=1e6), replace(job, weight_bytes=4, generated=0)
+    expected = job.completion * of_token / (1e3 * estimate.BANDWIDTH_USED)
+    assert seconds(replace(ADAPTER, linear=900_000), empty, slow)["generating"] == pytest.approx(expected)
 
 
 def test_memory_of_a_cpu_by_hand():

@@ -193,7 +193,7 @@ def memory(shape: ModelShape, job: Job, gpu_bytes: float = 0) -> Memory:
         weight = 4
     master = 4 if deepspeed and weight == 2 else 0
     everywhere = ("zero3", "fsdp")
-    packed = shape.linear if job.quantized_bytes else 0
+    packed = _packed(shape, job)
     weights = packed * job.quantized_bytes + (shape.parameters - packed) * weight
     trained = shape.trained * (_adapter_bytes(job) if shape.adapter else weight)
     optimizer = 0 if job.offloads else shape.trained * (job.optimizer_bytes + master)
@@ -222,6 +222,11 @@ def memory(shape: ModelShape, job: Job, gpu_bytes: float = 0) -> Memory:
     if job.on_cpu:
         return _on_cpu(shape, job, always, training, generating)
     return Memory(always, training, generating, {**passing, **_evaluating(shape, job)})
+
+
+def _packed(shape: ModelShape, job: Job) -> int:
+    """Return the number of weights that are quantized."""
+    return shape.linear if job.quantized_bytes else 0
 
 
 def _adapter_bytes(job: Job) -> int:
@@ -359,10 +364,9 @@ def _seconds_generating(shape: ModelShape, job: Job, gpu: GPU, peak: float) -> f
     if not job.vllm:
         # For each token, autocast reads a float32 weight, writes it in 16 bits and reads it again, and bitsandbytes
         # does the same with a quantized weight.
-        twice = 2 * job.compute_bytes
-        read = shape.parameters * (job.weight_bytes + (twice if job.compute_bytes < job.weight_bytes else 0))
-        if job.quantized_bytes:
-            read = shape.linear * (job.quantized_bytes + twice) + (shape.parameters - shape.linear) * job.weight_bytes
+        packed, twice = _packed(shape, job), 2 * job.compute_bytes
+        cast = twice if job.compute_bytes < job.weight_bytes else 0
+        read = packed * (job.quantized_bytes + twice) + (shape.parameters - packed) * (job.weight_bytes + cast)
         step = (read + half_full) / bandwidth
         return prefill + job.completion * max(step, shape.layers * LAUNCH_S)
     room = vllm_room(shape, job, gpu.memory * GIB) * job.vllm_parallel

@@ -143,6 +143,7 @@ def _ended_like_ctrl_c() -> Iterator[None]:
     terminals = [stream for stream in (1, 2) if os.isatty(stream)]
 
     def end(number: int, frame: FrameType | None) -> None:
+        """Raise `KeyboardInterrupt`. After SIGHUP, discard what is written to the closed terminal."""
         if number == signal.SIGHUP:
             signal.signal(number, signal.SIG_IGN)  # a shell sends it again, which is no second Ctrl-C
             nowhere = os.open(os.devnull, os.O_WRONLY)
