@@ -245,6 +245,11 @@ def test_the_resume_command_repeats_the_launch_command(monkeypatch, before):
     assert command_line.resume_command("my runs/checkpoint-3") == expected
 
 
+def test_a_run_of_a_race_is_resumed_by_the_races_command(monkeypatch):
+    monkeypatch.setattr(command_line, "launched_as", lambda: ("trl-grpo-plus", "race", "arithmetic_cpu", "--resume"))
+    assert command_line.resume_command("race/stock_trl/checkpoint-3") == "trl-grpo-plus race arithmetic_cpu --resume"
+
+
 # --- Earlier runs in the folder, and the lines that a run prints --------------------------------------------------
 
 

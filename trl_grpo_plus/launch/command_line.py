@@ -153,8 +153,13 @@ def load(path: str, option: str) -> Callable[..., Any]:
 
 
 def resume_command(resume_from: str) -> str:
-    """Return the command that resumes this run from the checkpoint `resume_from`."""
+    """Return the command that resumes this run from the checkpoint `resume_from`.
+
+    For a run of a race it is the race's command, which resumes both runs from their last checkpoints.
+    """
     command = list(launched_as())
+    if "--resume" in command:
+        return shlex.join(command)
     option = "--resume_from_checkpoint"
     if option in command:
         at = command.index(option)
