@@ -388,9 +388,11 @@ def test_a_race_under_nohup_goes_on_when_the_terminal_is_closed():
 CLOSED = """
 import os, pty, signal, time
 from trl_grpo_plus.cli.race import processes
+from trl_grpo_plus.utils.terminal import outlive_reader
 
 race, terminal = pty.fork()
 if not race:
+    outlive_reader()  # as a race does
     with processes._ended_like_ctrl_c():
         try:
             print("running", flush=True)
@@ -406,6 +408,6 @@ raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(race, 0)[1]))
 
 
 def test_a_race_whose_terminal_is_closed_saves(tmp_path):
-    """Writing to a closed terminal is an error, and the shell sends SIGHUP too."""
+    """The kernel sends SIGHUP, and the shell sends it again."""
     done = warm_processes.run([sys.executable, "-c", CLOSED], cwd=tmp_path)
     assert done.returncode == 7, done.stdout + done.stderr

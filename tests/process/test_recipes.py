@@ -9,6 +9,7 @@ import select
 import shlex
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -735,10 +736,11 @@ def test_a_signal_in_the_last_step_does_not_unfinish_the_run(stop_signal):
 class Run:
     """A Python command in its own process group, as a terminal starts it, and its output so far."""
 
-    def __init__(self, command, folder, start=warm_processes.Popen, **environment):
+    def __init__(self, command, folder, start=warm_processes.Popen, pipe=None, **environment):
+        """Start it. `pipe` is a named pipe to write into, whose reader writes the file `path`."""
         self.path = folder / f"output-{time.monotonic_ns()}.txt"
         self.path.touch()
-        streams = dict.fromkeys(("stdout", "stderr"), self.path)
+        streams = dict.fromkeys(("stdout", "stderr"), pipe or self.path)
         environment = {**os.environ, "PYTHONUNBUFFERED": "1", **environment}
         self.process = start(command, cwd=folder, env=environment, **streams)
 
@@ -901,6 +903,28 @@ def test_ctrl_c_saves_and_the_printed_command_goes_on_exactly(folder, whole, sto
     assert f"step    {step}  reward" not in resumed, "a step done twice"
     for noise in ["arning", "issing", "nexpected", "Moved ", "Warm-up"]:
         assert noise not in resumed
+
+
+def test_ctrl_c_saves_although_it_ends_the_reader_of_the_output(folder):
+    """In `run | tee log` Ctrl-C ends `tee` too."""
+    pipe = folder / "pipe"
+    os.mkfifo(pipe)
+    (folder / "hold").touch()
+    keep = os.open(pipe, os.O_RDWR)  # until the run has opened it
+    run = Run([*SCRIPT, *SHORT, "--output_dir", "unread"], folder, pipe=pipe)
+    with open(run.path, "w") as log:
+        reader = subprocess.Popen(["cat", pipe], stdout=log)
+    try:
+        run.wait_for("step +2  reward")
+        os.close(keep)
+        reader.kill()
+        reader.wait()
+        run.interrupt()
+        (folder / "hold").unlink()
+        run.end(130)
+    finally:
+        reader.kill()
+    assert len(checkpoints(folder / "unread")) == 1
 
 
 def test_a_new_run_moves_the_old_one_aside_and_ctrl_c_twice_stops_at_once(folder, whole):

@@ -1,6 +1,7 @@
 """Printed text: control characters from a model, a dataset or a run's folder do not reach the terminal."""
 
 import ast
+import subprocess
 import sys
 import unicodedata
 
@@ -72,3 +73,46 @@ def test_no_other_module_prints():
         and node.func.id == "print"
     }
     assert printing == {"trl_grpo_plus.utils.terminal"}
+
+
+SPEAKS = """
+import sys
+from trl_grpo_plus.utils.terminal import outlive_reader
+if sys.argv[1] == "outlives":
+    outlive_reader()
+print("running", flush=True)
+input()
+for number in range(1000):
+    print("step", number, flush=True)
+    print("\\rbar", number, end="", file=sys.stderr, flush=True)
+print("left in the buffer", end="")
+sys.stdout.reconfigure(line_buffering=True)
+raise SystemExit(3)
+"""
+
+
+@pytest.mark.parametrize(("what", "status"), [("outlives", 3), ("ends", 1)])
+@pytest.mark.parametrize("unbuffered", [[], ["-u"]])
+def test_a_process_outlives_the_reader_of_its_output(what, status, unbuffered):
+    command = [sys.executable, *unbuffered, "-c", SPEAKS, what]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert process.stdout.readline() == b"running\n"
+    process.stdout.close()
+    process.communicate(b"\n")
+    assert process.returncode == status
+
+
+def test_a_process_outlives_a_full_disk():
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-c", SPEAKS, "outlives"]
+        assert subprocess.run(command, input=b"\n", stdout=full, stderr=full).returncode == 3
+
+
+def test_what_can_be_written_is_written_as_without_it():
+    written = {}
+    for what in ("outlives", "ends"):
+        command = [sys.executable, "-c", SPEAKS, what]
+        done = subprocess.run(command, input=b"\n", stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        written[what] = (done.returncode, done.stdout)
+    assert written["outlives"] == written["ends"]
+    assert written["ends"][1].endswith(b"left in the buffer")

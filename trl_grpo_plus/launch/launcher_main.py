@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from ..utils.terminal import say
+from ..utils.terminal import outlive_reader, say
 from .launchers import LAUNCHERS, LOST, STARTED_BY
 
 
@@ -35,6 +35,7 @@ def main() -> int:
     Returns:
         `int`: the exit status of the processes; 130 if Ctrl-C or one of [`STOPS`] ended them.
     """
+    outlive_reader()
     signal.signal(signal.SIGINT, _pass_on)
     for number in STOPS:
         signal.signal(number, _stop)

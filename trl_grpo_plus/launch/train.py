@@ -20,7 +20,7 @@ from ..trainer.vllm_server import ServerFailed
 from ..utils.distributed import lost_process
 from ..utils.fork_server import end_with_parent
 from ..utils.tables import WARNED, CheckRow, failures
-from ..utils.terminal import say, tell_errors_visibly
+from ..utils.terminal import outlive_reader, say, tell_errors_visibly
 from ..utils.validation import ConfigError
 from .arguments import make_parser
 from .command_line import launched_as, parse, resume_command
@@ -221,6 +221,7 @@ def _say_stopped(output_dir: str | None) -> None:
 
 def run(main: Callable[..., int] = main, prog: str = "trl_grpo_plus.recipes.grpo") -> int:
     """Run `main` with this process's command line. A user's mistake prints an error and returns exit status 2."""
+    outlive_reader()
     launched = _end_with_launcher()
     parsed: tuple[Any, ...] = ()
     try:

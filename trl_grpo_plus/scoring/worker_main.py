@@ -11,6 +11,7 @@ from typing import Any
 
 from ..utils.fork_server import adopt_orphans
 from ..utils.signatures import call
+from ..utils.terminal import outlive_reader
 from .failures import hint, with_frames
 from .outcome import Outcome, outcomes_of
 from .process_state import State, keep_all, left_running
@@ -47,6 +48,7 @@ def work(own_socket: socket.socket, options: dict[str, Any]) -> None:
         limit = options["memory_mb"] << 20
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        outlive_reader()  # a reward that prints is scored although nobody reads it
         adopt_orphans()
         keep_all()
         fresh = State()

@@ -1,8 +1,9 @@
 """Printing: text from a model, a data set or a run's folder must contain nothing that a terminal obeys.
 
-And Ctrl-C while a process of a run imports its modules.
+Also: output that nobody reads any more, and Ctrl-C while a process of a run imports its modules.
 """
 
+import io
 import os
 import re
 import signal
@@ -42,6 +43,32 @@ def say(text: str = "", **options: Any) -> None:
 def tell_errors_visibly() -> None:
     """Print an error that ends this process as [`visible`] text, because its message may quote a model's text."""
     sys.excepthook = lambda *error: say("".join(traceback.format_exception(*error)), end="", file=sys.stderr)
+
+
+def outlive_reader() -> None:
+    """Let this process go on when its output cannot be written, and drop this output.
+
+    Ctrl-C ends the `tee` of `run | tee log` too, while the run still has a checkpoint to save. A closed terminal and a
+    full disk are no reasons to end a run either.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper) and stream is getattr(sys, f"__{name}__"):  # nobody captures it
+            stream.flush()
+            file = _Droppable(stream.fileno(), "w", closefd=False)
+            like = {key: getattr(stream, key) for key in ("encoding", "errors", "line_buffering", "write_through")}
+            buffer: Any = file if stream.write_through else io.BufferedWriter(file)  # as `python -u` has it
+            setattr(sys, name, io.TextIOWrapper(buffer, **like))
+
+
+class _Droppable(io.FileIO):
+    """A file that takes all bytes. It drops those that cannot be written."""
+
+    def write(self, data: Any) -> int | None:
+        try:
+            return super().write(data)
+        except OSError:
+            return memoryview(data).nbytes
 
 
 def end_at_ctrl_c() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...launch.launchers import in_this_python
 from ...utils.files import unused
-from ...utils.terminal import say
+from ...utils.terminal import outlive_reader, say
 from ...utils.validation import ConfigError
 from .live import Live
 from .plan import NAMES, PICTURE, RESULT, Lane, Race, command
@@ -37,6 +37,7 @@ def run(race: Race, go_on_with: str, go_on: bool = False) -> int:
     Raises:
         ConfigError: there is no race to continue.
     """
+    outlive_reader()
     _settle(race, go_on)
     waiting = [lane for lane in race.lanes if not lane.finished]
     names = " and ".join(NAMES[lane.name] for lane in waiting)
@@ -140,15 +141,10 @@ def _ended_like_ctrl_c() -> Iterator[None]:
     A signal that is ignored, as SIGHUP is under `nohup`, stays ignored.
     """
     numbers = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN]
-    terminals = [stream for stream in (1, 2) if os.isatty(stream)]
 
     def end(number: int, frame: FrameType | None) -> None:
-        """Raise `KeyboardInterrupt`. After SIGHUP, discard what is written to the closed terminal."""
         if number == signal.SIGHUP:
             signal.signal(number, signal.SIG_IGN)  # a shell sends it again, which is no second Ctrl-C
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            for stream in terminals:  # writing to a closed terminal is an error
-                os.dup2(nowhere, stream)
         raise KeyboardInterrupt
 
     before = [signal.signal(number, end) for number in numbers]
