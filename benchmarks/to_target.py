@@ -130,6 +130,12 @@ def _by_level(order: str) -> Arm:
     return _belief(2, prompt_selection={"name": "by_column", "args": {"column": "key", "order": order}})
 
 
+def _floor(floor: float, oldest: bool = False) -> Arm:
+    path = f"{Path(__file__).parent / 'likely_floor.py'}:LikelyFloor"
+    selection = {"name": path, "args": {"floor": floor, "oldest": oldest}}
+    return _belief(2, prompt_selection=selection, belief_key="key")
+
+
 PLAIN: dict[str, Arm] = {
     "trl-8": _trl(8),
     "trl-4": _trl(4),
@@ -166,17 +172,22 @@ ARMS: dict[str, Arm] = {
     "easy-first-2": _by_level("easy_first"),
     "hard-first-2": _by_level("hard_first"),
     "interleaved-2": _by_level("interleaved"),
+    "key-2-floor-likely-0.1": _floor(0.1),
+    "key-2-floor-likely-0.3": _floor(0.3),
+    "key-2-floor-oldest-0.3": _floor(0.3, oldest=True),
 }
 BY_LEVEL = ("easy-first-2", "hard-first-2", "interleaved-2")
+FLOORS = tuple(name for name in ARMS if "floor" in name)
 SEVERAL_STEPS = tuple(name for name, arm in ARMS.items() if "num_iterations" in arm.config)
 SETS = {
     "all": tuple(
         name
         for name, arm in ARMS.items()
-        if name not in (*BY_LEVEL, *SEVERAL_STEPS) and not (arm.small or arm.as_sampled)
+        if name not in (*BY_LEVEL, *FLOORS, *SEVERAL_STEPS) and not (arm.small or arm.as_sampled)
     ),
     "matter": ("trl-8", "trl-4", "trl-2", "belief-2", "head-4", "head-2"),
     "by_level": BY_LEVEL,
+    "floors": FLOORS,
     "several_steps": SEVERAL_STEPS,
 }
 
