@@ -15,6 +15,7 @@ import tiny_models
 import torch
 import transformers
 import trl
+from release_check import shorter
 from test_docs import QUICK_START, ROOT, block, blocks
 from trl.scripts import grpo
 
@@ -40,23 +41,9 @@ def here(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def _shorter(code):
-    """Return a block of the quick start with fewer steps, on the CPU."""
-    for long, short in {
-        "seed=1)": "seed=1, use_cpu=True, disable_tqdm=True)",
-        "model)\n": "model, warm_steps=20)\n",
-        "max_steps=100": "max_steps=2",
-        "logging_steps=10": "logging_steps=1",
-        "eval_steps=100": "eval_steps=2",
-        "bf16=torch.cuda.is_available()": "bf16=False, use_cpu=True, disable_tqdm=True",
-    }.items():
-        code = code.replace(long, short)
-    return code
-
-
 def test_the_quick_start_runs_as_it_stands_and_shows_what_it_says(here, capsys):
     for first_line in QUICK_START:
-        Path(first_line.removeprefix("# ")).write_text(_shorter(block(first_line, [PAGE])))
+        Path(first_line.removeprefix("# ")).write_text(shorter(block(first_line, [PAGE])))
     commands = [line.split("#")[0].split() for _, text in blocks("bash", pages=[PAGE]) for line in text.splitlines()]
     asked = [words for words in commands if words[0] == "python" and words[1].startswith("quick_")]
     assert [f"# {words[1]}" for words in asked] == [name for name in QUICK_START if "reward" not in name]
