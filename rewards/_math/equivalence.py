@@ -22,7 +22,7 @@ _BY_TEXT = re.compile(
 )
 _INDEX = re.compile(r"_(?:\{[0-9]+\}|[0-9])$")
 _EQUALS = re.compile(r"=|\\approx(?![A-Za-z])")
-_LETTER, _EITHER_CASE = re.compile(r"[A-J]"), re.compile(r"[A-Ja-j]")
+_LETTER, _EITHER_CASE = re.compile(r"[A-J]"), re.compile(r"(?:\\text\{\s*\(?)?([A-Ja-j])(?:\)?\s*\})?")
 _CAPITALS = re.compile(r"[A-Z]\s*[A-Z]")
 _SUM = re.compile(r"([a-df-hj-z](?:\s*\+\s*[a-df-hj-z])+)\s*=\s*(.+)", re.DOTALL)  # m+n = 72, where m+n is asked for
 _MOST_LINKS = 4
@@ -146,7 +146,8 @@ def _same_labelled(gold: str, answer: str, evaluated: bool) -> bool:
 
     If both have labels, these must be the same, and so must values. An answer may write a label as a small letter.
     """
-    label, value = labelled(answer) or ((answer.upper(), "") if _EITHER_CASE.fullmatch(answer) else ("", answer))
+    bare = _EITHER_CASE.fullmatch(answer)
+    label, value = labelled(answer) or ((bare[1].upper(), "") if bare else ("", answer))
     gold_label, gold_value = labelled(gold, gold=True) or ((gold, "") if _LETTER.fullmatch(gold) else ("", gold))
     if not (label or gold_label) or not all(_is_sound(part) for part in (value, gold_value) if part):
         return False

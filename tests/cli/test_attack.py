@@ -1,6 +1,7 @@
 """`check rewards --attack` finds the holes of naive rewards, and none in the library's rewards."""
 
 import json
+import re
 from pathlib import Path
 
 import naive_rewards
@@ -13,11 +14,13 @@ from trl_grpo_plus.cli.check.attack import attack
 from trl_grpo_plus.cli.check.attacks import ATTACKS
 from trl_grpo_plus.cli.main import main
 from trl_grpo_plus.registry import Reward, find, get_reward
+from trl_grpo_plus.rewards import LIBRARY
 from trl_grpo_plus.utils.tables import FAILED, OK, UNSEEN, WARNED
 from trl_grpo_plus.utils.validation import ConfigError
 
 
 NAIVE = Path(naive_rewards.__file__)
+PAGE = Path(__file__).parents[2] / "docs" / "rewards.md"
 ROWS = [
     {"prompt": "Natalia sold 48 clips in April, and half as many in May. How many?", "answer": "72"},
     {"prompt": "What is 5 - 12?", "answer": "-7"},
@@ -75,13 +78,57 @@ def test_each_hole_shows_a_completion_its_score_and_the_gold_answer():
 DENIED = {"choice_answer", "countdown", "gsm8k_answer", "math_answer", "reasoning_gym"}
 
 
-@pytest.mark.parametrize("name", sorted({*DENIED, "exact_answer"}))
-def test_no_reward_of_the_library_has_a_hole(name):
+# No answer of theirs is the only right one.
+HOLES = {
+    "instruction_checks": {"no answer", "judge's words", "long"},
+    "json_schema": set(),
+    "regex_match": {"candidates"},
+}
+NO_GOLD = {"cosine_length", "overlong", "python_tests", "repetition", "steps_check", "think_format"}
+ONE_ANSWER = sorted(set(LIBRARY) - set(HOLES) - NO_GOLD)
+
+
+@pytest.mark.parametrize("name", ONE_ANSWER)
+def test_no_reward_of_the_library_with_one_right_answer_has_a_hole(name):
     rows = rows_of(name, None)
     assert named(rows, FAILED) | named(rows, UNSEEN) == set()
     known = {"negation"} if name in DENIED else set()
     known |= {"no form"} if name == "choice_answer" else set()
     assert {warning for warning in named(rows, WARNED) if not warning.startswith("honest")} == known
+
+
+@pytest.mark.parametrize("name", HOLES)
+def test_rewards_of_the_library_with_many_right_answers_have_the_holes_that_are_told(name):
+    assert named(rows_of(name, None), FAILED) == HOLES[name]
+
+
+@pytest.mark.parametrize("name", sorted(NO_GOLD))
+def test_rewards_of_the_library_whose_examples_have_no_gold_answers_are_not_attacked(name):
+    options = {"max_length": 100, "cache": 20} if name == "overlong" else {"max_length": 100}
+    reward = get_reward(name, **(options if name in ("cosine_length", "overlong") else {}))
+    assert {row.status for row in attack(reward.prepare())} == {UNSEEN}
+
+
+def test_the_page_of_rewards_says_what_each_reward_of_the_library_fails_at():
+    (told,) = re.findall(r"^Of this package's rewards that .*?\n\n", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    assert {name for name in LIBRARY if f"`{name}`" in told} == set(LIBRARY)
+
+
+PROGRAMS = {"+": ("3", "12"), "*": ("2", "35")}
+
+
+@pytest.mark.full
+def test_of_two_programs_on_one_line_the_first_is_run():
+    rows = [
+        {
+            "prompt": f"Read two numbers. Print a {sign} b.",
+            "tests": [{"stdin": "1 2", "stdout": printed[0]}, {"stdin": "5 7", "stdout": printed[1]}],
+            "solution": f"a, b = map(int, input().split())\nprint(a {sign} b)",
+        }
+        for sign, printed in PROGRAMS.items()
+    ]
+    found = rows_of("python_tests", rows)
+    assert named(found, FAILED) == {"candidates"}
 
 
 def test_math_answer_takes_each_honest_completion():
@@ -128,11 +175,6 @@ def test_a_reward_that_raises_fails_and_the_error_is_named():
 def test_a_row_whose_gold_answer_raises_does_not_hide_the_others(unit):
     rows = [{**row, "unit": "beads"} for row in ROWS] + [{**ROWS[0], "unit": unit}]
     assert rows_of(":fails_on_fractions", rows)["form"].status == OK
-
-
-@pytest.mark.parametrize("name", ["think_format", "repetition"])
-def test_a_reward_without_gold_answers_is_not_attacked(name):
-    assert {row.status for row in rows_of(name, None).values()} == {UNSEEN}
 
 
 def test_a_reward_without_gold_answers_in_its_examples_is_skipped_and_others_are_attacked(capsys):

@@ -18,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PIP = ["-m", "pip", "--disable-pip-version-check"]
 TRAINING = ["run", "arithmetic_cpu", "--max_steps", "2", "--output_dir", "out", "--prepare_args", '{"warm_steps": 20}']
+FENCED = re.DOTALL | re.MULTILINE
 IMPORTED = """
 import importlib.metadata, trl_grpo_plus
 from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
@@ -64,6 +65,34 @@ def the_archive_makes_the_same_wheel(wheel: Path, folder: Path) -> None:
     expect(ours == again, "the source archive makes the same wheel", sorted(ours.items() ^ again.items()))
 
 
+def shorter(code: str) -> str:
+    """Return a block of the quick start with fewer steps, on the CPU."""
+    for long, short in {
+        "seed=1)": "seed=1, use_cpu=True, disable_tqdm=True)",
+        "model)\n": "model, warm_steps=20)\n",
+        "max_steps=100": "max_steps=2",
+        "logging_steps=10": "logging_steps=1",
+        "eval_steps=100": "eval_steps=2",
+        "bf16=torch.cuda.is_available()": "bf16=False, use_cpu=True, disable_tqdm=True",
+    }.items():
+        code = code.replace(long, short)
+    return code
+
+
+def the_pages_scripts_work(python: Path, folder: Path) -> None:
+    """Run the README's reward and, with fewer steps, the scripts of the quick start."""
+    command = python.with_name("trl-grpo-plus")
+    for page in ("README.md", "docs/quick_start.md"):
+        for name, code in re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```$", (ROOT / page).read_text(), FENCED):
+            (folder / name).write_text(shorter(code))
+    run(command, "check", "rewards", "my_rewards.py:ends_well", cwd=folder)
+    for script in ("quick_data.py", "quick_model.py"):
+        run(python, script, cwd=folder)
+    run(command, "check", "rewards", "quick_reward.py:right_sum", "--dataset", "quick_train.jsonl", cwd=folder)
+    printed = run(python, "quick_run.py", cwd=folder)
+    expect("step    2  eval: reward" in printed, "the quick start's script trains", printed)
+
+
 def the_wheel_works(wheel: Path, python: Path, folder: Path) -> None:
     command, version = python.with_name("trl-grpo-plus"), wheel.name.split("-")[1]
     file, *versions = run(python, "-c", IMPORTED, cwd=folder).splitlines()[-1].split()
@@ -75,6 +104,7 @@ def the_wheel_works(wheel: Path, python: Path, folder: Path) -> None:
     run(command, "view", "out", cwd=folder)
     page = folder / "out" / "report.html"
     expect(page.is_file() and page.stat().st_size > 50_000, "`view` writes the page", page)
+    the_pages_scripts_work(python, folder)
     lacking = run(command, "check", "rewards", "math_answer", cwd=folder)
     expect("trl-grpo-plus[rewards]" in lacking, "a reward that lacks its package names the extra", lacking)
     run(python, *PIP, "install", "--quiet", "-c", ROOT / "constraints.txt", f"{wheel}[rewards]", cwd=folder)

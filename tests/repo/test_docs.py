@@ -301,6 +301,12 @@ def test_the_table_of_metrics_has_each_metric_that_trl_does_not_log_and_no_other
     elsewhere = {name for name in told if name.startswith("sampler/")} | {"selection/pass"}  # need vLLM or a stream
     for name in told - elsewhere:
         assert any(re.fullmatch(patterns[name], key) for key in ours), name
+    plain = tiny_models.trained(tmp_path / "plain", tiny_models.digits, data=data, beta=0.01)
+    plain = {key for entry in plain.state.log_history for key in entry} - trls
+    by_default = {"always", "with `alarms`"}
+    for cell, _, when in table("docs/metrics.md", "metric"):
+        for name in re.findall(r"`([\w/]+)`", cell):
+            assert any(re.fullmatch(patterns[name], key) for key in plain) == (when in by_default), (name, when)
     for page in PAGES:
         named_there = set(re.findall(r"`((?:groups|tokens|beliefs|selection|sampler)/[\w/]+)`", page.read_text()))
         assert named_there <= told, page

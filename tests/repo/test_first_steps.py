@@ -1,20 +1,27 @@
 """What a newcomer does first: the quick start and the notebook, run as they stand, and the rewards in `trl grpo`."""
 
+import gc
+import importlib.util
 import json
 import os
 import re
 import runpy
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
 import tiny_models
+import torch
+import transformers
 import trl
+from release_check import shorter
 from test_docs import QUICK_START, ROOT, block, blocks
 from trl.scripts import grpo
 
 from trl_grpo_plus import registry
 from trl_grpo_plus.cli.main import main
+from trl_grpo_plus.recipes import smollm2
 from trl_grpo_plus.rewards.math_answer import math_answer
 
 
@@ -34,23 +41,9 @@ def here(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def _shorter(code):
-    """Return a block of the quick start with fewer steps, on the CPU."""
-    for long, short in {
-        "seed=1)": "seed=1, use_cpu=True, disable_tqdm=True)",
-        "model)\n": "model, warm_steps=20)\n",
-        "max_steps=100": "max_steps=2",
-        "logging_steps=10": "logging_steps=1",
-        "eval_steps=100": "eval_steps=2",
-        "bf16=torch.cuda.is_available()": "bf16=False, use_cpu=True, disable_tqdm=True",
-    }.items():
-        code = code.replace(long, short)
-    return code
-
-
 def test_the_quick_start_runs_as_it_stands_and_shows_what_it_says(here, capsys):
     for first_line in QUICK_START:
-        Path(first_line.removeprefix("# ")).write_text(_shorter(block(first_line, [PAGE])))
+        Path(first_line.removeprefix("# ")).write_text(shorter(block(first_line, [PAGE])))
     commands = [line.split("#")[0].split() for _, text in blocks("bash", pages=[PAGE]) for line in text.splitlines()]
     asked = [words for words in commands if words[0] == "python" and words[1].startswith("quick_")]
     assert [f"# {words[1]}" for words in asked] == [name for name in QUICK_START if "reward" not in name]
@@ -82,6 +75,66 @@ def test_the_notebook_has_no_outputs_and_the_quick_starts_reward():
     assert "@register_reward(" in written
     for link in re.findall(r"blob/main/([\w/.]+)", NOTEBOOK.read_text()):
         assert (ROOT / link).exists(), link
+
+
+def cell(words):
+    """Return the source of the notebook's code cell that contains `words`."""
+    cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
+    (found,) = [source for cell in cells if words in (source := "".join(cell["source"]))]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("gpu", "bfloat16", "hub", "form", "model", "precision"),
+    [
+        (False, False, True, "small", None, None),
+        (True, True, True, "gpu", "Qwen/Qwen2.5-0.5B-Instruct", "bf16"),
+        (True, False, True, "gpu", "Qwen/Qwen2.5-0.5B-Instruct", "fp16"),
+        (True, False, False, "real", "outputs/SmolLM2-135M-Instruct", None),
+    ],
+    ids=["no GPU", "GPU", "GPU without bfloat16", "GPU without the Hub"],
+)
+def test_the_notebook_takes_the_form_that_the_machine_allows(
+    here, monkeypatch, gpu, bfloat16, hub, form, model, precision
+):
+    pytest.importorskip("IPython", reason="the notebook needs the extra docs")
+    monkeypatch.delenv("QUICK_START", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: bfloat16)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    if hub:
+        monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", lambda name: None)
+    made = []
+    monkeypatch.setattr(smollm2, "make", made.append)
+    names = {"importlib": importlib}
+    exec(cell("FORM = "), names)
+    assert names["FORM"] == form
+    if model:
+        exec(re.sub(r"^ *%pip .*", "        pass", cell("smollm2.make"), flags=re.MULTILINE), names)
+        assert names["MODEL"] == model
+        assert made == ([Path(model)] if form == "real" else [])
+    exec(cell("SAME = ").replace("from quick_reward import right_number", ""), names)
+    assert {name for name in ("bf16", "fp16") if names["SAME"].get(name)} == ({precision} if precision else set())
+
+
+def test_the_notebooks_race_leaves_no_model_in_memory(here):
+    """Otherwise the second run would find the memory of a small GPU taken."""
+    trainers = []
+
+    class Watched(trl.GRPOTrainer):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs, processing_class=tiny_models.tokenizer())
+            trainers.append(weakref.ref(self.model))
+
+    names = {"gc": gc, "torch": torch, "FORM": "small", "CHAT": False, "MODEL": tiny_models.model_path(here)}
+    names["data"] = {"train": tiny_models.prompts(16), "test": tiny_models.prompts(4)}
+    exec(cell("SAME = ").replace("from quick_reward import right_number", "right_number = None"), names)
+    names["right_number"] = tiny_models.digits
+    names["SAME"] |= {"use_cpu": True, "max_steps": 1, "eval_steps": 1, "logging_steps": 1}
+    names["SAME"] |= {"per_device_train_batch_size": 8, "per_device_eval_batch_size": 16}
+    result = names["race"](Watched, trl.GRPOConfig, "out", num_generations=8)
+    assert set(result) == {"held-out before", "held-out after", "seconds of training"}
+    assert [trainer() for trainer in trainers] == [None]
 
 
 @pytest.mark.full

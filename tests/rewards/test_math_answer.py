@@ -71,7 +71,7 @@ def _by_trl(completion: str, gold: str) -> float | None:
 
 
 def _read_each_text_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cache TRL's parser: many of the 2,507 answers share a gold, and parsing is most of TRL's work."""
+    """Cache TRL's parser: many of the 2,515 answers share a gold, and parsing is most of TRL's work."""
     parse, parsed = accuracy_rewards.parse, {}
 
     def parse_once(text: str, **options: Any) -> Any:

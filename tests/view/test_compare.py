@@ -223,6 +223,12 @@ def test_nothing_is_wider_than_the_window(page, width):
     soon(lambda: browser_pages.sideways(page) == 0)
 
 
+def test_on_a_phone_a_plot_is_nearly_as_wide_as_the_window(page):
+    page.set_viewport_size({"width": 390, "height": 844})
+    pictures = page.locator("#curves .curve > svg")
+    soon(lambda: pictures.evaluate_all("nodes => Math.min(...nodes.map(node => node.clientWidth))") > 300)
+
+
 # -- runs that have no traces of this package
 
 

@@ -214,6 +214,15 @@ def test_an_axis_has_enough_digits_to_tell_its_ends_apart_or_shows_one_value(ope
     soon(lambda: "5.631 to 5.634, at last" in curve(page, "entropy").locator("> svg").get_attribute("aria-label"))
 
 
+BEGINS = "nodes => Math.min(...nodes.map(node => node.getBBox().x))"
+
+
+@pytest.mark.parametrize("title", ["reward", "verdicts", "KL"])
+def test_the_values_of_an_axis_stand_inside_the_frame(opened, report, title):
+    labels = curve(opened(report, FIRST), title).locator("> svg text[text-anchor=end]")
+    soon(lambda: labels.evaluate_all(BEGINS) >= 2)
+
+
 LOOK = "node => [getComputedStyle(node).stroke, getComputedStyle(node).strokeDasharray]"
 
 

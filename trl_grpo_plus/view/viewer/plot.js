@@ -149,7 +149,7 @@ function plotScale({ picture, xs: [first, last], range, spec }) {
   const texts = spec.stacked ? ["0 %", "100 %"] : endTexts(range);
   const [low, high] = texts.length > 1 ? range : [range[0] - 0.5, range[0] + 0.5];
   const ends = texts.map((text, i) => [range[i], text]);
-  const left = spec.stacked ? 34 : 10 + 6 * Math.max(...texts.map((text) => text.length));
+  const left = 10 + 6 * Math.max(...texts.map((text) => text.length));
   const [right, foot, top] = [6, PLOT_HEIGHT - 15, 7];
   const step = (width - left - right) / Math.max(last - first, 1);
   return {
