@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import threading
 
 import pandas as pd
 import pytest
@@ -311,6 +312,14 @@ def test_lists_of_prompts_that_take_long_are_counted_before_they_are_asked_for(r
     assert sum(feed.lists()["groups"]) == 24
     feed.count_ahead()
     assert sum(feed.lists()["groups"]) == 27
+
+
+def test_a_server_counts_the_lists_of_a_long_run_before_its_page_is_opened(run, monkeypatch):
+    monkeypatch.setattr(live_feed, "MOST_LISTED", 24)
+    counted = threading.Event()
+    monkeypatch.setattr(Feed, "_counted_lists", lambda feed: counted.set())
+    with serving(run.folder):
+        assert counted.wait(10)
 
 
 def test_prompts_that_changed_equally_are_listed_in_order_of_appearance():

@@ -144,6 +144,8 @@ class Feed:
         lists = self._all.lists
         if lists.rest if lists else len(self._list.numbers) < len(self._all.groups):
             self._counted_lists()
+            with self._lock:
+                self._number()
 
     def _counted_lists(self) -> _CountedLists:
         with self._counting:  # a lock of its own, so that texts can be read meanwhile
