@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import threading
 
 import pandas as pd
 import pytest
@@ -142,6 +143,47 @@ def test_later_looks_make_no_checksum(run, monkeypatch):
     monkeypatch.setattr(group_index, "checksum", None)
     run.go_on()
     assert feed.news()["live"] == {**feed.news()["live"], "groups": before + 3, "problem": ""}
+
+
+def test_a_look_is_at_all_files_only_if_something_was_written(run, monkeypatch):
+    listed, real = [], traces.files
+    monkeypatch.setattr(live_feed.traces, "files", lambda folder: listed.append(folder) or real(folder))
+
+    def looked(pause=100):
+        """Return the number of groups, and how often the files were listed; the folder has not changed for so long."""
+        changed = os.stat(run.rollouts).st_mtime_ns - int(pause * 1e9)
+        os.utime(run.rollouts, ns=(changed, changed))
+        listed.clear()
+        return feed.refresh()["groups"], len(listed)
+
+    feed = Feed(run.folder)
+    assert [looked(), looked(0), looked(0)] == [(24, 1), (24, 0), (24, 0)]
+    run.go_on()
+    assert [looked(), looked(0)] == [(27, 1), (27, 0)]
+    before = os.stat(run.rollouts).st_mtime_ns
+    run.step -= 1
+    run.go_on()  # another batch of the same step: the folder has no new file
+    os.utime(run.rollouts, ns=(before, before))
+    assert [looked(0), looked(0)] == [(30, 1), (30, 0)]
+    path = run.rollouts / "train-00000000.jsonl"
+    if path.exists():  # a file that cannot grow is cut off
+        path.write_bytes(b"")
+        assert looked(0) == (30, 0)
+        with pytest.raises(file_index.Moved):
+            list(feed.texts(0, 0, 1))
+        assert looked(0) == (24, 2)
+    monkeypatch.setattr(live_feed, "_ALL_EVERY", 0.0)
+    assert looked(0)[1] == 1
+
+
+def test_a_file_that_is_written_while_the_run_is_read_is_not_missed(run):
+    index, feed = run.rollouts / group_index.NAME, Feed(run.folder)
+    assert feed.refresh()["groups"] == 24
+    changed, before = os.stat(run.rollouts).st_mtime_ns, index.read_bytes()
+    run.go_on()
+    index.write_bytes(before)
+    os.utime(run.rollouts, ns=(changed, changed))  # the clock of the file system is coarse
+    assert feed.refresh()["groups"] == 27
 
 
 def test_a_bad_line_is_named_each_time(run, monkeypatch):
@@ -311,6 +353,14 @@ def test_lists_of_prompts_that_take_long_are_counted_before_they_are_asked_for(r
     assert sum(feed.lists()["groups"]) == 24
     feed.count_ahead()
     assert sum(feed.lists()["groups"]) == 27
+
+
+def test_a_server_counts_the_lists_of_a_long_run_before_its_page_is_opened(run, monkeypatch):
+    monkeypatch.setattr(live_feed, "MOST_LISTED", 24)
+    counted = threading.Event()
+    monkeypatch.setattr(Feed, "_counted_lists", lambda feed: counted.set())
+    with serving(run.folder):
+        assert counted.wait(10)
 
 
 def test_prompts_that_changed_equally_are_listed_in_order_of_appearance():

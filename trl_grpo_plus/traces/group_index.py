@@ -362,9 +362,7 @@ def _sound(records: Any, words: Sequence[Any], name: str, start: int, end: int) 
     at, skip, size = (records[field] for field in ("at", "skip", "bytes"))
     within = at < end if name.endswith(".gz") else size <= end - at  # an unpacked member may be longer than the file
     places = (start <= at) & within & (skip >= 0) & (size > 0) & (records["size"] > 0)
-    single = {
-        code for field in ("verdict", "reason", "of") for code in np.unique(records[field]).tolist() if code >= 0
-    }
+    single = {code for field in ("verdict", "reason", "of") for code in set(records[field].tolist()) if code >= 0}
     return (
         bool(places.all())
         and all(isinstance(text, str) for text in texts)

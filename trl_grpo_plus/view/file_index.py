@@ -307,8 +307,8 @@ class Groups:
         steps = {step for step, *_ in named}
         for block, *_ in self._blocks:
             records, (step, split) = block.records, block.place
-            alive = [code for code, word in enumerate(block.words) if word == "alive"]
-            of_block = np.where(np.isin(records["verdict"], [-1, *alive]), 1, 2)
+            verdicts, alive = records["verdict"], block.words.index("alive") if "alive" in block.words else -1
+            of_block = np.where((verdicts == -1) | (verdicts == alive), 1, 2)
             of_block[records["alarms"] >= 0] = 0
             if split == "train" and step in steps:
                 of_block[[key in named for _, key in block.group_keys()]] = 0

@@ -128,9 +128,9 @@ class Tally:
                 of_step[0] += float(total)
                 of_step[1] += int(count)
         if split == "train":
-            for code, count in zip(*np.unique(records["verdict"], return_counts=True), strict=True):
+            for code, count in Counter(records["verdict"].tolist()).items():
                 if code >= 0 and block.words[code]:
-                    self._verdicts[step][block.words[code]] += int(count)
+                    self._verdicts[step][block.words[code]] += count
         has_belief = ~np.isnan(records["mean"]) & ~np.isnan(records["earned"])
         self._believed.append(
             (np.full(has_belief.sum(), step), *(records[name][has_belief] for name in ("mean", "earned")))

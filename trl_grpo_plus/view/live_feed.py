@@ -32,6 +32,8 @@ from .template import in_chunks
 AT_MOST_EVERY = 0.5  # seconds between two looks, however many readers ask
 MOST_LISTED = 300_000  # maximum attempts of the groups in the list, all of which a browser holds
 _NEWEST = 4  # one fourth of the list is kept for the groups of the newest steps
+_ALL_EVERY = 60.0  # seconds after which all files are looked at, although no other sign says that one has changed
+_SETTLED = 2.0  # seconds after which another change of a folder surely has another time of modification
 _SLOW, _REST = 0.1, 20  # if counting the lists of prompts takes over _SLOW seconds, wait _REST times as long
 
 
@@ -39,6 +41,18 @@ class _FileState(NamedTuple):
     inode: int
     bytes: int  # size of the file at the last look
     read: int  # offset up to which whole groups were read
+
+
+class _Look(NamedTuple):
+    """The time of a look at all files, and what the next look compares to tell whether anything was written since.
+
+    A file that comes or goes changes the time of its folder. Of the files that stay, a run appends to a few only.
+    """
+
+    at: float
+    folder: Path
+    changed: int | None  # time of the folder's last change, ns; `None` if it was too short a time before the look
+    growing: dict[Path, tuple[int, int] | None]  # journals, index, last file of each split -> inode and size
 
 
 class _CountedLists(NamedTuple):
@@ -61,6 +75,7 @@ class _Read:
     problems: dict[Path, str] = field(default_factory=dict)
     index: dict[str, list[Block]] = field(default_factory=dict)  # file not read yet -> its blocks
     keeper: Keeper | None = None  # only during the first look
+    look: _Look | None = None
     lists: _CountedLists | None = None
 
 
@@ -144,6 +159,8 @@ class Feed:
         lists = self._all.lists
         if lists.rest if lists else len(self._list.numbers) < len(self._all.groups):
             self._counted_lists()
+            with self._lock:
+                self._number()
 
     def _counted_lists(self) -> _CountedLists:
         with self._counting:  # a lock of its own, so that texts can be read meanwhile
@@ -200,6 +217,7 @@ class Feed:
             try:
                 texts = of_group(stretch)
             except Moved:
+                read.look = None  # the next look is at all files
                 raise
             except Exception as error:
                 problem = _problem(stretch.path, error)
@@ -273,19 +291,29 @@ class Feed:
     def _refresh(self) -> None:
         if time.monotonic() - self._refreshed < AT_MOST_EVERY:
             return
-        if not self._take():
-            self._epoch += 1
-            self._version += 1
-            self._all, self._list = _Read(), _List()
-            self._take()
-        self._extend()
+        if self._written():
+            if not self._take():
+                self._epoch += 1
+                self._version += 1
+                self._all, self._list = _Read(), _List()
+                self._take()
+            self._extend()
         self._refreshed = time.monotonic()
+
+    def _written(self) -> bool:
+        """Return whether anything may have been written since the last look at all files."""
+        look = self._all.look
+        if look is None or look.changed is None or self._all.problems or time.monotonic() - look.at > _ALL_EVERY:
+            return True
+        return look[2:] != (_changed(look.folder), {path: _stat(path) for path in look.growing})
 
     def _take(self) -> bool:
         """Read the new data; return `False` if data that was read before has changed."""
         self._all.problems.pop(self._run, None)
         try:
-            folder, attempts = traces.find(self._run), traces.files(self._run)
+            folder = traces.find(self._run)
+            at, changed = time.monotonic(), _changed(folder)
+            attempts = traces.files(self._run)
         except (ValueError, OSError) as error:  # no traces yet, or no longer
             if isinstance(error, OSError):
                 self._all.problems[self._run] = str(error)
@@ -293,6 +321,9 @@ class Feed:
         if not self._all.files:
             self._all.index, self._all.keeper = traces.group_index.read(folder), Keeper(folder)
         there = [*(folder / f"{name}.jsonl" for name in self._all.journals), *(path for *_, path in attempts)]
+        newest = {split: path for _, split, path in attempts}
+        growing = [*there[: len(self._all.journals)], folder / traces.group_index.NAME, *newest.values()]
+        self._all.look = _Look(at, folder, changed, {path: _stat(path) for path in growing})
         found = {path: state for path in there if (state := _stat(path)) is not None}
         for path, last in self._all.files.items():
             inode, size = found.get(path, (None, 0))
@@ -381,6 +412,15 @@ def _summary(problems: list[str]) -> str:
         return "".join(problems)
     others = "Another file" if len(problems) == 2 else f"{len(problems) - 1} more files"
     return f"{problems[0]} {others} cannot be read as a whole."
+
+
+def _changed(folder: Path) -> int | None:
+    """Return the time of a folder's last change, ns; `None` if a change after it may have the same time."""
+    try:
+        changed = os.stat(folder).st_mtime_ns
+    except OSError:
+        return None
+    return changed if time.time_ns() - changed > _SETTLED * 1e9 else None
 
 
 def _stat(path: Path) -> tuple[int, int] | None:

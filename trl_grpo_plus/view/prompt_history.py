@@ -9,6 +9,7 @@ import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate, islice
 from typing import Any, NamedTuple
 
@@ -159,7 +160,8 @@ def lists(
     order, places = _places(prompt_of, len(firsts))
     scored = _scored(blocks, solves).of(order)
     splits = [block.place[1] for block, _ in firsts]
-    prompts = [_prompt(number, scored.of(its), solves) for number, its in places.items()]
+    shares, sizes = scored.shares.tolist(), scored.sizes.tolist()  # slices of lists, because most prompts are short
+    prompts = [_prompt(number, shares[its], sizes[its], solves) for number, its in places.items()]
     chosen = _most_telling(prompts, most, splits)
     points = max(_FEWEST, min(POINTS, _ALL_POINTS // max(len(chosen), 1)))
     lines = []
@@ -231,12 +233,12 @@ def _counts(prompts: Sequence[_Prompt], splits: Sequence[str]) -> dict[str, dict
     return {split: {"all": count, **{name: of_lists[split, name] for name in LISTS}} for split, count in every.items()}
 
 
-def _prompt(number: int, scored: _Scored, bar: float) -> _Prompt:
-    groups = len(scored.steps)
-    shares = scored.shares[~np.isnan(scored.shares)].tolist()
+def _prompt(number: int, shares: Sequence[float], sizes: Sequence[int], bar: float) -> _Prompt:
+    groups = len(sizes)
+    shares = [share for share in shares if not math.isnan(share)]
     if not shares or math.isnan(bar):
         return _Prompt(number, None, 0.0, groups)
-    some = window(len(shares), sum(scored.sizes.tolist()) / groups)
+    some = window(len(shares), sum(sizes) / groups)
     change = (sum(shares[-some:]) - sum(shares[:some])) / some
     return _Prompt(number, judged(shares, some), change, groups)
 
@@ -258,7 +260,7 @@ def _most_telling(prompts: Sequence[_Prompt], most: int, splits: Sequence[str]) 
 def _course(scored: _Scored, bar: float, points: int) -> dict[str, Any]:
     """Return a line's data about its prompt's groups."""
     steps, sizes, means, shares = (column.tolist() for column in scored)
-    course = [(step, float(f"{mean:.4g}")) for step, mean in zip(steps, means, strict=True) if not math.isnan(mean)]
+    course = [(step, _short(mean)) for step, mean in zip(steps, means, strict=True) if not math.isnan(mean)]
     attempts = sum(sizes)
     curve, some = thin(course, points), window(len(course), attempts / len(steps))
     failed = (step for step, one in zip(reversed(steps), reversed(shares), strict=True) if one <= 0)
@@ -275,4 +277,10 @@ def _course(scored: _Scored, bar: float, points: int) -> dict[str, Any]:
 
 
 def _mean(means: Sequence[float]) -> float | None:
-    return float(f"{sum(means) / len(means):.4g}") if means else None
+    return _short(sum(means) / len(means)) if means else None
+
+
+@lru_cache(maxsize=4096)  # groups of one size have few different means
+def _short(mean: float) -> float:
+    """Round to four digits."""
+    return float(f"{mean:.4g}")

@@ -89,6 +89,15 @@ class Server(ThreadingHTTPServer):
         super().__init__((HOST, port), _Handler)
         self.address = f"http://{HOST}:{self.server_port}/{self.token}/"
 
+    def serve_forever(self, poll_interval: float = 0.5) -> None:
+        """Answer requests until the server is shut down. Count the prompts of a long run before anybody asks."""
+        self.count_ahead()
+        super().serve_forever(poll_interval)
+
+    def count_ahead(self) -> None:
+        """Count the lists of prompts in a thread, if that takes long."""
+        threading.Thread(target=self.feed.count_ahead, daemon=True).start()
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Report an error in an answer, but not one of a connection that the reader closed."""
         if not isinstance(sys.exc_info()[1], OSError):
@@ -140,17 +149,14 @@ class _Handler(BaseHTTPRequestHandler):
     def _page(self) -> None:
         page, policy = served(self.server.feed.news())
         self._send(page, "text/html; charset=utf-8", {"Content-Security-Policy": f"{policy}; frame-ancestors 'none'"})
-        self._count_ahead()
+        self.server.count_ahead()
 
     def _data(self, query: dict[str, int]) -> None:
         reader_state = {name: query[name] for name in ("epoch", "groups", "version") if name in query}
         news = self.server.feed.news(**reader_state)
         self._send_json(news)
         if "head" in news:
-            self._count_ahead()
-
-    def _count_ahead(self) -> None:
-        threading.Thread(target=self.server.feed.count_ahead, daemon=True).start()
+            self.server.count_ahead()
 
     def _groups(self, read: Callable[..., Iterator[Any]], query: dict[str, int]) -> None:
         """Send what is read of some groups, one by one."""
