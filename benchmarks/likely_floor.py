@@ -1,4 +1,4 @@
-"""A prompt sampler that was tried to hold length down: its floor deals prompts that the policy solves most of the time.
+"""A prompt sampler that was tried to hold length down: its floor deals prompts that are believed to be mostly solved.
 
 [`LearnabilitySampler`] deals a share of its rows, the floor, without regard to learnability: the rows that were dealt
 longest ago. Where harder prompts have longer answers, rows with a believed reward of 0.7 to 0.9 have shorter answers.

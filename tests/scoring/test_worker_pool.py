@@ -156,7 +156,7 @@ def test_a_reward_that_closes_its_workers_connection_is_told_so(pool, tmp_path, 
 def test_a_sample_that_cannot_be_sent_costs_no_worker(pool):
     for _ in range(3):
         # Both depend on Python's release.
-        with pytest.raises((AttributeError, pickle.PicklingError), match="pickle|local object"):
+        with pytest.raises((AttributeError, pickle.PicklingError), match=r"pickle|local object"):
             pool.map(JUDGE, {}, [*samples("1"), {"completions": lambda: None, "answer": "1"}], timeout=5)
     assert results(pool.map(JUDGE, {}, samples("1", "2"), timeout=5)) == [(1.0, "ok"), (0.0, "ok")]
     assert len(descendants(zygote_of(pool))) <= pool.size
