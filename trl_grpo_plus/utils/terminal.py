@@ -64,7 +64,7 @@ def outlive_reader() -> None:
 class _Droppable(io.FileIO):
     """A file that takes all bytes. It drops those that cannot be written."""
 
-    def write(self, data: Any) -> int | None:
+    def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
         except OSError:
