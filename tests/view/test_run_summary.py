@@ -4,6 +4,7 @@ import json
 
 import pytest
 import synthetic_traces
+import tiny_models
 
 from trl_grpo_plus.cli.main import main
 from trl_grpo_plus.view import compare, write_comparison
@@ -76,6 +77,15 @@ def test_seeds_of_one_setting_are_known_by_their_options(tmp_path):
     one, two, other = run("one", seed=1, beta=0.1), run("two", seed=2, beta=0.1), run("other", seed=1)
     assert one.setting == two.setting != other.setting
     assert differing([[one, two], [other]]) == [["beta", "0.1", "default"], ["seed", "1, 2", "1"]]
+
+
+def test_trained_runs_that_differ_in_the_seed_alone_share_a_setting(tmp_path):
+    for seed in (1, 2):
+        tiny_models.trained(tmp_path, tiny_models.digits, seed=seed, max_steps=1, output_dir=tmp_path / f"seed{seed}")
+    one, two = open_runs([tmp_path / "seed1", tmp_path / "seed2"])
+    assert one.tells_all
+    assert one.setting == two.setting
+    assert differing([[one], [two]]) == [["seed", "1", "2"]]
 
 
 def test_runs_without_recorded_options_share_no_setting(tmp_path):

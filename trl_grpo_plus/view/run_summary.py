@@ -134,7 +134,7 @@ class Run:
     @cached_property
     def options(self) -> dict[str, Any]:
         """All known options of the run, from run.json, a race's settings and trainer_state.json."""
-        from_run_json = {key: value for key, value in self.about.items() if key != "rewards"}
+        from_run_json = {key: value for key, value in self.about.items() if key not in ("rewards", "run")}
         weights = {f"weight of {name}": value for name, value in (self.about.get("rewards") or {}).items()}
         raced = {key: value for key, value in self.race.items() if key not in ("prompts", "splits", "rollouts")}
         state: Row = next(self._states(), {})
