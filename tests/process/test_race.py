@@ -390,13 +390,15 @@ import os, pty, signal, time
 from trl_grpo_plus.cli.race import processes
 from trl_grpo_plus.utils.terminal import outlive_reader
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
 race, terminal = pty.fork()
 if not race:
     outlive_reader()  # as a race does
     with processes._ended_like_ctrl_c():
         try:
             print("running", flush=True)
-            time.sleep(100)
+            while True:
+                time.sleep(0.05)  # a signal just before a long sleep would wait for its end
         except KeyboardInterrupt:
             os.kill(os.getpid(), signal.SIGHUP)
             print("saving", flush=True)
