@@ -51,6 +51,7 @@ TIMED = {
     "drop, traces, alarms": "drop, traces, alarms",
     "resample, one more round, traces, alarms": "resample, one more round, traces, alarms",
     "prompt choice, belief baseline, traces, alarms": "prompt choice, belief baseline, traces, alarms",
+    "prompt choice, belief baseline and head": "prompt choice, belief baseline and head",
 }
 STEPS, WARM = 10, 2
 
