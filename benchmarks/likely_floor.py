@@ -1,8 +1,8 @@
 """A prompt sampler that was tried to hold length down: its floor deals prompts that are believed to be mostly solved.
 
 [`LearnabilitySampler`] deals a share of its rows, the floor, without regard to learnability: the rows that were dealt
-longest ago. Where harder prompts have longer answers, rows with a believed reward of 0.7 to 0.9 have shorter answers.
-This sampler's floor deals such rows. The arms `key-2-floor-*` of benchmarks/to_target.py use it.
+longest ago. This sampler's floor deals rows with a believed reward of 0.7 to 0.9: where harder prompts have longer
+answers, these could have shorter ones. The arms `key-2-floor-*` of benchmarks/to_target.py use it.
 """
 
 from collections.abc import Callable

@@ -84,6 +84,7 @@ HOLES = {
     "json_schema": set(),
     "regex_match": {"candidates"},
 }
+OPTIONS = {"cosine_length": {"max_length": 100}, "overlong": {"max_length": 100, "cache": 20}}
 NO_GOLD = {"cosine_length", "overlong", "python_tests", "repetition", "steps_check", "think_format"}
 ONE_ANSWER = sorted(set(LIBRARY) - set(HOLES) - NO_GOLD)
 
@@ -104,8 +105,7 @@ def test_rewards_of_the_library_with_many_right_answers_have_the_holes_that_are_
 
 @pytest.mark.parametrize("name", sorted(NO_GOLD))
 def test_rewards_of_the_library_whose_examples_have_no_gold_answers_are_not_attacked(name):
-    options = {"max_length": 100, "cache": 20} if name == "overlong" else {"max_length": 100}
-    reward = get_reward(name, **(options if name in ("cosine_length", "overlong") else {}))
+    reward = get_reward(name, **OPTIONS.get(name, {}))
     assert {row.status for row in attack(reward.prepare())} == {UNSEEN}
 
 

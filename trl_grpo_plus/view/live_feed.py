@@ -217,7 +217,8 @@ class Feed:
             try:
                 texts = of_group(stretch)
             except Moved:
-                read.look = None  # the next look is at all files
+                with self._lock:
+                    read.look = None  # the next look is at all files
                 raise
             except Exception as error:
                 problem = _problem(stretch.path, error)
@@ -305,7 +306,8 @@ class Feed:
         look = self._all.look
         if look is None or look.changed is None or self._all.problems or time.monotonic() - look.at > _ALL_EVERY:
             return True
-        return look[2:] != (_changed(look.folder), {path: _stat(path) for path in look.growing})
+        now = (_changed(look.folder), {path: _stat(path) for path in look.growing})
+        return now != (look.changed, look.growing)
 
     def _take(self) -> bool:
         """Read the new data; return `False` if data that was read before has changed."""
