@@ -663,7 +663,7 @@ class Steps:
         return control
 
 
-@pytest.fixture(params=[signal.SIGINT, signal.SIGUSR1])
+@pytest.fixture(params=interrupts.SIGNALS)
 def stop_signal(request):
     previous = {number: signal.signal(number, signal.default_int_handler) for number in interrupts.SIGNALS}
 
@@ -676,6 +676,7 @@ def stop_signal(request):
             interrupted = True
         assert interrupted == raises
 
+    send.number = request.param
     yield send
     for number, handler in previous.items():
         signal.signal(number, handler)
@@ -710,12 +711,23 @@ def test_a_forked_process_leaves_the_words_to_the_run(stop_signal, capfd):
     assert run.step().should_training_stop
 
 
-def test_another_keypress_stops_at_once(stop_signal, monkeypatch):
+def test_another_keypress_stops_at_once_but_a_closed_terminal_is_none(stop_signal, monkeypatch):
     monkeypatch.setattr("trl_grpo_plus.launch.interrupts.SAME_KEYPRESS", 0.0)
-    Steps(9)
+    run = Steps(9)
     stop_signal()
-    stop_signal(raises=True)
-    assert {signal.getsignal(number) for number in interrupts.SIGNALS} == {signal.default_int_handler}
+    if stop_signal.number == signal.SIGHUP:
+        stop_signal()  # a shell sends it again
+        assert run.step().should_training_stop
+    else:
+        os.kill(os.getpid(), signal.SIGHUP)  # the terminal is closed after Ctrl-C
+        stop_signal(raises=True)
+        assert {signal.getsignal(number) for number in interrupts.SIGNALS} == {signal.default_int_handler}
+
+
+def test_sighup_stays_ignored_under_nohup(stop_signal):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    Steps(9)
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
 def test_a_signal_in_the_last_step_does_not_unfinish_the_run(stop_signal):
@@ -1088,6 +1100,25 @@ def test_a_signal_to_the_launcher_alone_reaches_its_processes(folder, number, pr
 
 
 @pytest.mark.full
+def test_a_run_whose_terminal_is_closed_saves(folder):
+    options = [*SHORT[2:], "--num_processes", "1", "--eval_on_start", "false", "--output_dir", "closed"]
+    code = f"""
+import os, pty, signal
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
+run, terminal = pty.fork()
+if not run:
+    os.execv({LAUNCH[0]!r}, {[*LAUNCH, *options]})
+shown = b""
+while b"step    1  reward" not in shown:
+    shown += os.read(terminal, 100)
+os.close(terminal)
+raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(run, 0)[1]))
+"""
+    Run([sys.executable, "-c", code], folder, REWARD_SECONDS="1").end(130)
+    assert len(checkpoints(folder / "closed")) == 1
+
+
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("others", "number", "status"),
     [
@@ -1184,6 +1215,29 @@ def test_a_launcher_passes_a_supervisors_signal_on_as_ctrl_c(tmp_path, launcher,
     run.wait_for("ready\n" * processes)
     os.kill(run.process.pid, number)
     assert run.end(130).count(f"told {int(signal.SIGINT)}") == processes
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("launcher", LAUNCHERS_OF_CHILD)
+def test_a_closed_terminal_is_one_ctrl_c_to_a_launcher(tmp_path, launcher, number):
+    """The kernel sends SIGHUP, and a shell repeats it. The terminal may also be closed after Ctrl-C."""
+    (tmp_path / "child.py").write_text(CHILD.replace("sys.exit(130)", "time.sleep(1)\n    sys.exit(130)"))
+    words, processes = [launcher, *LAUNCHERS_OF_CHILD[launcher]], 2 if launcher == "torchrun" else 1
+    code = f"""
+import signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
+sys.argv[1:] = [*{words}, "child.py"]
+from trl_grpo_plus.launch import launcher_main
+sys.exit(launcher_main.main())
+"""
+    run = Run([sys.executable, "-c", code], tmp_path)
+    run.wait_for("ready\n" * processes)
+    os.kill(run.process.pid, number)
+    run.wait_for("(?s)" + "told.*" * processes)
+    for _ in range(2):
+        os.kill(run.process.pid, signal.SIGHUP)
+        time.sleep(0.1)
+    assert run.end(130, seconds=60).count(f"told {int(signal.SIGINT)}") == processes
 
 
 def test_under_nohup_a_closed_terminal_does_not_end_the_run(tmp_path):

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGUSR1: the first ends the run after a saved step, the second ends it at once."""
+"""Ctrl-C, SIGUSR1 and a closed terminal: the first ends the run after a saved step, a second Ctrl-C ends it at once."""
 
 import os
 import signal
@@ -14,16 +14,19 @@ from ..utils.terminal import say
 
 
 SAME_KEYPRESS = 1.0  # seconds; a launcher may pass on a signal that the terminal has already sent
-SIGNALS = (signal.SIGINT, signal.SIGUSR1)  # not SIGTERM: torch sends it to the other processes when one has failed
+# Not SIGTERM: torch sends it to the other processes when one has failed.
+SIGNALS = (signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
 
 class StopOnInterrupt(StopsWhole):
-    """A callback that ends `train()` on SIGINT or SIGUSR1: it finishes the step and saves a full checkpoint.
+    """A callback that ends `train()` on SIGINT, SIGUSR1 or SIGHUP: it finishes the step and saves a full checkpoint.
 
     All processes stop at the same step, after the evaluation that is due then. If the signal comes during an
     evaluation of `eval_strategy="steps"`, the run ends after it. If it comes during another evaluation or the writing
     of a checkpoint, the run finishes this and the next step first. If the step is the last one, the run ends as usual.
-    A second signal raises `KeyboardInterrupt` at once. So does the first SIGINT before or after `train()`.
+    A second signal raises `KeyboardInterrupt` at once. So does the first SIGINT before or after `train()`. SIGHUP is
+    never a second signal: the terminal may be closed after Ctrl-C, and a shell repeats it. Where SIGHUP is ignored, as
+    under `nohup`, it stays ignored.
 
     Args:
         accelerator (`accelerate.Accelerator`): the trainer's accelerator.
@@ -44,7 +47,8 @@ class StopOnInterrupt(StopsWhole):
         evaluates = args.eval_strategy != IntervalStrategy.NO
         self._unfinished = "this step, and its evaluation if one is due" if evaluates else "this step"
         self._process = os.getpid()
-        self._previous = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
+        ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
+        self._previous = {number: signal.signal(number, self._on_signal) for number in SIGNALS if number not in ignored}
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Save and stop if any process has received a signal."""
@@ -78,6 +82,6 @@ class StopOnInterrupt(StopsWhole):
                     file=sys.stderr,
                     flush=True,
                 )
-        elif now - self._asked_at > SAME_KEYPRESS:
+        elif number != signal.SIGHUP and now - self._asked_at > SAME_KEYPRESS:
             self._restore()
             raise KeyboardInterrupt

@@ -1,8 +1,8 @@
 """A launcher's command, as `trl-grpo-plus run` starts it: `python -m trl_grpo_plus.launch.launcher_main NAME ...`.
 
-Ctrl-C ends the command once its processes have saved. So do SIGTERM, as Kubernetes sends it, and SIGUSR1, which SLURM
-can send before a job's time limit. The launcher then prints no traceback of its own. If the launcher is killed, its
-processes end too. An error that a process leaves to the launcher is printed last.
+Ctrl-C ends the command once its processes have saved. So do SIGTERM, as Kubernetes sends it, SIGUSR1, which SLURM can
+send before a job's time limit, and a closed terminal. The launcher then prints no traceback of its own. If the launcher
+is killed, its processes end too. An error that a process leaves to the launcher is printed last.
 """
 
 import os
@@ -33,12 +33,14 @@ def main() -> int:
     """Run the launcher that this process's command line names.
 
     Returns:
-        `int`: the exit status of the processes; 130 if Ctrl-C or one of [`STOPS`] ended them.
+        `int`: the exit status of the processes; 130 if Ctrl-C, one of [`STOPS`] or SIGHUP ended them.
     """
     outlive_reader()
     signal.signal(signal.SIGINT, _pass_on)
     for number in STOPS:
         signal.signal(number, _stop)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` ignores it
+        signal.signal(signal.SIGHUP, _hang_up)
     _watch()
     # After the handlers, because the imports take seconds.
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -47,9 +49,8 @@ def main() -> int:
 
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", SAVING_S)
     # Leave out SIGTERM: torch's handler would pass it on unchanged, and SIGTERM ends the processes at once. Leave out
-    # SIGHUP if it is ignored, as under `nohup`: torch would end the run when the terminal is closed.
-    hang_up = "" if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else ",SIGHUP"
-    os.environ.setdefault("PET_SIGNALS_TO_HANDLE", f"SIGINT,SIGQUIT{hang_up}")
+    # SIGHUP: torch would handle it under `nohup` too, and would end the processes at once when a shell repeats it.
+    os.environ.setdefault("PET_SIGNALS_TO_HANDLE", "SIGINT,SIGQUIT")
     os.environ[STARTED_BY] = f"{os.getpid()}@{socket.gethostname()}"
     name, *arguments = sys.argv[1:]
     module, _, function = LAUNCHERS[name].main.partition(":")
@@ -101,6 +102,17 @@ def _stop(number: int, frame: FrameType | None) -> None:
         _end(number)
 
 
+def _hang_up(number: int, frame: FrameType | None) -> None:
+    """Stop the run as Ctrl-C does when the terminal is closed, unless a signal is stopping it already.
+
+    The kernel sends SIGHUP, and a shell repeats it: this is no second Ctrl-C.
+    """
+    stopping = _heard.is_set() or sys.exc_info()[0] is not None  # torch's handler of SIGINT raises an exception
+    _heard.set()
+    if not stopping:
+        _stop(number, frame)
+
+
 def _end(number: int) -> None:
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
@@ -120,7 +132,7 @@ def _watch() -> None:
 def _end_unheard(reader: int) -> None:
     while not _heard.is_set():
         number = os.read(reader, 1)[0]
-        ours = signal.getsignal(number) in (_pass_on, _stop)
+        ours = signal.getsignal(number) in (_pass_on, _stop, _hang_up)
         if ours and not _heard.wait(HEARD_S) and not psutil.Process().children():
             os._exit(128 + number)
 
