@@ -153,7 +153,9 @@ def wait_for_the_rest(mark: str) -> tuple[float, list[str]]:
 def trains(run: Path, begun: float) -> bool:
     """Return whether a step was sampled since `begun`."""
     newest = reader.newest_training_file(run)
-    return newest is not None and newest.stat().st_mtime > begun
+    with contextlib.suppress(FileNotFoundError):  # a resumed run has just moved it aside
+        return newest is not None and newest.stat().st_mtime > begun
+    return False
 
 
 def answers(log: Path) -> bool:
