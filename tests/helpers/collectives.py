@@ -29,8 +29,8 @@ from trl_grpo_plus.registry import Step
 
 TENSORS, OBJECTS, BROADCASTS, SUMS, BARRIERS = "tensor gathers", "object gathers", "broadcasts", "sums", "barriers"
 KINDS = {
-    **dict.fromkeys(("all_gather", "all_gather_into_tensor", "gather"), TENSORS),
-    **dict.fromkeys(("all_gather_object", "gather_object"), OBJECTS),
+    **dict.fromkeys(("all_gather", "all_gather_into_tensor"), TENSORS),
+    **dict.fromkeys(("all_gather_object", "gather"), OBJECTS),  # `gather` sends pieces of a pickle
     **dict.fromkeys(("broadcast", "broadcast_object_list", "scatter", "scatter_object_list"), BROADCASTS),
     **dict.fromkeys(("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor", "all_to_all"), SUMS),
     **dict.fromkeys(("barrier", "monitored_barrier"), BARRIERS),
@@ -64,6 +64,8 @@ def _counting(original: Callable[..., Any], name: str, kind: str, calls: list[Ca
     def call(*args: Any, **kwargs: Any) -> Any:
         owner, site = _caller()
         result = original(*args, **kwargs)
+        if kind == TENSORS and _sends_size():
+            return result  # torch's own object gathers send a size too, which is not counted either
         calls.append(Call(kind, owner, site, *_bytes(name, args, kwargs)))
         return result
 
@@ -90,6 +92,14 @@ def _caller() -> tuple[str, str]:
     return owner or THEIRS, "another module"
 
 
+def _sends_size() -> bool:
+    """Return whether the call is the first message of `gather_on_first_rank`."""
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_code.co_name != "gather_on_first_rank":
+        frame = frame.f_back
+    return frame is not None
+
+
 def _bytes(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
     """Return the bytes that the operation sends and gets, without what a ring or tree algorithm would repeat."""
     rank, others = torch.distributed.get_rank(), torch.distributed.get_world_size() - 1
@@ -100,9 +110,8 @@ def _bytes(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[in
         return _size(args[1]), _size(first) - _size(args[1])
     if name == "all_gather_object":  # each object is padded to the longest
         return _pickled(args[1]), others * max(map(_pickled, first))
-    if name == "gather_object":
-        everyones = args[1] if len(args) > 1 else kwargs.get("object_gather_list")
-        return _pickled(first), others * max(map(_pickled, everyones)) if everyones else 0
+    if name == "gather":
+        return _size(first), others * _size(first) if args[1] else 0
     if name in ("broadcast", "broadcast_object_list"):
         size = _size(first) if name == "broadcast" else sum(map(_pickled, first))
         return (size, 0) if kwargs.get("src", args[1] if len(args) > 1 else 0) == rank else (0, size)

@@ -33,7 +33,7 @@ from trl_grpo_plus.launch import previous_run
 from trl_grpo_plus.registry import Step
 from trl_grpo_plus.trainer import batch
 from trl_grpo_plus.trainer.checkpoint_integrity import lacking
-from trl_grpo_plus.utils import folder_lock
+from trl_grpo_plus.utils import distributed, folder_lock
 from trl_grpo_plus.utils.validation import ConfigError
 
 
@@ -739,12 +739,21 @@ TRACED_MODES = {"keep": {}, "drop": {}, "resample": {"max_resample_rounds": 2}}
 
 
 def traces(folder, rows=8, modes=tuple(TRACED_MODES)):
-    for mode in modes:
-        options = {**TRACED, **TRACED_MODES[mode], "zero_variance_groups": mode, "output_dir": str(folder / mode)}
-        options |= {"per_device_train_batch_size": rows, "per_device_eval_batch_size": rows}
-        options["extra"] = {**options["extra"], "eval_dataset": tiny_models.prompts(9).select(range(1, 9))}
-        train(folder, tiny_models.half_dead, **options)
-    return {}
+    """Write traces. What two ranks send for them travels in pieces of 100 bytes; return the sizes of the pieces."""
+    gather, pieces = torch.distributed.gather, []
+
+    def noted(piece, *args):
+        pieces.append(piece.numel())
+        return gather(piece, *args)
+
+    at_once = mock.patch.object(distributed, "RECEIVED_AT_ONCE", 2 * 100)
+    with at_once, mock.patch.object(torch.distributed, "gather", noted):
+        for mode in modes:
+            options = {**TRACED, **TRACED_MODES[mode], "zero_variance_groups": mode, "output_dir": str(folder / mode)}
+            options |= {"per_device_train_batch_size": rows, "per_device_eval_batch_size": rows}
+            options["extra"] = {**options["extra"], "eval_dataset": tiny_models.prompts(9).select(range(1, 9))}
+            train(folder, tiny_models.half_dead, **options)
+    return {"pieces": pieces}
 
 
 def collectives(folder):

@@ -457,6 +457,12 @@ def test_traces_are_those_of_one_process(out, tmp_path, mode):
     assert ours == theirs
 
 
+def test_the_first_rank_gets_no_more_at_once_than_its_bound(out):
+    for rank in results(out, "traces"):
+        assert max(rank["pieces"]) == 100
+        assert rank["pieces"].count(100) > len(rank["pieces"]) / 2
+
+
 TENSORS, OBJECTS, BROADCASTS, SUMS = ledger.TENSORS, ledger.OBJECTS, ledger.BROADCASTS, ledger.SUMS
 # mode -> the collectives that this package adds to TRL's in one generation batch. docs/collectives.md lists them too.
 COLLECTIVES = {

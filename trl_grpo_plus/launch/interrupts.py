@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGUSR1 and a closed terminal: the first ends the run after a saved step, a second Ctrl-C ends it at once."""
+"""Ctrl-C, SIGUSR1 and a closed terminal end the run after a saved step; a second Ctrl-C ends it at once."""
 
 import os
 import signal
@@ -48,7 +48,9 @@ class StopOnInterrupt(StopsWhole):
         self._unfinished = "this step, and its evaluation if one is due" if evaluates else "this step"
         self._process = os.getpid()
         ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
-        self._previous = {number: signal.signal(number, self._on_signal) for number in SIGNALS if number not in ignored}
+        self._previous = {
+            number: signal.signal(number, self._on_signal) for number in SIGNALS if number not in ignored
+        }
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Save and stop if any process has received a signal."""

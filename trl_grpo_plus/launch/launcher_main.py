@@ -1,8 +1,8 @@
 """A launcher's command, as `trl-grpo-plus run` starts it: `python -m trl_grpo_plus.launch.launcher_main NAME ...`.
 
-Ctrl-C ends the command once its processes have saved. So do SIGTERM, as Kubernetes sends it, SIGUSR1, which SLURM can
-send before a job's time limit, and a closed terminal. The launcher then prints no traceback of its own. If the launcher
-is killed, its processes end too. An error that a process leaves to the launcher is printed last.
+Ctrl-C ends the command once its processes have saved. So do a closed terminal, SIGTERM, as Kubernetes sends it, and
+SIGUSR1, which SLURM can send before a job's time limit. The launcher then prints no traceback of its own. If the
+launcher is killed, its processes end too. An error that a process leaves to the launcher is printed last.
 """
 
 import os

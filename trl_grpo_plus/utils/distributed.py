@@ -1,11 +1,12 @@
 """Processes that end together: if one fails alone, the others wait for it in a collective for half an hour."""
 
 import os
+import pickle
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from accelerate import PartialState
@@ -17,6 +18,7 @@ from .validation import ConfigError, RunError
 
 T = TypeVar("T")
 
+RECEIVED_AT_ONCE = 64 * 2**20  # bytes, of all ranks together
 AGREEMENT = 1e-3  # largest difference between ranks' results from the same numbers, relative to their size
 
 
@@ -109,15 +111,28 @@ def gather_made(make: Callable[[], Sequence[T]]) -> list[T]:
 def gather_on_first_rank(own: T) -> list[T]:
     """Gather an object of each rank on rank 0, in order of rank. Collective.
 
-    The other ranks return an empty list, and do not receive the objects. With a backend other than gloo and NCCL all
-    ranks get all objects, because not every backend can gather on one rank.
+    The other ranks return an empty list, and do not receive the objects. Pickles travel in pieces, so that rank 0's
+    device never holds more than [`RECEIVED_AT_ONCE`] bytes of them; up to that size there is one piece. With a backend
+    other than gloo and NCCL all ranks get all objects, because not every backend can gather on one rank.
     """
     several = torch.distributed.is_available() and torch.distributed.is_initialized()
     if not several or torch.distributed.get_backend() not in ("gloo", "nccl"):
         return gather_object([own])
-    everyones: list[Any] | None = [None] * PartialState().num_processes if PartialState().is_main_process else None
-    torch.distributed.gather_object(own, everyones)
-    return everyones or []
+    state = PartialState()
+    pickled = torch.frombuffer(bytearray(pickle.dumps(own)), dtype=torch.uint8)
+    sizes = gather(torch.tensor([pickled.numel()], device=state.device)).tolist()
+    most = max(1, RECEIVED_AT_ONCE // len(sizes))
+    received = [bytearray() for _ in sizes] if state.is_main_process else []
+    for start in range(0, max(sizes), most):
+        mine = pickled[start : start + most]
+        piece = torch.zeros(min(most, max(sizes) - start), dtype=torch.uint8, device=state.device)
+        piece[: mine.numel()] = mine
+        everyones = [torch.empty_like(piece) for _ in received] or None
+        torch.distributed.gather(piece, everyones)
+        for rank, theirs in enumerate(everyones or ()):
+            received[rank] += theirs[: max(0, sizes[rank] - start)].cpu().numpy().data
+    received.reverse()
+    return [pickle.loads(received.pop()) for _ in range(len(received))]  # frees each pickle once it is read
 
 
 def _facts_of(error: Exception | None) -> tuple[bool, str, str] | None:
