@@ -2,12 +2,12 @@ r"""Kill processes of training runs at random times, resume the runs, and compar
 
     python benchmarks/soak.py --minutes 25 --every 25 --seed 1 --folder /tmp/soak     # takes 10 minutes more than that
 
-First it does an undisturbed run of `--steps` steps, on two processes, with a recipe like arithmetic_cpu. Then it
-repeats this run, round after round. At random times, about every `--every` seconds, one process gets SIGKILL. (In four
+First it does an undisturbed run of `--steps` steps, on `--processes` processes, with a recipe like arithmetic_cpu. Then
+it repeats this run, round after round. At random times, about every `--every` seconds, one process gets SIGKILL. (In four
 of five starts it kills nothing before the first step.) The processes are:
 
 - `launcher`: the process of `trl-grpo-plus run`
-- `rank 0`, `rank 1`: the trainers
+- `rank 0`, `other ranks`: the trainers
 - `fork server`: the process of a rank that forks its reward workers
 - `reward worker`: a process that scores samples of a rank
 - `view server`: `trl-grpo-plus view --serve`, which follows the run; it is started again after each kill
@@ -56,7 +56,7 @@ from trl_grpo_plus.traces import reader
 from trl_grpo_plus.trainer.checkpoint_integrity import lacking
 
 
-KINDS = ("launcher", "rank 0", "rank 1", "fork server", "reward worker", "view server")
+KINDS = ("launcher", "rank 0", "other ranks", "fork server", "reward worker", "view server")
 RECIPE = Path(__file__).parents[1] / "recipes" / "arithmetic_cpu.yaml"
 PACKAGE = [sys.executable, "-m", "trl_grpo_plus.cli.main"]
 MARK = "TRL_GRPO_PLUS_SOAK"  # environment variable that marks all processes of one start; children inherit it
@@ -116,7 +116,7 @@ def kind_of(words: list[str], of_parent: str, environ: list[str]) -> str:
     if any(word.endswith("fork_server.py") for word in words):
         return "reward worker" if "fork_server.py" in of_parent else "fork server"
     if "trl_grpo_plus.recipes.grpo" in words:
-        return next(f"rank {word[5:]}" for word in environ if word.startswith("RANK="))
+        return "rank 0" if "RANK=0" in environ else "other ranks"
     return "view server" if "--serve" in words else " ".join(words)
 
 
@@ -210,7 +210,7 @@ def run_round(options: argparse.Namespace, folder: Path, end: float, chance: ran
         report["slowest end (s)"] = max(took, report.get("slowest end (s)", 0.0))
         if stayed:
             report["faults"].append(f"{ENDS_WITHIN_S} s after {killed}, left running: {stayed}")
-        if attempt.returncode and not {*killed} & {"launcher", "rank 0", "rank 1"}:
+        if attempt.returncode and not {*killed} & {"launcher", "rank 0", "other ranks"}:
             report["faults"].append(f"attempt {report['attempts']} ended with {attempt.returncode} after {killed}")
         seen = {name: seen.get(name, set()) | some for name, some in {**seen, **attempts_of(run)}.items()}
         if attempt.returncode == 0:
