@@ -27,6 +27,7 @@ _WORDS_BEHIND = re.compile(r"[ \t]+[^\s=({]+[ \t]+\S.*", re.DOTALL)  # words aft
 # A string that is not triple-quoted ends with its line. `.?`: a backslash may end the line.
 _TOKEN = re.compile(r"""#.*|\"{3}|'{3}|"(?:[^"\\]|\\.?)*(?:"|\Z)|'(?:[^'\\]|\\.?)*(?:'|\Z)""", re.DOTALL)
 _TRIPLE = {'"""': re.compile(r'\\.|"""', re.DOTALL), "'''": re.compile(r"\\.|'''", re.DOTALL)}
+_LATE_FENCE = re.compile(r"(?<=[ \t:])(`{3,})((?:[A-Za-z][\w+#.-]*)?)\s*\Z")  # behind words: "The program: ```python"
 MOST_FENCES = 40  # most fences in a string of a program
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _ANSWER_MARK = re.compile(r"<answer>|\\boxed|####")
@@ -166,9 +167,9 @@ def code_blocks(text: str) -> list[Block]:
     """Return the fenced blocks of a text, in order; the last block may lack its end.
 
     Blocks are read as Markdown has them, with three or more backticks or tildes and as many at the end. They are also
-    read as models write them: in a list or a quotation, right after `<answer>`, with code after the opening fence,
-    with the end right after the last line's text, or with a tag or words right after the end. Fences within Python's
-    triple quotes are no fences.
+    read as models write them: in a list or a quotation, right after `<answer>`, behind words ("So: ```", "So
+    ```python"), with code after the opening fence, with the end right after the last line's text, or with a tag or
+    words right after the end. Fences within Python's triple quotes are no fences.
     """
     lines, blocks, place, quoted = text.split("\n"), [], 0, 0
     while place < len(lines):
@@ -179,13 +180,21 @@ def code_blocks(text: str) -> list[Block]:
         if place > quoted and _QUOTED_FENCE.match(line):
             quoted = _unquote(lines, place - 1)
             line = lines[place - 1]
-        opening = _FENCE.match(line)
+        opening = _FENCE.match(line) or _late_opening(line, lines[place : place + 1])
         if opening and opening[1][0] not in opening[2]:  # else it is code within a line
             language, first = _label(opening[2])
             is_python = not language or language.startswith(("py", "ipy"))
             body, place = _body(lines, place, quoted if place < quoted else len(lines), opening[1], is_python)
             blocks.append(Block(language, dedented([first, *body] if first else body)))
     return blocks
+
+
+def _late_opening(line: str, following: list[str]) -> re.Match[str] | None:
+    """Return the fence that opens a block behind words, unless no line of code follows."""
+    late = _LATE_FENCE.search(line)
+    if late is None or not (late[2] or line[: late.start()].rstrip().endswith(":")):
+        return None
+    return late if following and following[0].strip() and not following[0].lstrip().startswith("```") else None
 
 
 def _unquote(lines: list[str], start: int) -> int:

@@ -226,6 +226,11 @@ def indented(text, by="   "):
         pytest.param(f"```python\r\n{ADD}\r\n```\r\nDone.", 1.0, id="lines' ends of Windows"),
         pytest.param(f"{fenced(ADD)}Inline:\n```add(2, 3)```\n", 1.0, id="code in a line"),
         pytest.param(f"```python\n{ADD}", 1.0, id="cut off after it"),
+        pytest.param(f"Sure! Here it is: {fenced(ADD)}Done.", 1.0, id="behind words"),
+        pytest.param(f"Here it is:{fenced(ADD, '')}", 1.0, id="right behind a colon"),
+        pytest.param(f"<answer>I wrote {fenced(ADD)}</answer>", 1.0, id="behind words in answer tags"),
+        pytest.param(f"I write it in ```python\n{fenced(ADD)}", 1.0, id="words that name the fence"),
+        pytest.param(f"{fenced(ADD)}The first line was ```python", 1.0, id="words that name the fence at the end"),
     ],
 )
 def test_which_block_defines_the_function(completion, reward):
