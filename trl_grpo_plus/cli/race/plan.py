@@ -98,7 +98,7 @@ def command(race: Race, lane: Lane, go_on_with: str) -> tuple[list[str], dict[st
     """Return the command of a run and its environment; `go_on_with` is the command that continues the race."""
     start = lane.start
     if list(lane.folder.glob("checkpoint-[0-9]*")):
-        start = replace(start, options=(*start.options, "--resume_from_checkpoint", "true"))
+        start = replace(start, options=(*start.options, "--resume_from_checkpoint", "auto"))
     command = launch_command(start, SCRIPT)
     environment = {**os.environ, RACER: lane.name, RUN_AS: go_on_with, "PYTHONUNBUFFERED": "1"}
     if race.together:  # also for a run that continues alone
