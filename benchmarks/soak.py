@@ -3,8 +3,8 @@ r"""Kill processes of training runs at random times, resume the runs, and compar
     python benchmarks/soak.py --minutes 25 --every 25 --seed 1 --folder /tmp/soak     # takes 10 minutes more than that
 
 First it does an undisturbed run of `--steps` steps, on `--processes` processes, with a recipe like arithmetic_cpu. Then
-it repeats this run, round after round. At random times, about every `--every` seconds, one process gets SIGKILL. (In four
-of five starts it kills nothing before the first step.) The processes are:
+it repeats this run, round after round. At random times, about every `--every` seconds, one process gets SIGKILL. (In
+four of five starts it kills nothing before the first step.) The processes are:
 
 - `launcher`: the process of `trl-grpo-plus run`
 - `rank 0`, `other ranks`: the trainers
@@ -81,6 +81,8 @@ def recipe(options: argparse.Namespace, output_dir: Path) -> dict[str, Any]:
         "logging_steps": 1,
         "per_device_train_batch_size": 96 // options.processes,
         "per_device_eval_batch_size": 384 // options.processes,
+        # Otherwise DDP sums the gradients of a start's first step in another order, which matters from 3 processes on.
+        "ddp_find_unused_parameters": options.processes > 2,
     }
     return {**yaml.safe_load(RECIPE.read_text()), **own}
 
