@@ -2,7 +2,7 @@ r"""Kill processes of training runs at random times, resume the runs, and compar
 
     python benchmarks/soak.py --minutes 25 --every 25 --seed 1 --folder /tmp/soak     # takes 10 minutes more than that
 
-First it does an undisturbed run of `--steps` steps, on `--processes` processes, with a recipe like arithmetic_cpu. Then
+First it does an undisturbed run of `--steps` steps on `--processes` processes, with a recipe like arithmetic_cpu. Then
 it repeats this run, round after round. At random times, about every `--every` seconds, one process gets SIGKILL. (In
 four of five starts it kills nothing before the first step.) The processes are:
 
