@@ -19,7 +19,7 @@ from trl_grpo_plus.cli.main import main
 from trl_grpo_plus.cli.race import evaluations, processes
 from trl_grpo_plus.cli.race.evaluations import Evaluation, Standing, standing
 from trl_grpo_plus.cli.race.live import standing_of
-from trl_grpo_plus.cli.race.plan import PLUS, STOCK, plan
+from trl_grpo_plus.cli.race.plan import PLUS, STOCK, command, plan
 from trl_grpo_plus.cli.race.script import reset
 from trl_grpo_plus.launch import Start
 
@@ -371,6 +371,16 @@ def test_ctrl_c_while_a_run_is_being_started_ends_the_race(tmp_path, monkeypatch
     assert processes.run(replace(race, together=together), "again") == 130
     assert len(started) == 1  # the other run is not started after it
     assert "Interrupted. To continue:\n\n  again" in capsys.readouterr().out
+
+
+def test_a_run_with_a_checkpoint_that_may_be_cut_off_resumes_or_begins_anew(tmp_path, monkeypatch):
+    """`true` would be an error if no checkpoint is whole."""
+    monkeypatch.chdir(tmp_path)
+    race = plan(Start("arithmetic_cpu", ()))
+    (race.lanes[0].folder / "checkpoint-5").mkdir(parents=True)
+    first, second = (" ".join(command(race, lane, "")[0]) for lane in race.lanes)
+    assert first.endswith("--resume_from_checkpoint auto")
+    assert "resume_from_checkpoint" not in second
 
 
 def test_a_race_under_nohup_goes_on_when_the_terminal_is_closed():

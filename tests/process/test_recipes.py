@@ -667,10 +667,10 @@ class Steps:
 def stop_signal(request):
     previous = {number: signal.signal(number, signal.default_int_handler) for number in interrupts.SIGNALS}
 
-    def send(raises=False):
+    def send(raises=False, number=request.param):
         interrupted = False
         try:
-            os.kill(os.getpid(), request.param)
+            os.kill(os.getpid(), number)
             time.sleep(0.01)
         except KeyboardInterrupt:  # uncaught, it would end the test run
             interrupted = True
@@ -719,7 +719,7 @@ def test_another_keypress_stops_at_once_but_a_closed_terminal_is_none(stop_signa
         stop_signal()  # a shell sends it again
         assert run.step().should_training_stop
     else:
-        os.kill(os.getpid(), signal.SIGHUP)  # the terminal is closed after Ctrl-C
+        stop_signal(number=signal.SIGHUP)  # the terminal is closed after Ctrl-C
         stop_signal(raises=True)
         assert {signal.getsignal(number) for number in interrupts.SIGNALS} == {signal.default_int_handler}
 

@@ -47,10 +47,9 @@ class StopOnInterrupt(StopsWhole):
         evaluates = args.eval_strategy != IntervalStrategy.NO
         self._unfinished = "this step, and its evaluation if one is due" if evaluates else "this step"
         self._process = os.getpid()
-        ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
-        self._previous = {
-            number: signal.signal(number, self._on_signal) for number in SIGNALS if number not in ignored
-        }
+        nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        numbers = [number for number in SIGNALS if not (nohup and number == signal.SIGHUP)]
+        self._previous = {number: signal.signal(number, self._on_signal) for number in numbers}
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Save and stop if any process has received a signal."""
