@@ -6,9 +6,9 @@ It prints a table for each number of processes. Each mode of tests/helpers/colle
 tests for two steps, on gloo processes of this machine; the second step is counted. A rank has `--rows` attempts of six
 tokens, in groups of four. Half of the groups are dead, so that rows change rank with drop and with resample, which
 samples one further round. A tensor gather is an all_gather. An object gather sends a pickle, in two messages (its
-size, then its bytes). "sent" is the number of bytes that a rank hands in, "got" the number that it gets from all
-others: of rank 0, and the largest of any other rank. The table leaves out what DistributedDataParallel does by itself
-(gradients, buffers), because that runs in C++.
+size, then its bytes). An exchange is an all_to_all. "sent" is the number of bytes that a rank hands in, "got" the
+number that it gets from all others: of rank 0, and the largest of any other rank. The table leaves out what
+DistributedDataParallel does by itself (gradients, buffers), because that runs in C++.
 
 With `--seconds ROUNDS` it also measures the time of some modes. In each round all of them train for ten steps, in a
 random order; the first two steps are warm-up. The table has the median step over the rounds, in wall-clock seconds and
@@ -40,7 +40,8 @@ from typing import Any
 HELPERS = Path(__file__).resolve().parent.parent / "tests" / "helpers"
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1"}
 ENVIRONMENT |= {"ACCELERATE_USE_CPU": "true", "TOKENIZERS_PARALLELISM": "false"}
-SHORT = {"tensor gathers": "T", "object gathers": "O", "broadcasts": "B", "sums": "S", "barriers": "W"}
+SHORT = {"tensor gathers": "T", "object gathers": "O", "exchanges": "E"}
+SHORT |= {"broadcasts": "B", "sums": "S", "barriers": "W"}
 
 
 TIMED = {
@@ -130,7 +131,7 @@ def kinds(of_owner: dict[str, Any]) -> str:
 def report(processes: int, rows: int, ranks: list[dict[str, Any]]) -> dict[str, Any]:
     """Print the table for one number of processes, and return its figures."""
     print(f"\n{processes} processes, {rows} attempts a process")
-    print("T tensor gathers, O object gathers, B broadcasts, S sums")
+    print("T tensor gathers, O object gathers, E exchanges, B broadcasts, S sums")
     print(f"{'':42}{'ours':>12}{'sent':>8}{'got, 0':>9}{'others':>8}{'TRL':>13}{'sent':>7}{'got':>7}")
     figures = {}
     for mode in ranks[0]:

@@ -3,14 +3,14 @@
     python benchmarks/ranks.py [--output results.json]
 
 It prints a table with a line for each shape of a batch; all figures are means of five batches. One process plays each
-rank in turn. A rank sends what `rounds.exchange` hands to the collective, pickled like torch does. It gets what all
-ranks send, each part padded to the longest one like torch does. The seconds are processor seconds: for the plan, and
-for the writing and reading of one rank (median of eight ranks). They do not include the network, whose seconds are
-bytes / bandwidth. Attempts have 4 kB of text and 1000 tokens; half of the groups are dead.
+rank in turn. The seconds are processor seconds: for the plan, and for the writing and reading of one rank (median of
+eight ranks). They do not include the network, whose seconds are bytes / bandwidth. Attempts have 4 kB of text and 1000
+tokens; half of the groups are dead.
 
-"as planned" keeps the order in which the groups were found, and each rank reads everything that is sent. "as placed"
-is what `rounds.settle` and `rounds.exchange` do. The columns of traces are the rows of the recorder: each rank gets
-all of them.
+"as placed" is what `settle` and `exchange` do: few rows move, and a rank gets its own rows and the table of sizes, 8
+bytes for each pair of ranks. The bytes are of the rank that gets most. "as planned" keeps the order in which the
+groups were found, and each rank gets and reads everything that is sent, each part padded to the longest one like
+torch's object gather does. The column of traces is what the first rank gets.
 """
 
 import argparse
@@ -22,7 +22,7 @@ import platform
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -103,12 +103,12 @@ class Simulated:
         rows = [(r, group * size + k) for r, group in plan.order for k in range(size)]
         return sum(row // held[r] != place // share for place, (r, row) in enumerate(rows))
 
-    def sends(self, rank: int, plan: Plan) -> list[Any]:
-        """Return what `exchange` hands to the collective on this rank."""
-        caught: list[Any] = []
+    def sends(self, rank: int, plan: Plan) -> dict[int, bytes]:
+        """Return what `exchange` hands to the collective on this rank: the bytes for each rank."""
+        caught: dict[int, bytes] = {}
 
-        def catch(make: Callable[[], list[Any]]) -> list[Any]:
-            caught.extend(make())
+        def catch(make: Callable[[], Mapping[int, bytes]]) -> list[bytes]:
+            caught.update(make())
             raise _Stopped
 
         with _collective(catch), suppress(_Stopped):
@@ -126,13 +126,13 @@ class _Stopped(Exception):
 
 
 @contextmanager
-def _collective(gather: Callable[[Callable[[], list[Any]]], list[Any]]) -> Iterator[None]:
-    before = exchange.gather_made
-    exchange.gather_made = gather  # type: ignore[assignment]
+def _collective(all_to_all: Callable[[Callable[[], Mapping[int, bytes]]], list[bytes]]) -> Iterator[None]:
+    before = exchange.all_to_all_made
+    exchange.all_to_all_made = all_to_all  # type: ignore[assignment]
     try:
         yield
     finally:
-        exchange.gather_made = before
+        exchange.all_to_all_made = before
 
 
 def clocked(call: Callable[[], Any]) -> float:
@@ -151,16 +151,19 @@ def measure(shape: Shape, seed: int) -> dict[str, Any]:
     some = range(0, shape.ranks, max(1, shape.ranks // 8))
     planned = plan_batch(batch.rounds(0), batch.target, batch.least, keep_dead=False)
     placed = resampling.settle(batch.rounds(0), "drop", 0, batch.least)
-    wire = [pickle.dumps(batch.sends(rank, placed)) for rank in range(shape.ranks)]
+    sent = [batch.sends(rank, placed) for rank in range(shape.ranks)]
+    received = [[parcels[rank] for parcels in sent if rank in parcels] for rank in range(shape.ranks)]
 
-    def gather(make: Callable[[], list[Any]]) -> list[Any]:
-        pickle.dumps(make())
-        return [one for part in wire for one in pickle.loads(part)]
+    def taken(rank: int) -> float:
+        def all_to_all(make: Callable[[], Mapping[int, bytes]]) -> list[bytes]:
+            make()
+            return received[rank]
 
-    with _collective(gather):
-        now = statistics.median(clocked(partial(batch.exchange, rank, placed)) for rank in some)
+        with _collective(all_to_all):
+            return clocked(partial(batch.exchange, rank, placed))
+
     # "as planned": rows in the order in which they were found, and every rank reads everything.
-    loose = [[pickle.loads(parcel) for _, parcel in batch.sends(rank, planned)] for rank in range(shape.ranks)]
+    loose = [[pickle.loads(parcel) for parcel in batch.sends(rank, planned).values()] for rank in range(shape.ranks)]
     plain = [pickle.dumps([row for parcel in of_rank for row in parcel]) for of_rank in loose]
     before = clocked(lambda: (pickle.dumps(loose[0]), [pickle.loads(part) for part in plain]))
     rows = len(planned.order) * shape.size
@@ -168,16 +171,20 @@ def measure(shape: Shape, seed: int) -> dict[str, Any]:
     return {
         "rows": rows,
         "moved": {"as planned": batch.moved(planned) / rows, "as placed": batch.moved(placed) / rows},
-        "sent_mb": {"as planned": sum(map(len, plain)) / 1e6, "as placed": sum(map(len, wire)) / 1e6},
+        "sent_mb": {"as planned": sum(map(len, plain)) / 1e6, "as placed": sum(map(_size, received)) / 1e6},
         "got_mb": {
             "as planned": shape.ranks * max(map(len, plain)) / 1e6,
-            "as placed": shape.ranks * max(map(len, wire)) / 1e6,
+            "as placed": (max(map(_size, received)) + 8 * shape.ranks**2) / 1e6,
         },
-        "rank_ms": {"as planned": 1000 * before, "as placed": 1000 * now},
+        "rank_ms": {"as planned": 1000 * before, "as placed": 1000 * statistics.median(map(taken, some))},
         "plan_ms": 1000 * clocked(lambda: resampling.settle(batch.rounds(0), "drop", 0, batch.least)),
         "traces_got_mb": shape.ranks * max(map(len, traced)) / 1e6,
         "traces_read_ms": 1000 * clocked(lambda: [pickle.loads(part) for part in traced]) * shape.ranks / len(traced),
     }
+
+
+def _size(parcels: list[bytes]) -> int:
+    return sum(map(len, parcels))
 
 
 def mean(figures: list[dict[str, Any]]) -> dict[str, Any]:

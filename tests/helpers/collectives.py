@@ -27,12 +27,14 @@ from trl_grpo_plus import GRPOPlusTrainer
 from trl_grpo_plus.registry import Step
 
 
-TENSORS, OBJECTS, BROADCASTS, SUMS, BARRIERS = "tensor gathers", "object gathers", "broadcasts", "sums", "barriers"
+TENSORS, OBJECTS, EXCHANGES = "tensor gathers", "object gathers", "exchanges"
+BROADCASTS, SUMS, BARRIERS = "broadcasts", "sums", "barriers"
 KINDS = {
     **dict.fromkeys(("all_gather", "all_gather_into_tensor"), TENSORS),
     **dict.fromkeys(("all_gather_object", "gather"), OBJECTS),  # `gather` sends pieces of a pickle
     **dict.fromkeys(("broadcast", "broadcast_object_list", "scatter", "scatter_object_list"), BROADCASTS),
-    **dict.fromkeys(("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor", "all_to_all"), SUMS),
+    **dict.fromkeys(("all_to_all", "all_to_all_single"), EXCHANGES),
+    **dict.fromkeys(("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor"), SUMS),
     **dict.fromkeys(("barrier", "monitored_barrier"), BARRIERS),
 }
 OURS, THEIRS = "ours", "theirs"
@@ -112,6 +114,8 @@ def _bytes(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[in
         return _pickled(args[1]), others * max(map(_pickled, first))
     if name == "gather":
         return _size(first), others * _size(first) if args[1] else 0
+    if name == "all_to_all_single":  # no rank sends a part to itself
+        return _size(args[1]), _size(first)
     if name in ("broadcast", "broadcast_object_list"):
         size = _size(first) if name == "broadcast" else sum(map(_pickled, first))
         return (size, 0) if kwargs.get("src", args[1] if len(args) > 1 else 0) == rank else (0, size)

@@ -756,6 +756,18 @@ def traces(folder, rows=8, modes=tuple(TRACED_MODES)):
     return {"pieces": pieces}
 
 
+def parcels(folder):
+    """Send parcels, with gloo and as with a backend that can only gather; the second rank sends itself one too."""
+    made = [{1: b"for one" * 9}, {0: b"for zero", 1: b"for itself"}][PartialState().process_index]
+
+    def received():
+        return [parcel.decode() for parcel in distributed.all_to_all_made(lambda: made)]
+
+    with mock.patch.object(distributed, "_is_gloo_or_nccl", return_value=False):
+        gathered = received()
+    return {"gloo": received(), "another": gathered}
+
+
 def collectives(folder):
     """Count the collectives of one generation batch in each mode, and with twice the rows in the `TOGETHER` modes."""
 

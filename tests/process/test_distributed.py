@@ -38,6 +38,7 @@ OTHERS += [
     "saved_by_one_rank",
     "held_by_another",
     "unlike_disks",
+    "parcels",
     "collectives",
 ]
 
@@ -425,6 +426,12 @@ def test_rows_that_the_second_rank_alone_cannot_read_ahead_stop_both(out):
         assert "this row is out of reach" in streamed["error"]
 
 
+def test_each_rank_gets_the_parcels_that_are_for_it(out):
+    first, second = results(out, "parcels")
+    assert first["gloo"] == first["another"] == ["for zero"]
+    assert second["gloo"] == second["another"] == ["for one" * 9, "for itself"]
+
+
 def test_rows_of_the_second_rank_that_cannot_be_sent_stop_both(out):
     for rank in results(out, "unsendable"):
         assert "cannot be sent to the process that trains on it (TypeError: cannot pickle" in rank["error"]
@@ -463,7 +470,8 @@ def test_the_first_rank_gets_no_more_at_once_than_its_bound(out):
         assert rank["pieces"].count(100) > len(rank["pieces"]) / 2
 
 
-TENSORS, OBJECTS, BROADCASTS, SUMS = ledger.TENSORS, ledger.OBJECTS, ledger.BROADCASTS, ledger.SUMS
+TENSORS, OBJECTS, EXCHANGES = ledger.TENSORS, ledger.OBJECTS, ledger.EXCHANGES
+BROADCASTS, SUMS = ledger.BROADCASTS, ledger.SUMS
 # mode -> the collectives that this package adds to TRL's in one generation batch. docs/collectives.md lists them too.
 COLLECTIVES = {
     "TRL": {},
@@ -472,18 +480,18 @@ COLLECTIVES = {
     "traces": {TENSORS: 1, OBJECTS: 1},
     "keep, traces, alarms": {TENSORS: 1, OBJECTS: 1},
     "keep, traces, alarms, halt_on_alarm": {TENSORS: 1, OBJECTS: 1, BROADCASTS: 1},
-    "drop": {TENSORS: 1, OBJECTS: 2},
-    "drop, traces, alarms": {TENSORS: 1, OBJECTS: 3},
-    "drop, one group live (filler)": {TENSORS: 3, OBJECTS: 2},
-    "drop, rollout_func": {TENSORS: 2, OBJECTS: 2},
-    "resample, one more round": {TENSORS: 3, OBJECTS: 2, BROADCASTS: 1},
-    "resample, one more round, traces, alarms": {TENSORS: 3, OBJECTS: 3, BROADCASTS: 1},
+    "drop": {TENSORS: 2, OBJECTS: 1, EXCHANGES: 1},
+    "drop, traces, alarms": {TENSORS: 2, OBJECTS: 2, EXCHANGES: 1},
+    "drop, one group live (filler)": {TENSORS: 4, OBJECTS: 1, EXCHANGES: 1},
+    "drop, rollout_func": {TENSORS: 3, OBJECTS: 1, EXCHANGES: 1},
+    "resample, one more round": {TENSORS: 4, OBJECTS: 1, EXCHANGES: 1, BROADCASTS: 1},
+    "resample, one more round, traces, alarms": {TENSORS: 4, OBJECTS: 2, EXCHANGES: 1, BROADCASTS: 1},
     "belief baseline": {TENSORS: 2},
     "prompt choice": {TENSORS: 2, BROADCASTS: 1},
     "prompt choice, belief baseline": {TENSORS: 2, BROADCASTS: 1},
     "belief baseline and head": {TENSORS: 3},
     "prompt choice, belief baseline and head": {TENSORS: 3, BROADCASTS: 2},
-    "prompt choice, resample, traces, alarms": {TENSORS: 4, OBJECTS: 3, BROADCASTS: 2},
+    "prompt choice, resample, traces, alarms": {TENSORS: 5, OBJECTS: 2, EXCHANGES: 1, BROADCASTS: 2},
     "prompt choice, belief baseline, traces, alarms": {TENSORS: 2, OBJECTS: 1, BROADCASTS: 1},
     "steps": {TENSORS: 1, OBJECTS: 1},
     "advantage function": {TENSORS: 3, OBJECTS: 1},

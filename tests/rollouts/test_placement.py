@@ -2,7 +2,6 @@
 
 import math
 from collections import Counter
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -134,8 +133,8 @@ def test_filler_stays_behind_live_groups_even_if_a_rank_holds_it_first():
 
 
 def everyone(monkeypatch, call, ranks):
-    """Return the results of `call(rank)` on all ranks, each of which gets what all sent, and what each sent."""
-    sent: list = []
+    """Return the results of `call(rank)` on all ranks, each of which gets what is for it, and what each sent."""
+    sent: list[dict[int, bytes]] = []
 
     class Sent(Exception):
         pass
@@ -145,14 +144,18 @@ def everyone(monkeypatch, call, ranks):
         raise Sent
 
     for rank in range(ranks):
-        monkeypatch.setattr(hand_over, "gather_made", keep)
+        monkeypatch.setattr(hand_over, "all_to_all_made", keep)
         try:
             call(rank)
         except Sent:
             continue
-        sent.append([])
-    monkeypatch.setattr(hand_over, "gather_made", lambda make: [one for of_rank in sent for one in of_rank])
-    return [call(rank) for rank in range(ranks)], sent
+        sent.append({})
+    results = []
+    for rank in range(ranks):
+        received = [of_rank[rank] for of_rank in sent if rank in of_rank]
+        monkeypatch.setattr(hand_over, "all_to_all_made", lambda make, received=received: received)
+        results.append(call(rank))
+    return results, sent
 
 
 def attempts_of(rank, r, groups, size, ranks):
@@ -186,28 +189,7 @@ def test_each_rank_trains_on_its_rows_of_the_plan(monkeypatch, size, ranks):
     expected = [(f"{r} {group}", f"{r} {group * size + k}") for r, group in plan.order for k in range(size)]
     assert [(attempt.prompt, attempt.completion) for of_rank in rows for attempt in of_rank] == expected
     # Rows that stay are not sent, and no rank sends a parcel to itself.
-    written = [len(hand_over.pickle.loads(parcel)) for of_rank in sent for _, parcel in of_rank]
+    written = [len(hand_over.pickle.loads(parcel)) for of_rank in sent for parcel in of_rank.values()]
     assert sum(written) == moved(plan.order, held, size, ranks)
     for rank, of_rank in enumerate(sent):
-        assert rank not in {to for to, _ in of_rank}
-
-
-def test_a_rank_reads_nothing_that_is_for_another(monkeypatch):
-    """A rank unpickles only its own parcels. Otherwise its work would grow with the rows of all ranks."""
-    reads = []
-    loads = hand_over.pickle.loads
-    monkeypatch.setattr(
-        hand_over,
-        "pickle",
-        SimpleNamespace(dumps=hand_over.pickle.dumps, loads=lambda p: (reads.append(p), loads(p))[1]),
-    )
-    order = [(0, group) for group in reversed(range(8))]
-    rows, sent = everyone(
-        monkeypatch,
-        lambda rank: exchange(
-            [Round(attempts_of(rank, 0, 8, 2, 8), torch.zeros(16, 1), ("alive",) * 8)], order, Partition(2, rank, 8)
-        ),
-        8,
-    )
-    assert [attempt.prompt for of_rank in rows for attempt in of_rank] == [f"0 {7 - row // 2}" for row in range(16)]
-    assert len(reads) == 8 == len([parcel for of_rank in sent for parcel in of_rank])
+        assert rank not in of_rank

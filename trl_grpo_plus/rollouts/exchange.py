@@ -10,7 +10,7 @@ from typing import NamedTuple
 from accelerate.utils import gather_object
 from packaging.version import Version
 
-from ..utils.distributed import gather_made
+from ..utils.distributed import all_to_all_made
 from ..utils.validation import ConfigError
 from .generation import images_of
 from .groups import Attempt, Partition, Plan, Round
@@ -87,7 +87,7 @@ def exchange(rounds: Sequence[Round], order: Sequence[tuple[int, int]], partitio
     """Return this rank's rows of the batch whose groups are `order`.
 
     Every rank must call this function for the same rounds and `order` (collective if any row changes rank). A row
-    that stays on its rank is not sent. All ranks get all sent rows, but each rank reads only its own.
+    that stays on its rank is not sent. A row that moves is sent to its new rank only, where the backend can do so.
 
     Args:
         rounds (`Sequence[Round]`): the sampled rounds. Row `i` of a round with n rows on each rank is on rank
@@ -113,9 +113,8 @@ def exchange(rounds: Sequence[Round], order: Sequence[tuple[int, int]], partitio
     for position in moving:
         if owners[position] == rank:
             parcels.setdefault(position // share, []).append((position, attempt_at(position)))
-    sent = gather_made(lambda: [(to, _pickled(rows_of_one)) for to, rows_of_one in parcels.items()]) if moving else ()
-    mine = [parcel for to, parcel in sent if to == rank]
-    received = dict(row for parcel in mine for row in pickle.loads(parcel))
+    sent = all_to_all_made(lambda: {to: _pickled(rows) for to, rows in parcels.items()}) if moving else ()
+    received = dict(row for parcel in sent for row in pickle.loads(parcel))
     here = range(rank * share, (rank + 1) * share)
     return [attempt_at(position) if owners[position] == rank else received[position] for position in here]
 

@@ -3,7 +3,7 @@
 import os
 import pickle
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TypeVar
@@ -108,6 +108,50 @@ def gather_made(make: Callable[[], Sequence[T]]) -> list[T]:
     return [one for _, made in everyones for one in made]
 
 
+def all_to_all_made(make: Callable[[], Mapping[int, bytes]]) -> list[bytes]:
+    """Send the bytes that `make` returns for each rank to that rank; return those for this rank. Collective.
+
+    The received bytes are in order of the ranks that sent them. A rank that sent nothing has no entry. With a backend
+    other than gloo and NCCL all ranks get the bytes of all ranks, because not every backend can send a part to each.
+    An error in `make` on one rank is raised on all ranks, as by [`raise_on_all_ranks`].
+    """
+    state = PartialState()
+    if not _is_gloo_or_nccl(state.device):
+        return [sent for to, sent in gather_made(lambda: list(make().items())) if to == state.process_index]
+    error: Exception | None = None
+    made: Mapping[int, bytes] = {}
+    try:
+        made = make()
+    except Exception as failed:
+        error = failed
+    parcels = [made.get(rank, b"") for rank in range(state.num_processes)]
+    sizes = torch.tensor([-1 if error else len(parcel) for parcel in parcels], device=state.device)
+    table = gather(sizes).view(state.num_processes, -1)  # [from, to]
+    if table.min() < 0:
+        _raise_first(error, gather_object([_facts_of(error)]))
+    coming = table[:, state.process_index].tolist()
+    received = torch.empty(sum(coming), dtype=torch.uint8, device=state.device)
+    torch.distributed.all_to_all_single(
+        received, _bytes_as_tensor(b"".join(parcels)).to(state.device), coming, sizes.tolist()
+    )
+    return [part.numpy().tobytes() for part in received.cpu().split(coming) if part.numel()]
+
+
+def _is_gloo_or_nccl(device: torch.device) -> bool:
+    """Return whether there are several processes, and gloo or NCCL carries the tensors of this device.
+
+    A run may have a backend for each kind of device: with FSDP accelerate asks for `cuda:nccl,cpu:gloo`.
+    """
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return False
+    backends = dict(pair.split(":") for pair in torch.distributed.get_backend_config().split(","))
+    return backends.get(device.type) in ("gloo", "nccl")
+
+
+def _bytes_as_tensor(data: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+
+
 def gather_on_first_rank(own: T) -> list[T]:
     """Gather an object of each rank on rank 0, in order of rank. Collective.
 
@@ -115,11 +159,10 @@ def gather_on_first_rank(own: T) -> list[T]:
     device never holds more than [`RECEIVED_AT_ONCE`] bytes of them; up to that size there is one piece. With a backend
     other than gloo and NCCL all ranks get all objects, because not every backend can gather on one rank.
     """
-    several = torch.distributed.is_available() and torch.distributed.is_initialized()
-    if not several or torch.distributed.get_backend() not in ("gloo", "nccl"):
-        return gather_object([own])
     state = PartialState()
-    pickled = torch.frombuffer(bytearray(pickle.dumps(own)), dtype=torch.uint8)
+    if not _is_gloo_or_nccl(state.device):
+        return gather_object([own])
+    pickled = _bytes_as_tensor(pickle.dumps(own))
     sizes = gather(torch.tensor([pickled.numel()], device=state.device)).tolist()
     most = max(1, RECEIVED_AT_ONCE // len(sizes))
     received = [bytearray() for _ in sizes] if state.is_main_process else []

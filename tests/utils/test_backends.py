@@ -1,0 +1,29 @@
+"""Which collectives a run may use: those of the backend that carries the tensors of its device."""
+
+import pytest
+import torch
+
+from trl_grpo_plus.utils import distributed
+
+
+@pytest.mark.parametrize(
+    ("config", "device", "known"),
+    [
+        ("cpu:gloo,cuda:gloo", "cpu", True),
+        ("cuda:nccl", "cuda", True),
+        ("cuda:nccl,cpu:gloo", "cuda", True),  # accelerate asks for both with FSDP
+        ("xpu:xccl,cpu:gloo", "xpu", False),
+        ("cpu:mpi", "cpu", False),
+        ("cuda:nccl", "cpu", False),
+    ],
+)
+def test_the_backend_of_the_device_decides(monkeypatch, config, device, known):
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_backend_config", lambda: config)
+    assert distributed._is_gloo_or_nccl(torch.device(device)) is known
+
+
+def test_a_run_of_one_process_sends_nothing():
+    assert distributed._is_gloo_or_nccl(torch.device("cpu")) is False
+    assert distributed.all_to_all_made(lambda: {0: b"own"}) == [b"own"]
+    assert distributed.gather_on_first_rank({"a": 1}) == [{"a": 1}]
