@@ -43,7 +43,7 @@ import sys
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -69,7 +69,7 @@ MOST_ATTEMPTS = 100
 
 
 def recipe(options: argparse.Namespace, output_dir: Path) -> dict[str, Any]:
-    """Return arithmetic_cpu for two processes, with a reward in worker processes and a checkpoint every few steps."""
+    """Return arithmetic_cpu with a reward in worker processes and a checkpoint every few steps."""
     own = {
         "prepare_args": {"warm_steps": 300},
         "reward_funcs": [{"name": "exact_answer", "timeout": 10}],
@@ -122,16 +122,16 @@ def kind_of(words: list[str], of_parent: str, environ: list[str]) -> str:
     return "view server" if "--serve" in words else " ".join(words)
 
 
-def kill_one(marks: list[str], chance: random.Random) -> str | None:
-    """Kill a process of a random kind, and return the kind; `None` if none was there to kill."""
+def kill_one(marks: list[str], kinds: Sequence[str], chance: random.Random) -> str | None:
+    """Kill a process of a random one of the kinds, and return the kind; `None` if none was there to kill."""
     running: dict[str, list[int]] = {}
     for mark in marks:
         for pid, kind in living(mark).items():
             running.setdefault(kind, []).append(pid)
-    kinds = [kind for kind in KINDS if kind in running]
-    if not kinds:
+    there = [kind for kind in kinds if kind in running]
+    if not there:
         return None
-    kind = chance.choice(kinds)
+    kind = chance.choice(there)
     try:
         os.kill(chance.choice(running[kind]), signal.SIGKILL)
     except ProcessLookupError:
@@ -201,7 +201,11 @@ def run_round(options: argparse.Namespace, folder: Path, end: float, chance: ran
                 page = start(["view", str(run), "--serve"], page_mark, folder / "page.log")
             if waits and trains(run, begun):
                 waits, due = False, time.monotonic() + chance.uniform(0.1, 1.4) * options.every
-            if not waits and due < time.monotonic() < end and (kind := kill_one([mark, page_mark], chance)):
+            if (
+                not waits
+                and due < time.monotonic() < end
+                and (kind := kill_one([mark, page_mark], options.kinds, chance))
+            ):
                 done = len(list((run / reader.FOLDER).glob("train-*")))
                 report["kills"].append(kind)
                 killed.append(kind)
@@ -291,6 +295,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=25.0, help="time during which processes are killed")
     parser.add_argument("--every", type=float, default=25.0, help="seconds between two kills, roughly")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="processes that are killed")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--save_steps", type=int, default=10)

@@ -41,7 +41,6 @@ _END_OF_TURN = re.compile(
     r"|<end_of_turn>|<turn\|>|<eos>"  # Gemma
     r"|<｜end▁of▁sentence｜>|\[\|endofturn\|\]|<seed:eos>"  # DeepSeek, EXAONE, Seed
 )
-_TURN_ENDS = re.compile(rf"(?:{_END_OF_TURN.pattern})\s*(?:\Z|<)")  # in a line; not where words name the mark
 # Marks around the thinking.
 _THINKING = {
     "<think>": "</think>",  # most models
@@ -170,45 +169,43 @@ def code_blocks(text: str) -> list[Block]:
     Blocks are read as Markdown has them, with three or more backticks or tildes and as many at the end. They are also
     read as models write them: in a list or a quotation, right after `<answer>`, behind words ("So: ```", "So
     ```python"), with code after the opening fence, with the end right after the last line's text, or with a tag or
-    words right after the end. Fences within Python's triple quotes are no fences, and neither are those in an HTML
-    comment or after a mark that ends the turn.
+    words right after the end. Fences within Python's triple quotes are no fences.
     """
     lines, blocks, place, quoted = text.split("\n"), [], 0, 0
+    late = _late_fences(text)
     while place < len(lines):
         line = lines[place]
         place += 1
-        if line.lstrip(" ").startswith("<!--"):
-            while "-->" not in line and place < len(lines):
-                line = lines[place]
-                place += 1
-            line = line.partition("-->")[2]
-        if _TURN_ENDS.search(line):
-            break
         if "```" not in line and "~~~" not in line:
             continue
         if place > quoted and _QUOTED_FENCE.match(line):
             quoted = _unquote(lines, place - 1)
             line = lines[place - 1]
-        opening = _FENCE.match(line) or _late_opening(line, lines[place : place + 1])
+        opening = _FENCE.match(line) or late.get(place - 1)
         if opening and opening[1][0] not in opening[2]:  # else it is code within a line
             language, first = _label(opening[2])
             is_python = not language or language.startswith(("py", "ipy"))
             body, place = _body(lines, place, quoted if place < quoted else len(lines), opening[1], is_python)
             blocks.append(Block(language, dedented([first, *body] if first else body)))
-            if _TURN_ENDS.search(lines[place - 1]):
-                break
     return blocks
 
 
-def _late_opening(line: str, following: list[str]) -> re.Match[str] | None:
-    """Return the fence that opens a block behind words, unless no line of code follows or a comment hides it."""
-    late = _LATE_FENCE.search(line)
-    if late is None:
-        return None
-    words = line[: late.start()].rstrip()
-    if not (late[2] or words.endswith(":")) or words.rfind("<!--") > words.rfind("-->"):
-        return None
-    return late if following and following[0].strip() and not following[0].lstrip().startswith("```") else None
+def _late_fences(text: str) -> dict[int, re.Match[str]]:
+    """Return line -> the fence that opens a block behind words, if code and a fence of its own line follow.
+
+    A fence that a comment hides, or that comes after the turn, is left out.
+    """
+    end = _END_OF_TURN.search(text)
+    seen = _COMMENT.sub(lambda comment: "\n" * comment[0].count("\n"), text[: end.start()] if end else text)
+    lines = [line.strip() for line in text.split("\n")]
+    last = max((place for place, line in enumerate(lines) if line.startswith("```")), default=0)
+    found = {}
+    for place, line in enumerate(seen.split("\n")[:last]):
+        late = _LATE_FENCE.search(line) if "```" in line else None
+        opens = late and (late[2] or line[: late.start()].rstrip().endswith(":"))
+        if late and opens and lines[place + 1] and not lines[place + 1].startswith("```"):
+            found[place] = late
+    return found
 
 
 def _unquote(lines: list[str], start: int) -> int:

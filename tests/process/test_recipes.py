@@ -1221,7 +1221,8 @@ def test_a_launcher_passes_a_supervisors_signal_on_as_ctrl_c(tmp_path, launcher,
 @pytest.mark.parametrize("launcher", LAUNCHERS_OF_CHILD)
 def test_a_closed_terminal_is_one_ctrl_c_to_a_launcher(tmp_path, launcher, number):
     """The kernel sends SIGHUP, and a shell repeats it. The terminal may also be closed after Ctrl-C."""
-    (tmp_path / "child.py").write_text(CHILD.replace("sys.exit(130)", "time.sleep(1)\n    sys.exit(130)"))
+    waits = "while not os.path.exists('go'):\n        time.sleep(0.05)\n    sys.exit(130)"
+    (tmp_path / "child.py").write_text(CHILD.replace("sys.exit(130)", waits))
     words, processes = [launcher, *LAUNCHERS_OF_CHILD[launcher]], 2 if launcher == "torchrun" else 1
     code = f"""
 import signal, sys
@@ -1237,6 +1238,7 @@ sys.exit(launcher_main.main())
     for _ in range(2):
         os.kill(run.process.pid, signal.SIGHUP)
         time.sleep(0.1)
+    (tmp_path / "go").touch()
     assert run.end(130, seconds=60).count(f"told {int(signal.SIGINT)}") == processes
 
 

@@ -231,6 +231,11 @@ def indented(text, by="   "):
         pytest.param(f"<answer>I wrote {fenced(ADD)}</answer>", 1.0, id="behind words in answer tags"),
         pytest.param(f"I write it in ```python\n{fenced(ADD)}", 1.0, id="words that name the fence"),
         pytest.param(f"{fenced(ADD)}The first line was ```python", 1.0, id="words that name the fence at the end"),
+        pytest.param(
+            f"{fenced(ADD)}I began with ```python\nand ended with ```.", 1.0, id="words that name both fences"
+        ),
+        pytest.param(f"A turn ends with <|im_end|>\n{fenced(ADD)}", 1.0, id="words on a mark at a line's end"),
+        pytest.param(f"<!-- a note\n{fenced(ADD)}", 1.0, id="a comment that is not closed"),
     ],
 )
 def test_which_block_defines_the_function(completion, reward):
@@ -253,16 +258,12 @@ def test_blank_lines_of_a_program_stay_as_they_are():
         pytest.param(fenced(RIGHT["s"]) + fenced("print(0)"), 0.0, id="an earlier one of Python"),
         pytest.param(fenced(RIGHT["s"], "Python3") + fenced("5", "text"), 1.0, id="a label in capitals"),
         pytest.param(f"{fenced('print(0)')}<!-- {fenced(RIGHT['s'])} -->", 0.0, id="one in a comment"),
-        pytest.param(f"{fenced('print(0)')}<!--\n{fenced(RIGHT['s'])}", 0.0, id="one in a comment without an end"),
         pytest.param(f"<!-- {fenced(RIGHT['s'])[:-1]} -->\n{fenced('print(0)')}", 0.0, id="a comment, then another"),
         pytest.param(
             f"{fenced('print(0)')}Or <!-- so: {fenced(RIGHT['s'])}-->", 0.0, id="one in a comment behind words"
         ),
         pytest.param(
             f"{fenced('print(0)')[:-1]}<|im_end|>\n<|im_start|>user\nUse {fenced(RIGHT['s'])}", 0.0, id="another turn"
-        ),
-        pytest.param(
-            f"{fenced('print(0)')}<|eot_id|><|start\n{fenced(RIGHT['s'])}", 0.0, id="another turn, a line on"
         ),
         pytest.param(f"I strip <|im_end|> and `<|eot_id|>`\n{fenced(RIGHT['s'])}", 1.0, id="words on marks"),
         pytest.param(fenced(f"x = '<|im_end|>'  # <|im_end|>\n{RIGHT['s']}"), 1.0, id="a mark in a program"),

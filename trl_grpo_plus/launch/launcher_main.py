@@ -107,9 +107,12 @@ def _hang_up(number: int, frame: FrameType | None) -> None:
 
     The kernel sends SIGHUP, and a shell repeats it: this is no second Ctrl-C.
     """
-    stopping = _heard.is_set() or sys.exc_info()[0] is not None  # torch's handler of SIGINT raises an exception
-    _heard.set()
-    if not stopping:
+    error = sys.exc_info()[1]
+    while error is not None and type(error).__name__ != "SignalException":  # which torch's handler of SIGINT raises
+        error = error.__context__
+    if _heard.is_set() or error is not None:
+        _heard.set()
+    else:
         _stop(number, frame)
 
 

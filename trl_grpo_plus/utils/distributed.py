@@ -97,13 +97,8 @@ def gather_made(make: Callable[[], Sequence[T]]) -> list[T]:
     An error in `make` on one rank is raised on all ranks, as by [`raise_on_all_ranks`]. The error is sent with the
     objects, which takes one gather instead of two.
     """
-    error: Exception | None = None
-    made: Sequence[T] = ()
-    try:
-        made = make()
-    except Exception as failed:
-        error = failed
-    everyones = gather_object([(_facts_of(error), made)])
+    made, error = _try(make)
+    everyones = gather_object([(_facts_of(error), made or ())])
     _raise_first(error, [facts for facts, _ in everyones])
     return [one for _, made in everyones for one in made]
 
@@ -118,13 +113,8 @@ def all_to_all_made(make: Callable[[], Mapping[int, bytes]]) -> list[bytes]:
     state = PartialState()
     if not _is_gloo_or_nccl(state.device):
         return [sent for to, sent in gather_made(lambda: list(make().items())) if to == state.process_index]
-    error: Exception | None = None
-    made: Mapping[int, bytes] = {}
-    try:
-        made = make()
-    except Exception as failed:
-        error = failed
-    parcels = [made.get(rank, b"") for rank in range(state.num_processes)]
+    made, error = _try(make)
+    parcels = [(made or {}).get(rank, b"") for rank in range(state.num_processes)]
     sizes = torch.tensor([-1 if error else len(parcel) for parcel in parcels], device=state.device)
     table = gather(sizes).view(state.num_processes, -1)  # [from, to]
     if table.min() < 0:
@@ -164,18 +154,30 @@ def gather_on_first_rank(own: T) -> list[T]:
         return gather_object([own])
     pickled = _bytes_as_tensor(pickle.dumps(own))
     sizes = gather(torch.tensor([pickled.numel()], device=state.device)).tolist()
-    most = max(1, RECEIVED_AT_ONCE // len(sizes))
-    received = [bytearray() for _ in sizes] if state.is_main_process else []
-    for start in range(0, max(sizes), most):
-        mine = pickled[start : start + most]
-        piece = torch.zeros(min(most, max(sizes) - start), dtype=torch.uint8, device=state.device)
-        piece[: mine.numel()] = mine
-        everyones = [torch.empty_like(piece) for _ in received] or None
-        torch.distributed.gather(piece, everyones)
-        for rank, theirs in enumerate(everyones or ()):
-            received[rank] += theirs[: max(0, sizes[rank] - start)].cpu().numpy().data
+    received = _gathered_in_pieces(pickled, sizes, state)
     received.reverse()
     return [pickle.loads(received.pop()) for _ in range(len(received))]  # frees each pickle once it is read
+
+
+def _gathered_in_pieces(pickled: Tensor, sizes: Sequence[int], state: PartialState) -> list[bytearray]:
+    most = max(1, RECEIVED_AT_ONCE // len(sizes))
+    received = [bytearray() for _ in sizes] if state.is_main_process else []
+    own_buffer = torch.zeros(min(most, max(sizes)), dtype=torch.uint8, device=state.device)
+    buffers = [torch.empty_like(own_buffer) for _ in received]  # made once: gloo keeps those of its last message
+    for start in range(0, max(sizes), most):
+        mine, length = pickled[start : start + most], min(most, max(sizes) - start)
+        own_buffer[: mine.numel()] = mine
+        torch.distributed.gather(own_buffer[:length], [buffer[:length] for buffer in buffers] or None)
+        for rank, buffer in enumerate(buffers):
+            received[rank] += buffer[: max(0, min(length, sizes[rank] - start))].cpu().numpy().data
+    return received
+
+
+def _try(make: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    try:
+        return make(), None
+    except Exception as error:
+        return None, error
 
 
 def _facts_of(error: Exception | None) -> tuple[bool, str, str] | None:
