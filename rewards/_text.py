@@ -195,6 +195,8 @@ def _late_fences(text: str) -> dict[int, re.Match[str]]:
 
     A fence that a comment hides, or that comes after the turn, is left out.
     """
+    if "```" not in text:
+        return {}
     end = _END_OF_TURN.search(text)
     seen = _COMMENT.sub(lambda comment: "\n" * comment[0].count("\n"), text[: end.start()] if end else text)
     lines = [line.strip() for line in text.split("\n")]

@@ -110,9 +110,9 @@ def _hang_up(number: int, frame: FrameType | None) -> None:
     error = sys.exc_info()[1]
     while error is not None and type(error).__name__ != "SignalException":  # which torch's handler of SIGINT raises
         error = error.__context__
-    if _heard.is_set() or error is not None:
+    if error is not None:
         _heard.set()
-    else:
+    elif not _heard.is_set():
         _stop(number, frame)
 
 

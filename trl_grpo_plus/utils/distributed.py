@@ -163,7 +163,7 @@ def _gathered_in_pieces(pickled: Tensor, sizes: Sequence[int], state: PartialSta
     most = max(1, RECEIVED_AT_ONCE // len(sizes))
     received = [bytearray() for _ in sizes] if state.is_main_process else []
     own_buffer = torch.zeros(min(most, max(sizes)), dtype=torch.uint8, device=state.device)
-    buffers = [torch.empty_like(own_buffer) for _ in received]  # made once: gloo keeps those of its last message
+    buffers = [torch.empty_like(own_buffer) for _ in received]  # made once, not for each message
     for start in range(0, max(sizes), most):
         mine, length = pickled[start : start + most], min(most, max(sizes) - start)
         own_buffer[: mine.numel()] = mine
