@@ -165,7 +165,7 @@ ARMS: dict[str, Arm] = {
     **{
         f"{name}-{word}": replace(PLAIN[name], config={**PLAIN[name].config, "num_iterations": times})
         for word, times in {"twice": 2, "four-times": 4}.items()
-        for name in ("trl-8", "trl-4", "trl-2", "choice-2", "key-2")
+        for name in ("trl-8", "trl-4", "trl-2", "choice-2", "key-2", "head-2")
     },
     "oracle-2": _belief(2, oracle=True),
     "oracle-drop-2": _plus(2, oracle=True),

@@ -1,0 +1,53 @@
+"""Tests with settings that are drawn at random, so that options meet which no other test brings together."""
+
+import json
+
+import pytest
+import random_settings
+import tiny_models
+from slow_cases import one_in
+from trl import GRPOTrainer
+
+from trl_grpo_plus import GRPOPlusTrainer
+from trl_grpo_plus.traces.reader import FOLDER, read_lines
+
+
+# TRL finds a group dead if its rewards have the standard deviation 0, which 0.3 has not in float32.
+OURS = "frac_reward_zero_std"
+
+
+def history(trained):
+    """Return the log entries as text, in which NaN equals NaN, without times."""
+    return [json.dumps(tiny_models.untimed(entry), sort_keys=True) for entry in trained.state.log_history]
+
+
+def attempts(folder):
+    files = sorted((folder / "run" / FOLDER).glob("*-0*"))
+    return {path.name: json.dumps([*read_lines(path)]) for path in files}
+
+
+@pytest.mark.parametrize("seed", one_in(12, range(24)))
+def test_options_of_trl_alone_train_as_trl(tmp_path, seed):
+    reward, options = random_settings.of_trl(seed)
+    ours, theirs = (tiny_models.trained(tmp_path, reward, cls, **options) for cls in (GRPOPlusTrainer, GRPOTrainer))
+    tiny_models.assert_same(ours, theirs)
+    for mine, stock in zip(ours.state.log_history, theirs.state.log_history, strict=True):
+        shared = sorted(tiny_models.untimed(stock).keys() - {OURS, f"eval_{OURS}"})
+        assert str([mine[key] for key in shared]) == str([stock[key] for key in shared])  # as text NaN equals NaN
+
+
+@pytest.mark.parametrize("seed", one_in(12, range(24)))
+def test_a_run_that_was_killed_resumes_exactly(tmp_path, seed):
+    """The second run dies at the start of a step. It ends with the weights, metrics and traces of the first."""
+    reward, options = random_settings.of_both(seed)
+    options |= {"save_strategy": "steps", "save_steps": 1 + seed % 2}
+    whole = tiny_models.trained(tmp_path / "whole", reward, **options)
+    stopped = tiny_models.trainer(tmp_path / "cut", reward, **options)
+    stopped.add_callback(tiny_models.StopAt(3))
+    with pytest.raises(InterruptedError):
+        stopped.train()
+    resumed = tiny_models.trainer(tmp_path / "cut", reward, **options)
+    resumed.train(resume_from_checkpoint=True)
+    tiny_models.assert_same(resumed, whole)
+    assert history(resumed)[:-1] == history(whole)[:-1]  # the last entry is about the time of the training
+    assert attempts(tmp_path / "cut") == attempts(tmp_path / "whole") != {}
