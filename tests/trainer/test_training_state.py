@@ -1,6 +1,7 @@
 """Tests that a run which is stopped and resumed ends with the weights of a run that never stopped."""
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -14,6 +15,7 @@ from safetensors.torch import load_file
 from slow_cases import some
 from transformers import AutoModelForCausalLM, TrainerCallback
 from transformers.trainer_jit_checkpoint import JITCheckpointCallback
+from trl import GRPOTrainer
 
 from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
 from trl_grpo_plus.launch.interrupts import SIGNALS, StopOnInterrupt
@@ -438,6 +440,16 @@ def test_a_checkpoint_of_stock_trl_resumes(tmp_path, caplog):
     assert (
         "holds only what TRL saves: save_only_model=True was set, or it was saved with another trainer" in caplog.text
     )
+
+
+def test_stock_trl_resumes_a_checkpoint_of_this_trainer(tmp_path):
+    """In the midst of a generation batch, with all of this package's files in the checkpoint."""
+    options = {"max_steps": 6, "steps_per_generation": 2, "save_strategy": "steps", "save_steps": 3}
+    tiny_models.trained(tmp_path, **options, **BELIEFS, **RESAMPLE)
+    stock = tiny_models.trainer(tmp_path, cls=GRPOTrainer, **options)
+    stock.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-3"))
+    assert stock.state.global_step == len(tiny_models.losses(stock)) == 6
+    assert all(map(math.isfinite, tiny_models.losses(stock)))
 
 
 @pytest.mark.parametrize("now", [{"steps_per_generation": 2}, {"beta": 0.1}, {"loss_type": "bnpo"}])
