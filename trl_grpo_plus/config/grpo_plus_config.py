@@ -417,10 +417,16 @@ def _knows_names(init: Callable[..., None]) -> Callable[..., None]:
 GRPOPlusConfig.__init__ = _knows_names(GRPOPlusConfig.__init__)  # type: ignore[method-assign]
 # `GRPOPlusConfig.preset(...)` is a constructor. An instance has its preset's name under this attribute.
 GRPOPlusConfig.preset = classmethod(presets.make)
-# Set the command line's help of each option: the first sentence of its entry in the docstring.
-for _name, _sentence in re.findall(r"(?m)^    (\w+) \(`.*\):\n +([\s\S]+?\.)\s", inspect.getdoc(GRPOPlusConfig) or ""):
-    _option = GRPOPlusConfig.__dataclass_fields__[_name]
-    _option.metadata = MappingProxyType({**_option.metadata, "help": " ".join(_sentence.split())})
+
+
+def take_help_from_docstring(kind: type) -> None:
+    """Set the command line's help of each option: the first sentence of its entry in the dataclass's docstring."""
+    for name, sentence in re.findall(r"(?m)^    (\w+) \(`.*\):\n +([\s\S]+?\.)(?!\S)", inspect.getdoc(kind) or ""):
+        option = kind.__dataclass_fields__[name]  # type: ignore[attr-defined]
+        option.metadata = MappingProxyType({**option.metadata, "help": " ".join(sentence.split())})
+
+
+take_help_from_docstring(GRPOPlusConfig)
 
 
 def config_for(model: Any, args: Any) -> GRPOPlusConfig:

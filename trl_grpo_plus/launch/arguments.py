@@ -1,11 +1,11 @@
 """The launch script's options: four dataclasses and the parser over them."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments, TrlParser
 
-from ..config.grpo_plus_config import GRPOPlusConfig
+from ..config.grpo_plus_config import GRPOPlusConfig, take_help_from_docstring
 
 
 @dataclass
@@ -15,49 +15,36 @@ class GRPOPlusScriptArguments(ScriptArguments):
     Args:
         reward_funcs (`list[str]`, *optional*):
             Rewards, each a registered name, a path (`pkg.mod.func`, `pkg.mod:func`, `path/to/file.py:func`), a model's
-            id, or `{name: ..., args: ..., weight: ..., ...}`; see [`~trl_grpo_plus.registry.RewardSpec`].
+            id, or `{name: ..., args: {...}, weight: 1, timeout: 5, monitor: false}`. See
+            [`~trl_grpo_plus.registry.RewardSpec`].
         prepare (`str`, *optional*):
-            Function, given like a reward function, that makes or loads the run's data and optionally its model:
+            Function that makes or loads the run's data and optionally its model, given as `pkg.mod.func`,
+            `pkg.mod:func` or `path/to/file.py:func`:
             `(script_args, training_args, model_args, **prepare_args) -> DatasetDict`. It is called on the main process
             first, then on the others. If it has an argument `smoke`, `trl-grpo-plus check` passes `smoke=True`, and
             the function should return the same kind of data quickly. Without `prepare`, `dataset_name` or `datasets`
             names the data to load.
         prepare_args (`dict[str, Any]` or `str`, *optional*):
-            Keyword arguments of `prepare`. On the command line they are given as JSON.
+            Keyword arguments of `prepare`, on the command line as JSON.
         tools (`list[str]`, *optional*):
-            Functions that the model may call, each given by its path like a reward function.
+            Functions that the model may call, each given by its path, such as `path/to/file.py:func`.
         environment_factory (`str`, *optional*):
-            Class, or function without arguments, that makes an environment, given by its path.
+            Class, or function without arguments, that makes an environment, given by its path, such as
+            `path/to/file.py:Class`.
         rollout_func (`str`, *optional*):
-            Function `(prompts, trainer) -> dict` that samples completions in TRL's place, given by its path.
+            Function `(prompts, trainer) -> dict` that samples completions in TRL's place, given by its path, such as
+            `path/to/file.py:func`.
     """
 
-    reward_funcs: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "Rewards, each a registered name, pkg.mod.func, pkg.mod:func, path/to/file.py:func, a model, or "
-            "'{name: ..., args: {...}, weight: 1, timeout: 5, monitor: false}'."
-        },
-    )
-    prepare: str | None = field(
-        default=None,
-        metadata={
-            "help": "Function (script_args, training_args, model_args) -> DatasetDict that makes or loads the run's "
-            "data, given as pkg.mod.func, pkg.mod:func or path/to/file.py:func."
-        },
-    )
-    prepare_args: dict[str, Any] | str | None = field(
-        default=None, metadata={"help": "Keyword arguments of `prepare`, as JSON on the command line."}
-    )
-    tools: list[str] | None = field(
-        default=None, metadata={"help": "Functions that the model may call, each given as path/to/file.py:func."}
-    )
-    environment_factory: str | None = field(
-        default=None, metadata={"help": "Class that makes an environment, given as path/to/file.py:Class."}
-    )
-    rollout_func: str | None = field(
-        default=None, metadata={"help": "Function that samples completions, given as path/to/file.py:func."}
-    )
+    reward_funcs: list[str] | None = None
+    prepare: str | None = None
+    prepare_args: dict[str, Any] | str | None = None
+    tools: list[str] | None = None
+    environment_factory: str | None = None
+    rollout_func: str | None = None
+
+
+take_help_from_docstring(GRPOPlusScriptArguments)
 
 
 def make_parser(prog: str | None = None, config: type | None = None) -> Any:
