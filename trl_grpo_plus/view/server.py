@@ -8,7 +8,6 @@ other paths. No request's path becomes the path of a file.
 
 import gzip
 import hmac
-import json
 import secrets
 import sys
 import threading
@@ -24,6 +23,7 @@ from ..utils.validation import ConfigError
 from .file_index import Moved
 from .live_feed import Feed
 from .page import served
+from .template import dumped
 
 
 HOST = "127.0.0.1"
@@ -162,14 +162,14 @@ class _Handler(BaseHTTPRequestHandler):
         """Send what is read of some groups, one by one."""
         texts = read(*(query.get(name, -1) for name in ("epoch", "from", "to")))
         try:
-            first = _json(next(texts))
+            first = dumped(next(texts)).encode()
         except Moved:
             return self.send_error(409)
         self._begin("application/json")
         self.wfile.write(b"[" + first)
         try:
             for group in texts:
-                self.wfile.write(b"," + _json(group))
+                self.wfile.write(b"," + dumped(group).encode())
         except Moved:  # without its closing bracket the answer is not JSON, so the page discards it
             return
         self.wfile.write(b"]")
@@ -177,7 +177,7 @@ class _Handler(BaseHTTPRequestHandler):
     # -- sending
 
     def _send_json(self, value: Any) -> None:
-        self._send(_json(value), "application/json")
+        self._send(dumped(value).encode(), "application/json")
 
     def _send(self, body: bytes, kind: str, more: dict[str, str] | None = None) -> None:
         more = {**(more or {})}
@@ -207,7 +207,3 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing: requests hold the token."""
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
