@@ -5,12 +5,13 @@ import json
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..utils.files import beside, looks_local
+from ..utils.patching import temporarily
 from ..utils.tables import in_short
 from ..utils.validation import ConfigError
 
@@ -152,15 +153,9 @@ def _check_commas(rows: Any, name: str) -> None:
         )
 
 
-@contextmanager
-def _unlogged() -> Iterator[None]:
+def _unlogged() -> AbstractContextManager[None]:
     """Silence the log of broken lines, which says less about them than this module's messages."""
-    log = logging.getLogger("datasets.packaged_modules.json.json")
-    was_off, log.disabled = log.disabled, True
-    try:
-        yield
-    finally:
-        log.disabled = was_off
+    return temporarily(logging.getLogger("datasets.packaged_modules.json.json"), disabled=True)
 
 
 def _broken_line(paths: Iterable[str]) -> str | None:
