@@ -13,7 +13,7 @@ _ANSWERS = (
     re.compile(r"(?:final answer|the answer) is:?[ \t]*(\S[^\n]*)", re.IGNORECASE),
 )
 _MOST_OF_A_BLOCK = 80  # characters
-_FIRST = 60  # characters that tell one prompt from another
+_FIRST = 60  # characters that tell one prompt or completion from another
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -43,9 +43,9 @@ def as_text(messages: Any) -> str:
     return "\n".join(_content(message) for message in messages or ())
 
 
-def first_words(prompt: Any) -> str:
-    """Return the beginning of a prompt, or of its last message, on one line, for an error message."""
-    return shortened(" ".join(as_text(prompt if isinstance(prompt, str) else prompt[-1:]).split()), _FIRST)
+def first_words(text: Any) -> str:
+    """Return the beginning of a text, or of the last of some messages, on one line, for a message to the user."""
+    return shortened(" ".join(as_text(text if isinstance(text, str) else text[-1:]).split()), _FIRST)
 
 
 def percent(share: float, form: str = ".0f") -> str:

@@ -18,14 +18,13 @@ from ...registry import Example, Reward, check_columns, find
 from ...scoring import Definition, Outcome, columns_of
 from ...utils import optional_packages
 from ...utils.tables import FAILED, OK, UNSEEN, WARNED, CheckRow, aligned, in_a_line
-from ...utils.text import shortened
+from ...utils.text import first_words
 from ...utils.validation import ConfigError
 
 
 Pair = tuple[dict[str, Any], str]  # a row's columns and a gold completion
 
 LIMIT_S = 60  # seconds that a trial or an attack of a reward without a timeout may take
-_MOST_SHOWN = 60  # characters
 SHUFFLED_AT_MOST = 0.05  # share of other rows' answers that may score: two rows may have equal answers
 MOST_WRONG_GOLD = 0.05  # share of rows whose gold answer may fail; a higher share means that the reward is wrong
 _SHOWS = {"examples": "its examples", "gold": "gold answers score full marks", "shuffled": "another row's do not"}
@@ -255,15 +254,15 @@ def _form(reward: Reward, pairs: Sequence[Pair]) -> str:
     bare = [(row, answer) for row, _ in pairs if (answer := bare_answer(reward, row)) is not None]
     if bare == list(pairs):
         return ""
-    posed = f"The gold answers were posed as {_start(pairs[0][1])}"
+    posed = f"The gold answers were posed as {first_words(pairs[0][1])}"
     if not bare:
         return f"{posed}."
     scores, full = _timed(reward, bare)[0], reward.definition.full_marks
     less = [text for (_, text), score in zip(bare, scores, strict=True) if not same(score, full)]
     if not less:
-        return f"{posed}; bare, such as '{_start(bare[0][1])}', they score full marks too."
+        return f"{posed}; bare, such as '{first_words(bare[0][1])}', they score full marks too."
     right = f"{len(bare) - len(less)} of {len(bare)} score full marks"
-    return f"{posed}. Bare, such as '{_start(less[0])}', {right}: the prompt has to ask for that form."
+    return f"{posed}. Bare, such as '{first_words(less[0])}', {right}: the prompt has to ask for that form."
 
 
 def bare_answer(reward: Reward, row: Mapping[str, Any]) -> str | None:
@@ -286,11 +285,6 @@ def outcomes(reward: Reward, pairs: Sequence[tuple[Mapping[str, Any], Any]]) -> 
     """Score completions in their rows, whose columns have the names of the function's arguments."""
     columns = {reward.renamed.get(name, name): [row[name] for row, _ in pairs] for name in pairs[0][0]}
     return reward.score(completions=[completion for _, completion in pairs], **columns)
-
-
-def _start(text: str) -> str:
-    """Return the beginning of a completion, on one line."""
-    return shortened(" ".join(text.split()), _MOST_SHOWN)
 
 
 def _shuffled(reward: Reward, pairs: Sequence[Pair]) -> RewardCheck:
