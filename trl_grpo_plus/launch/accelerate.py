@@ -15,7 +15,7 @@ import yaml
 from ..config.presets import PRESETS
 from ..utils.validation import ConfigError, did_you_mean, error_prefix
 from .nodes import ONE, Nodes, machines
-from .recipe_yaml import read_yaml, text_of
+from .recipe_yaml import TRUE, read_yaml, text_of
 
 
 RECIPES = "trl_grpo_plus.recipes"
@@ -35,10 +35,10 @@ def headline(recipe: Any) -> str:
 
 
 def find_recipe(name: str) -> str:
-    """Return `name` if it is a file or the name of a recipe.
+    """Return the path of a recipe: `name` itself if it is a file, or that of the recipe of this name.
 
     Raises:
-        ConfigError: `name` is neither.
+        ConfigError: `name` is neither a file nor the name of a recipe.
     """
     names = recipes()
     if name.endswith(".py"):
@@ -46,8 +46,10 @@ def find_recipe(name: str) -> str:
             f"{name} is a Python script. Give a recipe: a YAML file, or one of {', '.join(names)}. To launch a script "
             f"of your own:  accelerate launch {shlex.quote(name)}"
         )
-    if name in names or Path(name).is_file():
+    if Path(name).is_file():
         return name
+    if name in names:
+        return str(names[name])
     raise ConfigError(
         f"{name!r} is neither a file nor a recipe.{did_you_mean(name, names)} Recipes: {', '.join(names)}."
     )
@@ -66,7 +68,7 @@ def on_cpu(recipe: str, options: Sequence[str] = ()) -> bool:
     Raises:
         ConfigError: there is no such recipe.
     """
-    return str(setting("use_cpu", find_recipe(recipe), options)).lower() in ("true", "yes", "t", "y", "1")
+    return str(setting("use_cpu", find_recipe(recipe), options)).lower() in TRUE
 
 
 @dataclass(frozen=True)
@@ -245,9 +247,8 @@ def setting(name: str, recipe: str, options: Sequence[str]) -> Any:
         option, equals, value = word.partition("=")
         if option.replace("-", "_") == f"__{name}":  # argparse takes either spelling
             return read_yaml(value if equals else "true" if following.startswith("--") else following)
-    file = Path(recipe) if Path(recipe).is_file() else recipes()[recipe]
     try:
-        content = read_yaml(text_of(file))
+        content = read_yaml(text_of(Path(find_recipe(recipe))))
     except yaml.YAMLError:  # reading the recipe will report this
         return None
     if isinstance(content, dict) and name in content:

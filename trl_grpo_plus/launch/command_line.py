@@ -198,8 +198,7 @@ def _take_config(argv: list[str]) -> tuple[list[str], str | None]:
     if not taken.config:
         return rest, None
     with error_prefix("--config"):
-        name = find_recipe(taken.config)
-    return rest, name if os.path.isfile(name) else str(recipes()[name])
+        return rest, find_recipe(taken.config)
 
 
 def _content(config: str) -> dict[str, Any]:
