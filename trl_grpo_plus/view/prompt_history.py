@@ -169,8 +169,7 @@ def lists(
         block, at = firsts[prompt.number]
         named = {"split": block.place[1], "title": block.title(at), "list": prompt.list}
         lines.append({**named, **_course(scored.of(places[prompt.number]), solves, points)})
-    names = [*("split", "title", "list", "groups", "attempts", "solved", "failed")]
-    names += ["early", "late", "steps", "means"]
+    names = ("split", "title", "list", "groups", "attempts", "solved", "failed", "early", "late", "steps", "means")
     table = {name: [line[name] for line in lines] for name in names}
     found = {"bar": None if math.isnan(solves) else solves, "by": by, "counts": _counts(prompts, splits), **table}
     return found, [block.prompt(at) for block, at in (firsts[prompt.number] for prompt in chosen)]

@@ -238,11 +238,9 @@ def _cell(name: str, runs: Sequence[Run]) -> list[str]:
     """Return the values of an option in the runs of one setting, as texts; empty if none is known."""
     # run.json leaves out the options that are at their defaults.
     unsaid = "default" if runs[0].tells_all else None
-    values = [run.options.get(name, unsaid) for run in runs]
-    texts = dict.fromkeys(
-        value if isinstance(value, str) else json.dumps(value) for value in values if value is not None
-    )
-    return list(texts)
+    values = (run.options.get(name, unsaid) for run in runs)
+    known = (value for value in values if value is not None)
+    return list(dict.fromkeys(value if isinstance(value, str) else json.dumps(value) for value in known))
 
 
 # -- files and names

@@ -5,7 +5,6 @@ import statistics
 from collections.abc import Mapping
 from functools import partial
 from importlib.metadata import version
-from importlib.util import find_spec
 from typing import Any
 
 from packaging.version import Version
@@ -15,6 +14,7 @@ from ...launch.option_checks import dtype_of
 from ...launch.recipe import Recipe, total_steps
 from ...scoring import default_size
 from ...traces import ADDS_SYSTEM, as_given
+from ...utils.optional_packages import is_installed
 from ...utils.resources import memory_bytes
 from ...utils.tables import FAILED, OK, UNSEEN, WARNED, CheckRow, in_short
 from ...utils.validation import ConfigError
@@ -137,7 +137,7 @@ def context(recipe: Recipe, config: Loaded | None, tokens: Loaded, counts: list[
 
 def shape(recipe: Recipe, config: Loaded) -> tuple[list[CheckRow], ModelShape | None]:
     """Count the model's weights, with the adapter that the recipe trains, and return its shape."""
-    if recipe.model.use_peft and find_spec("peft") is None:
+    if recipe.model.use_peft and not is_installed("peft"):
         return [CheckRow("weights", UNSEEN, "peft is not installed here")], None
     try:
         from trl import get_peft_config
@@ -309,11 +309,9 @@ def _timeout(args: Any, spent: Mapping[str, float], job: Job) -> list[CheckRow]:
 def _disk(recipe: Recipe, shape: ModelShape, job: Job) -> list[CheckRow]:
     """Tell what the checkpoints and traces of a run take."""
     args, total = recipe.training, total_steps(recipe)
-    said = (
-        []
-        if args.save_strategy.value == "no"
-        else [_checkpoints(args, total, checkpoint(shape, job, args.save_only_model))]
-    )
+    said = []
+    if args.save_strategy.value != "no":
+        said.append(_checkpoints(args, total, checkpoint(shape, job, args.save_only_model)))
     if args.trace_every and total:
         most = args.trace_max_groups or math.inf
         written = min(args.generation_batch_size, most * args.num_generations) / args.trace_every

@@ -75,9 +75,8 @@ def standing(name: str, settings: dict[str, Any], entries: Iterable[dict[str, An
 
 def lines(standings: Sequence[Standing]) -> list[str]:
     """Return a heading and a line for each run, for a terminal that shows them in place."""
-    splits = list(
-        dict.fromkeys(split for run in standings for evaluation in run.evaluations for split in evaluation.rewards)
-    )
+    every = (evaluation for run in standings for evaluation in run.evaluations)
+    splits = list(dict.fromkeys(split for evaluation in every for split in evaluation.rewards))
     rows = [["", "step", "rollouts", "seconds", *splits]]
     for run in standings:
         last = run.evaluations[-1].rewards if run.evaluations else {}
@@ -113,12 +112,10 @@ def table(standings: Sequence[Standing], split: str) -> str:
                  for share in (0.0, *SHARES)]  # fmt: skip
         rows.append([run.name, *cells, f"{run.seconds:.1f}"])
     texts = ["Held-out reward after so many rollouts:", "", *aligned(rows, right=range(1, len(rows[0])))]
-    others = [
-        other for other in (standings[0].evaluations[-1].rewards if standings[0].evaluations else {}) if other != split
-    ]
-    for other in others:
-        ends = (f"{run.name} {run.evaluations[-1].rewards[other]:.3f}" for run in standings if run.evaluations)
-        texts.append(f"Final reward of {other}: {', '.join(ends)}")
+    for other in standings[0].evaluations[-1].rewards if standings[0].evaluations else ():
+        if other != split:
+            ends = (f"{run.name} {run.evaluations[-1].rewards[other]:.3f}" for run in standings if run.evaluations)
+            texts.append(f"Final reward of {other}: {', '.join(ends)}")
     texts += ["", *(caught_up(behind, ahead, split) for behind, ahead in pairwise(standings)), ""]
     return "\n".join([*texts, *(f"{run.name}: {settings_of(run)}" for run in standings)])
 
