@@ -19,7 +19,7 @@ from ..utils.files import check_output, remove_abandoned, replace
 from ..utils.validation import ConfigError
 from . import file_index
 from .group_data import Tally, columns, detail, shifted, thin
-from .run_summary import AXES, Points, Run, differing, open_runs, shared_folder
+from .run_summary import AXES, Points, Run, differing, is_reward, open_runs, shared_folder
 from .size_budget import Spool, Stored
 from .template import block, chunk_blocks, in_chunks, pack, packed_block, template
 
@@ -275,9 +275,8 @@ def _traced(tally: Tally, step_shift: int) -> dict[str, Points]:
 
 
 def _first(names: Sequence[str], logged: Sequence[dict[str, Points]]) -> list[str]:
-    evaluations = [name for name in names if name.startswith("eval") and name.endswith("/reward")]
     alive = [] if all("groups/alive" in series for series in logged) else ["frac_reward_zero_std"]
-    preferred = ["reward", *(e for e in evaluations if e.count("/") == 1), *_FIRST[:1], *alive, *_FIRST[1:]]
+    preferred = ["reward", *filter(is_reward, names), *_FIRST[:1], *alive, *_FIRST[1:]]
     return [name for name in preferred if name in names]
 
 

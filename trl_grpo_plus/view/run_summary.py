@@ -170,7 +170,7 @@ class Run:
         The keys are `steps`; `splits`, each split's first and last evaluation as [[step, reward], [step, reward]]; the
         total of each known axis; and `alarms`, how often each alarm came on, or `None` if the run has no traces.
         """
-        rewards = {name.removesuffix("/reward"): points for name, points in self.series.items() if _is_reward(name)}
+        rewards = {name.removesuffix("/reward"): points for name, points in self.series.items() if is_reward(name)}
         path = self._of_traces("alarms.jsonl")
         alarms = Counter(alarm["name"] for alarm in traces.read_lines(path)) if path.exists() else {}
         return {
@@ -268,5 +268,6 @@ def _last_step(log: list[Row]) -> int:
     return log[-1]["step"] if log else -1
 
 
-def _is_reward(name: str) -> bool:
+def is_reward(name: str) -> bool:
+    """Return whether a metric is the total reward of an evaluation, such as `eval_easy/reward`."""
     return name.startswith("eval") and name.endswith("/reward") and name.count("/") == 1
