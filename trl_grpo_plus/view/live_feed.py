@@ -252,12 +252,9 @@ class Feed:
         source = Source(title, journals["metrics"], journals["alarms"], about, first_prompt=first_prompt)
         head = head_of(source, self._all.groups)
         head |= {"groups": len(self._list.numbers), "attempts": self._list.attempts, "note": self._list.note}
-        return head | {"live": self._live(), "max_steps": about.get("max_steps"), "opening": self._opening()}
-
-    def _opening(self) -> dict[str, Any] | None:
-        """Return the place where the page opens: the last training step; `None` if there is none."""
-        step = self._all.newest.get("train")
-        return None if step is None else {"split": "train", "step": step}
+        step = self._all.newest.get("train")  # the page opens on the last training step
+        opening = None if step is None else {"split": "train", "step": step}
+        return head | {"live": self._live(), "max_steps": about.get("max_steps"), "opening": opening}
 
     def _index(self, reader_has: int) -> dict[str, Any]:
         groups, named = self._all.groups, names_by_group(self._all.journals["alarms"])

@@ -147,7 +147,7 @@ def _pair(columns: Iterable[tuple[Sequence[Score], Sequence[Score]]]) -> str:
         equal += sum(map(same, first, second))
         count += len(first)
     r = correlation.r
-    return f"{'-' if r is None else f'{r:.3f}'} {100 * equal / count:.2f} %"
+    return f"{'-' if r is None else f'{r:.3f}'} {_percent(equal, count)}"
 
 
 def _percent(part: int, whole: int) -> str:
