@@ -92,11 +92,7 @@ def describe(logs: dict[str, Any], samples: bool = False) -> str:
         for name in ("reward", "entropy")
         if logs.get(name) is not None
     ]
-    words += [
-        f"{name} {percent(logs['groups/' + name])}"
-        for name in ("alive", "all_good", "all_bad", "tied", "unscored", "truncated")
-        if logs.get("groups/" + name)
-    ]
+    words += [f"{name} {percent(logs['groups/' + name])}" for name in VERDICTS if logs.get("groups/" + name)]
     words += ["(batch of an earlier step)"] if samples and "loss" in logs and "reward" not in logs else []
     alarms = [name.removeprefix("alarms/") for name, value in logs.items() if name.startswith("alarms/") and value]
     return "  ".join([*words, *([f"alarms: {', '.join(alarms)}"] if alarms else [])])
