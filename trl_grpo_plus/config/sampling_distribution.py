@@ -118,7 +118,7 @@ def inherited_settings(
         generation_config (`Mapping[str, Any]`): the model's.
         passed (`Mapping[str, Any]`, *optional*): what TRL passes to transformers; `None`: the settings in `args`.
     """
-    if args.use_vllm or getattr(args, "use_transformers_continuous_batching", False):
+    if args.use_vllm or args.use_transformers_continuous_batching:
         return {}
     passed = {"do_sample": True, **sampling_settings(args)} if passed is None else passed
     return {name: value for name, value in altering_settings(generation_config).items() if passed.get(name) is None}
@@ -137,7 +137,8 @@ def differences(
     if (settings := chosen_settings(args)) and (ratios := _ratios(args)):
         texts.append(
             f"{_shown(settings)}: attempts are sampled with it, and the log-probs, of softmax(logits / temperature), "
-            f"are without it. {' '.join(ratios)} {_way_out(settings)}"
+            f"are without it. {' '.join(ratios)} Leave out {', '.join(settings)}. The option temperature sharpens the "
+            "distribution too, and the log-probs know of it."
         )
     return texts
 
@@ -177,13 +178,6 @@ def _ratios(args: "GRPOConfig") -> list[str]:
             "the distribution that was sampled from."
         )
     return wrong
-
-
-def _way_out(settings: Mapping[str, Any]) -> str:
-    return (
-        f"Leave out {', '.join(settings)}. The option temperature sharpens the distribution too, and the log-probs "
-        "know of it."
-    )
 
 
 def _shown(settings: Mapping[str, Any]) -> str:
