@@ -105,9 +105,6 @@ class StreamIds:
         self._places: dict[Hashable, int] = {}
         self._window: list[int] = []
 
-    def __len__(self) -> int:
-        return len(self._places)
-
     def show(self, rows: Sequence[Mapping[str, Any]]) -> list[int]:
         """Set the stream rows that indices refer to from now on; return the indices of rows with a new id."""
         ids = [as_id(self._name, row.get(self._name), "a row of the stream") for row in rows]
