@@ -52,14 +52,7 @@ from ..registry import resolve
 from ..rollouts import groups, resampling
 from ..rollouts.exchange import carried, exchange
 from ..rollouts.generation import IMAGE_FIELDS, Generated, one_each
-from ..scoring import (
-    TRL_UNSCORED,
-    RewardError,
-    Scoring,
-    check_tokens,
-    configure,
-    held_back,
-)
+from ..scoring import TRL_UNSCORED, RewardError, Scoring, check_tokens, configure, held_back
 from ..traces import logged_step
 from ..utils import folder_lock
 from ..utils.distributed import raise_on_all_ranks
@@ -223,7 +216,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         rank, about = self.accelerator.process_index, partial(describe, self)
         self._recorder = Recorder(args, names, weights, rank, about, self._metrics["train"])
         self._guard = StepGuard(args, self.accelerator)
-        self._step_start = training_state.StepStart() if getattr(args, "enable_jit_checkpoint", False) else None
+        self._step_start = training_state.StepStart() if args.enable_jit_checkpoint else None
         if self._step_start is not None:
             self.add_callback(self._step_start)
         SlimProgress.install(self)

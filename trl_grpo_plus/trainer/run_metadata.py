@@ -54,7 +54,7 @@ def describe(trainer: Any) -> dict[str, Any]:
             "dataset": {"name": shown_name(dataset_name(data)), "rows": _rows(data)},
             "evaluations": rows,
             "options": changed_options(args),
-            "versions": _versions(bool(getattr(args, "use_vllm", False))),
+            "versions": _versions(args.use_vllm),
         }
     )
 
@@ -67,9 +67,9 @@ def changed_options(args: Any) -> dict[str, Any]:
     """
     # Defaults that depend on other options.
     derived = {
-        "activation_checkpointing": getattr(args, "gradient_checkpointing", None),
-        "bf16": not getattr(args, "fp16", False),
-        "steps_per_generation": getattr(args, "gradient_accumulation_steps", None),
+        "activation_checkpointing": args.gradient_checkpointing,
+        "bf16": not args.fp16,
+        "steps_per_generation": args.gradient_accumulation_steps,
     }
     values = args.to_dict()  # plain data
     changed = {
