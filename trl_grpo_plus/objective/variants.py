@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ..rollouts.groups import totals
 from ..utils.validation import ConfigError, Number
+from .advantages import compute
 from .group_batch import GroupBatch
 from .options import AdvantageOptions
 
@@ -232,17 +233,14 @@ def zvp(rewards: Tensor, weights: Tensor, batch: GroupBatch, *, alpha: float = 0
     if batch.entropies is None or batch.mask is None:
         raise ConfigError("zvp needs batch.entropies, the policy's before each token.")
     summed = totals(rewards, weights).double()
-    scored = ~summed.isnan()
-    count = scored.sum(dim=1, keepdim=True)
-    centred = (summed - summed.nanmean(dim=1, keepdim=True)).masked_fill(~scored, 0.0)
-    std = (centred.square().sum(dim=1, keepdim=True) / (count - 1).clamp(min=1)).sqrt()
+    mixed = torch.tensor([verdict == "alive" for verdict in batch.verdicts], dtype=torch.bool)
+    grpo = compute(summed, batch=GroupBatch(teaching=mixed))
     nats = batch.entropies.double().masked_fill(~batch.mask, 0.0)
     below = nats.amax(dim=-1, keepdim=True) - nats if nats.shape[-1] else nats
-    of_verdict = {"alive": (centred / (std + 1e-4)).unsqueeze(-1).expand_as(nats)}
-    of_verdict |= {"all_good": alpha * nats, "all_bad": -alpha * below}
+    of_verdict = {"alive": grpo.unsqueeze(-1).expand_as(nats), "all_good": alpha * nats, "all_bad": -alpha * below}
     none = torch.zeros_like(nats)
     values = torch.stack([of_verdict.get(verdict, none)[group] for group, verdict in enumerate(batch.verdicts)])
-    return values.masked_fill(~(scored.unsqueeze(-1) & batch.mask), 0.0).to(rewards.dtype)
+    return values.masked_fill(summed.isnan().unsqueeze(-1) | ~batch.mask, 0.0).to(rewards.dtype)
 
 
 def _before(values: Tensor) -> Tensor:
