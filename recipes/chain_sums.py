@@ -19,14 +19,13 @@ from typing import Any
 
 import torch
 from datasets import Dataset, DatasetDict
-from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from trl_grpo_plus.utils.optional_packages import install, is_installed
 from trl_grpo_plus.utils.validation import ConfigError
 
 from .dataset_helpers import Row, messages
-from .warm_start import NOT_LEARNED, WarmUp, teach, warm_folder, warm_up_of, write_whole
+from .warm_start import WarmUp, padded, teach, warm_folder, warm_up_of, write_whole
 
 
 SYSTEM_PROMPT = "You are a calculator. Work out one step a line."
@@ -142,11 +141,8 @@ def _warm(name: str, folder: Path, steps: int, terms: list[int], seen: set[str],
 
 
 def _batch(tokenizer: PreTrainedTokenizerBase, rows: list[Row]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ids (B, T), padded on the right, and labels (B, T): only the tokens of the solutions."""
-    ids, labels = [], []
-    for row in rows:
-        prompt = tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, return_dict=False)
-        solution = tokenizer(row["solution"] + tokenizer.eos_token, add_special_tokens=False).input_ids
-        ids.append(torch.tensor([*prompt, *solution]))
-        labels.append(torch.tensor([NOT_LEARNED] * len(prompt) + solution))
-    return pad_sequence(ids, True, tokenizer.pad_token_id), pad_sequence(labels, True, NOT_LEARNED)
+    """Return ids (B, T) and labels (B, T) of problems with their worked lines, as [`padded`]."""
+    said, solved = [row["prompt"] for row in rows], [row["solution"] + tokenizer.eos_token for row in rows]
+    prompts = tokenizer.apply_chat_template(said, add_generation_prompt=True, return_dict=False)
+    solutions = tokenizer(solved, add_special_tokens=False).input_ids
+    return padded(zip(prompts, solutions, strict=True), tokenizer.pad_token_id)

@@ -3,13 +3,14 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
@@ -108,6 +109,16 @@ def write_whole(
         os.rename(unfinished, folder)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def padded(pairs: Iterable[tuple[list[int], list[int]]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return ids (B, T), padded on the right, and labels (B, T), from the tokens of B prompts and their solutions.
+
+    Only the solutions are learned.
+    """
+    rows = [(prompt + solution, [NOT_LEARNED] * len(prompt) + solution) for prompt, solution in pairs]
+    ids, labels = ([torch.tensor(row) for row in column] for column in zip(*rows, strict=True))
+    return pad_sequence(ids, True, pad), pad_sequence(labels, True, NOT_LEARNED)
 
 
 def teach(

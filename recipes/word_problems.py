@@ -29,7 +29,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from trl_grpo_plus.utils.validation import ConfigError
 
-from .warm_start import NOT_LEARNED, WarmUp, llama, teach, warm_folder, warm_up_of, write_whole
+from .warm_start import WarmUp, llama, padded, teach, warm_folder, warm_up_of, write_whole
 
 
 PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
@@ -282,18 +282,8 @@ def _batches(
     for at in range(0, len(pairs), 8 * size):
         near = sorted(pairs[at : at + 8 * size], key=lambda pair: len(pair[0]) + len(pair[1]))
         cut = [near[i : i + size] for i in range(0, len(near), size)]
-        batches += [_padded(batch, tokenizer.pad_token_id) for batch in rng.sample(cut, len(cut))]
+        batches += [padded(batch, tokenizer.pad_token_id) for batch in rng.sample(cut, len(cut))]
     return batches
-
-
-def _padded(pairs: list[tuple[list[int], list[int]]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    width = max(len(prompt) + len(solution) for prompt, solution in pairs)
-    ids, labels = torch.full((len(pairs), width), pad), torch.full((len(pairs), width), NOT_LEARNED)
-    for row, (prompt, solution) in enumerate(pairs):
-        end = len(prompt) + len(solution)
-        ids[row, :end] = torch.tensor(prompt + solution)
-        labels[row, len(prompt) : end] = torch.tensor(solution)  # only the solution is learned
-    return ids, labels
 
 
 def _dataset(problems: list[Problem]) -> Dataset:
