@@ -335,6 +335,15 @@ def test_states_are_the_last_ones_whatever_the_padding(model, batch_size):
     torch.testing.assert_close(found, alone(model, ids()), atol=1e-5, rtol=1e-5)
 
 
+def test_states_of_a_compiled_model_are_the_models_own(model):
+    compiled, widths = torch.compile(model, backend="eager"), []
+    hook = model.lm_head.register_forward_pre_hook(lambda module, inputs: widths.append(inputs[0].shape[1]))
+    found = read(compiled, ids())
+    hook.remove()
+    torch.testing.assert_close(found, alone(model, ids()), atol=1e-5, rtol=1e-5)
+    assert set(widths) == {1}  # logits of the last token alone
+
+
 def test_the_end_of_a_long_prompt_is_read(model):
     torch.testing.assert_close(
         read(model, ids(), max_tokens=5), alone(model, [row[-5:] for row in ids()]), atol=1e-5, rtol=1e-5

@@ -16,8 +16,10 @@ import shutil
 import sys
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
+import adapters
 import tiny_models
 import torch
 from accelerate import PartialState
@@ -25,6 +27,8 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType, patch_environment
 from torch.distributed.fsdp._flat_param import FlatParamHandle
 from trl import GRPOTrainer
+
+from trl_grpo_plus.trainer.vllm_server import shard_before_sending
 
 
 EXACT = {"optim": "sgd", "learning_rate": 0.05, "shuffle_dataset": False, "beta": 0.1}
@@ -160,6 +164,27 @@ def precise(folder):
     return {"precision": tiny_models.trainer(folder, **{**EXACT, "bf16": True}).accelerator.mixed_precision}
 
 
+def sent(folder):
+    """Read the weights as TRL does for vLLM, after an evaluation, whose forward passes leave some weights whole."""
+    trainer = tiny_models.trainer(folder, **{**EXACT, "extra": {"eval_dataset": tiny_models.prompts(6)}})
+    trainer.train()
+    trainer.evaluate()
+    engine, received = adapters.reader(trainer.model), {}
+    engine._dist = SimpleNamespace(is_fsdp=True, fsdp_version=2, gather_params=nullcontext)
+    engine.accelerator = trainer.accelerator
+    engine.sync_weights = lambda: received.update(adapters.sent(engine))
+    told = ""
+    try:
+        engine.sync_weights()
+    except AttributeError as error:
+        told = str(error)
+    shard_before_sending(engine)
+    engine.sync_weights()
+    trained = trainer.accelerator.get_state_dict(trainer.model_wrapped)  # on the first rank alone
+    equal = [torch.equal(received[name], weight) for name, weight in trained.items()]
+    return {"trl": told, "equal": equal}
+
+
 def as_on_gpus(state, *args, **kwargs):
     if PartialState._shared_state.get("distributed_type") == DistributedType.MULTI_CPU:
         PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
@@ -190,6 +215,7 @@ def main():
     for configuration, environment in environments.items():
         scenarios = [drop, resample, believed, sampled, resumed, precise, not_finite]
         scenarios += [resumed_apart] if configuration == "ddp" else []
+        scenarios += [sent] if configuration == "fsdp2" and adapters.READS_FSDP2 else []
         # With FSDP1, TRL syncs only a part of the sharded reference model.
         scenarios += [followed, followed_resumed] if configuration != "fsdp1" else []
         with patch_environment(**environment), on_a_cpu(configuration):

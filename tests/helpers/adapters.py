@@ -9,6 +9,9 @@ import torch
 from trl.generation.vllm_generation import VLLMGeneration
 
 
+READS_FSDP2 = hasattr(VLLMGeneration, "_iter_fsdp2_params")  # TRL reads the weights before it sends them
+
+
 def with_adapter(model: Any, **options: Any) -> peft.PeftModel:
     """Return a model with a LoRA adapter that changes it. Weights that are not quantized become bfloat16."""
     base = model if getattr(model, "is_quantized", False) else model.to(torch.bfloat16)

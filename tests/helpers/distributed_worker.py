@@ -490,9 +490,8 @@ def unlike_disks(folder):
         if rank == having:
             (disk / "run" / "checkpoint-2").mkdir(parents=True)
             (disk / "run" / "checkpoint-2" / "trainer_state.json").write_text("{}")
-        args = SimpleNamespace(
-            output_dir="run", resume_from_checkpoint="auto", eval_on_start=True, local_process_index=0
-        )
+        args = SimpleNamespace(output_dir="run", resume_from_checkpoint="auto", eval_on_start=True)
+        args.local_process_index, args.process_index = 0, rank
         args.main_process_first = lambda local: nullcontext()
         back = os.getcwd()
         os.chdir(disk)
@@ -757,7 +756,10 @@ def traces(folder, rows=8, modes=tuple(TRACED_MODES)):
 
 
 def parcels(folder):
-    """Send parcels, with gloo and as with a backend that can only gather; the second rank sends itself one too."""
+    """Send parcels with gloo, whole and in pieces, and as with a backend that can only gather.
+
+    The second rank sends itself a parcel too.
+    """
     made = [{1: b"for one" * 9}, {0: b"for zero", 1: b"for itself"}][PartialState().process_index]
 
     def received():
@@ -765,7 +767,9 @@ def parcels(folder):
 
     with mock.patch.object(distributed, "_is_gloo_or_nccl", return_value=False):
         gathered = received()
-    return {"gloo": received(), "another": gathered}
+    with mock.patch.object(distributed, "RECEIVED_AT_ONCE", 2 * 10):
+        in_pieces = received()
+    return {"gloo": received(), "in pieces": in_pieces, "another": gathered}
 
 
 def collectives(folder):

@@ -94,6 +94,12 @@ def test_a_single_setting_of_a_recipe_comes_from_its_preset_too(write):
     assert accelerate.setting("num_generations", write(), ()) is None
 
 
+@pytest.mark.parametrize("folder", ["007", "1e3", "[x", "true"])
+def test_an_output_dir_of_the_command_line_is_taken_as_it_stands(write, folder):
+    assert accelerate.setting("output_dir", write(), ("--output_dir", folder)) == folder
+    assert accelerate.setting("output_dir", write(), (f"--output-dir={folder}",)) == folder
+
+
 def test_in_a_race_stock_trl_keeps_the_trl_options_of_the_preset(write):
     args = read(write(preset="dapo"))
     reset(args)

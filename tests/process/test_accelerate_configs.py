@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
+import adapters
 import pytest
 import torch
 import warm_processes
@@ -236,6 +237,15 @@ def test_a_loss_that_is_not_finite_on_one_rank_stops_all_and_spoils_no_weights(o
     why = "DeepSpeed skipped the step" if configuration in ZERO else "The optimizer did not step"
     assert f"{why}: the weights are those after 1 steps." in first["told"]
     assert {group[0]["step"] for group in traces.groups(folder / "run")} == {0, 1}
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not adapters.READS_FSDP2, reason="this TRL sends weights in another way")
+def test_fsdp2_sends_whole_weights_to_vllm_after_an_evaluation(out):
+    first, second = results(out, "fsdp2", "sent")
+    assert first["trl"] == second["trl"] == "'Parameter' object has no attribute 'full_tensor'"
+    assert len(first["equal"]) > 20
+    assert all(first["equal"])
 
 
 @pytest.mark.full

@@ -428,8 +428,8 @@ def test_rows_that_the_second_rank_alone_cannot_read_ahead_stop_both(out):
 
 def test_each_rank_gets_the_parcels_that_are_for_it(out):
     first, second = results(out, "parcels")
-    assert first["gloo"] == first["another"] == ["for zero"]
-    assert second["gloo"] == second["another"] == ["for one" * 9, "for itself"]
+    assert first["gloo"] == first["in pieces"] == first["another"] == ["for zero"]
+    assert second["gloo"] == second["in pieces"] == second["another"] == ["for one" * 9, "for itself"]
 
 
 def test_rows_of_the_second_rank_that_cannot_be_sent_stop_both(out):

@@ -1,7 +1,9 @@
 """Tests of the placement of groups: rows stay on their rank if possible, and rows that must move arrive."""
 
 import math
+import pickle
 from collections import Counter
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -189,7 +191,31 @@ def test_each_rank_trains_on_its_rows_of_the_plan(monkeypatch, size, ranks):
     expected = [(f"{r} {group}", f"{r} {group * size + k}") for r, group in plan.order for k in range(size)]
     assert [(attempt.prompt, attempt.completion) for of_rank in rows for attempt in of_rank] == expected
     # Rows that stay are not sent, and no rank sends a parcel to itself.
-    written = [len(hand_over.pickle.loads(parcel)) for of_rank in sent for parcel in of_rank.values()]
+    written = [len(pickle.loads(parcel)) for of_rank in sent for parcel in of_rank.values()]
     assert sum(written) == moved(plan.order, held, size, ranks)
     for rank, of_rank in enumerate(sent):
         assert rank not in of_rank
+
+
+@dataclass
+class OnADevice:
+    """Stands for a tensor on a GPU, which pickle would restore on the GPU of its number."""
+
+    device: str
+
+    def to(self, device, **options):
+        return OnADevice(str(device))
+
+
+def test_a_tensor_in_a_row_moves_to_the_device_of_its_new_process(monkeypatch):
+    rounds = [[Round(attempts_of(rank, 0, 4, 2, 2), torch.zeros(8, 1), ("alive",) * 4)] for rank in range(2)]
+    for (sampled,) in rounds:
+        for attempt in sampled.attempts:
+            attempt.inputs["number"] = OnADevice("cuda:5")
+    order = [(0, 3), (0, 2), (0, 1), (0, 0)]
+    results, sent = everyone(monkeypatch, lambda rank: exchange(rounds[rank], order, Partition(2, rank, 2)), 2)
+    sent_rows = [attempt for parcels in sent for parcel in parcels.values() for _, attempt in pickle.loads(parcel)]
+    assert len(sent_rows) == 8
+    assert {attempt.inputs["number"].device for attempt in sent_rows} == {"cpu"}
+    assert {attempt.inputs["number"].device for of_rank in results for attempt in of_rank} == {"cpu"}
+    assert {attempt.inputs["number"].device for (sampled,) in rounds for attempt in sampled.attempts} == {"cuda:5"}

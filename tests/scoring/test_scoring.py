@@ -154,6 +154,17 @@ def test_starved_and_too_long_outcomes_are_logged(tmp_path):
     assert tiny_models.logged(trained, "rewards/says_more/mean") == [0.25] * 2
 
 
+def test_a_worker_gets_a_rows_tensors_on_the_cpu():
+    class OnAGPU:
+        """Stands for a tensor on a GPU, which a worker process cannot restore."""
+
+        def cpu(self):
+            return "7"
+
+    reward = RewardSpec.of({"name": "exact_answer", "timeout": 20.0}).build()
+    assert reward(completions=["7", "8"], answer=[OnAGPU(), OnAGPU()]) == [1.0, 0.0]
+
+
 def test_the_outcome_of_a_combinations_part_is_logged_traced_and_raises_the_alarm(tmp_path):
     hangs = RewardSpec.of({**HANGS, "on_timeout": "zero"}).build()
     trained = train(tmp_path, [gate(tiny_models.digits, by=hangs, name="gated")], alarm_thresholds={"min_batches": 2})

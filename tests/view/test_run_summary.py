@@ -50,6 +50,19 @@ def test_seconds_are_the_time_of_all_steps_between_two_entries(tmp_path):
     assert axes == {"seconds": [[0, 0], [2, 3.0], [6, 5.0]], "tokens": [[0, 0], [2, 10.0], [6, 40.0]]}
 
 
+def test_a_path_in_the_runs_folder_is_shown_from_there_and_a_models_name_is_not(tmp_path):
+    named = {
+        "adapter": "warm_start/adapter",  # no slash before a folder of the run's name
+        "inside": "runs/llama/warm_start/model",
+        "model": "meta-llama/Llama-3.2-1B",
+        "other": "llama/Llama-2",  # an id: the folder has no such file
+    }
+    run = a_log(tmp_path / "runs" / "llama", [], **named)
+    assert {name: run.options[name] for name in named} == {**named, "inside": "output_dir/warm_start/model"}
+    (run.folder / "Llama-2").touch()
+    assert a_log(tmp_path / "runs" / "llama", [], **named).options["other"] == "output_dir/Llama-2"
+
+
 def test_rollouts_of_stock_trl_come_from_a_race(tmp_path):
     run = a_log(tmp_path / "a", [{"step": 2, "reward": 1.0}, {"step": 4, "reward": 1.0}])
     (run.folder / "race_settings.json").write_text(json.dumps({"rollouts": 96, "num_generations": 8, "seed": 3}))

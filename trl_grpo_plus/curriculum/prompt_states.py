@@ -71,6 +71,7 @@ def states_of_share(
 
 
 def _states(model: nn.Module, prompt_ids: list[list[int]], device: torch.device) -> Tensor:
+    model = getattr(model, "_orig_mod", model)  # a compiled model has another signature, and may skip the hook
     causal = extract_model_from_parallel(model)
     causal = causal.get_base_model() if hasattr(causal, "get_base_model") else causal
     width = max(map(len, prompt_ids))

@@ -246,7 +246,8 @@ def setting(name: str, recipe: str, options: Sequence[str]) -> Any:
     for word, following in reversed(list(pairwise([*options, "--"]))):
         option, equals, value = word.partition("=")
         if option.replace("-", "_") == f"__{name}":  # argparse takes either spelling
-            return read_yaml(value if equals else "true" if following.startswith("--") else following)
+            value = value if equals else "true" if following.startswith("--") else following
+            return value if name == "output_dir" else read_yaml(value)  # a folder may be called 007
     try:
         content = read_yaml(text_of(Path(find_recipe(recipe))))
     except yaml.YAMLError:  # reading the recipe will report this

@@ -7,6 +7,7 @@ run's summary adds the files of a model's own code or tokenizer. Everything else
 import json
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,9 @@ def settle_folder(training_args: Any) -> None:
     training_args.resume_from_checkpoint = checkpoint
     with training_args.main_process_first(local=False):
         if training_args.local_process_index == 0:  # one process on each node: nodes may not share a disk
-            _make_room(Path(folder), checkpoint)
+            # On a shared disk the first process has moved the files, and NFS may still list them elsewhere.
+            with suppress(*([FileNotFoundError] if training_args.process_index else [])):
+                _make_room(Path(folder), checkpoint)
     if checkpoint is not None:
         training_args.eval_on_start = False
 

@@ -150,7 +150,8 @@ def kl_to_go(logp: Tensor, ref_logp: Tensor, mask: Tensor) -> Tensor:
     log_ratio = (logp - ref_logp).detach()
     # bfloat16 is too coarse for a sum over thousands of tokens.
     k1 = log_ratio.to(torch.promote_types(log_ratio.dtype, torch.float32)).masked_fill_(mask == 0, 0.0)
-    return k1.flip(-1).cumsum_(dim=-1).flip(-1)
+    # On the CPU, because CUDA has no deterministic sum of this kind, and `full_determinism` would stop the run.
+    return k1.flip(-1).cpu().cumsum_(dim=-1).to(k1.device).flip(-1)
 
 
 def mean_of_tokens(per_token: Tensor, mask: Tensor) -> Tensor:

@@ -5,9 +5,11 @@
 
 import pickle
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from accelerate.utils import gather_object
+from accelerate import PartialState
+from accelerate.utils import gather_object, send_to_device
 from packaging.version import Version
 
 from ..utils.distributed import all_to_all_made
@@ -114,12 +116,14 @@ def exchange(rounds: Sequence[Round], order: Sequence[tuple[int, int]], partitio
         if owners[position] == rank:
             parcels.setdefault(position // share, []).append((position, attempt_at(position)))
     sent = all_to_all_made(lambda: {to: _pickled(rows) for to, rows in parcels.items()}) if moving else ()
-    received = dict(row for parcel in sent for row in pickle.loads(parcel))
+    received = dict(row for parcel in sent for row in _unpickled(parcel))
     here = range(rank * share, (rank + 1) * share)
     return [attempt_at(position) if owners[position] == rank else received[position] for position in here]
 
 
 def _pickled(rows: list[tuple[int, Attempt]]) -> bytes:
+    # Pickle restores a tensor on the device of its number, and a dataset in torch's format has tensors on this rank's.
+    rows = [(at, replace(attempt, inputs=send_to_device(attempt.inputs, "cpu"))) for at, attempt in rows]
     try:
         return pickle.dumps(rows)
     except Exception as error:
@@ -127,6 +131,11 @@ def _pickled(rows: list[tuple[int, Attempt]]) -> bytes:
             "a row of the training set cannot be sent to the process that trains on it "
             f"({type(error).__name__}: {error}). Leave such columns out, or make them where they are used."
         ) from error
+
+
+def _unpickled(parcel: bytes) -> list[tuple[int, Attempt]]:
+    device = PartialState().device
+    return [(at, replace(moved, inputs=send_to_device(moved.inputs, device))) for at, moved in pickle.loads(parcel)]
 
 
 class Carried(NamedTuple):

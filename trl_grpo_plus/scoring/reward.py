@@ -30,6 +30,11 @@ def plain(values: Any) -> Any:
     return [value.item() if isinstance(value, Integral) and hasattr(value, "item") else value for value in values]
 
 
+def _on_cpu(value: Any) -> Any:
+    """Return a value of a row without tensors on a GPU, which a dataset in torch's format has: workers have no GPU."""
+    return value.cpu() if hasattr(value, "cpu") else value
+
+
 class Reward:
     """A registered reward with its arguments: a picklable TRL reward function, logged under `__name__`.
 
@@ -220,7 +225,7 @@ class Reward:
     def _in_workers(self, completions: Sequence[Any], values: Mapping[str, Any]) -> list[Outcome]:
         assert self.timeout is not None
         columns = {"completions": completions, **values}
-        samples = [{name: value[i] for name, value in columns.items()} for i in range(len(completions))]
+        samples = [{name: _on_cpu(value[i]) for name, value in columns.items()} for i in range(len(completions))]
         definition = self.definition
         return shared().map(definition.target, self.args, samples, self.timeout, preload=definition.preload)
 

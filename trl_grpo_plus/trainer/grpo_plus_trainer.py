@@ -67,7 +67,7 @@ from .progress import SlimProgress
 from .prompt_source import PromptSource
 from .recorder import Recorder
 from .run_metadata import describe
-from .vllm_server import naming_server, noticing_errors, sample_from_own_prompts
+from .vllm_server import naming_server, noticing_errors, sample_from_own_prompts, shard_before_sending
 from .vllm_sync_check import VLLMCheck
 
 
@@ -231,6 +231,8 @@ class GRPOPlusTrainer(GRPOTrainer):
             set_seed(args.seed + self.accelerator.process_index // args.vllm_tensor_parallel_size)
         elif self.environment_factories is not None:
             sample_from_own_prompts(self.vllm_generation)
+        if self.is_fsdp_enabled:
+            shard_before_sending(self.vllm_generation)
         if is_peft_model(self.vllm_generation.model) and not self.is_fsdp_enabled:
             from .adapter_merge import merge_in_copies  # it needs peft
 

@@ -3,7 +3,7 @@
 TRL's first process alone asks the server, and gets an error of requests after a minute of retries. The other processes
 then lose the first one. They ask the server too, so that they can tell its failure from that of a process.
 
-`sample_from_own_prompts` is about a server that works: it mends what TRL asks of it.
+`sample_from_own_prompts` and `shard_before_sending` are about an engine that works: they mend what TRL asks of it.
 """
 
 import hashlib
@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from accelerate.utils import gather_object
+from torch.distributed.fsdp import FSDPModule
 
 from ..traces import logged_step
 from ..utils.distributed import lost_process
@@ -116,6 +117,28 @@ def sample_from_own_prompts(engine: Any) -> None:
         return generate(prompts, images, num_generations if alike else 1, *rest, **more)
 
     engine.generate = generate_from_own
+
+
+def shard_before_sending(engine: Any) -> None:
+    """Shard the weights under FSDP 2 again before TRL sends them to the engine.
+
+    A forward pass without a backward leaves some weights whole on each process, as in an evaluation or where the
+    belief head reads prompts. TRL then asks a whole weight to gather itself, which ends the run with an error
+    (`VLLMGeneration._iter_fsdp2_params`).
+
+    Args:
+        engine (`trl.generation.vllm_generation.VLLMGeneration`): the trainer's engine.
+    """
+    send = engine.sync_weights
+
+    def send_sharded(*args: Any, **more: Any) -> Any:
+        """Send as TRL does. Collective."""
+        for module in engine.model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+        return send(*args, **more)
+
+    engine.sync_weights = send_sharded
 
 
 def _of_a_long_prompt(error: Exception) -> str:

@@ -106,9 +106,10 @@ def gather_made(make: Callable[[], Sequence[T]]) -> list[T]:
 def all_to_all_made(make: Callable[[], Mapping[int, bytes]]) -> list[bytes]:
     """Send the bytes that `make` returns for each rank to that rank; return those for this rank. Collective.
 
-    The received bytes are in order of the ranks that sent them. A rank that sent nothing has no entry. With a backend
-    other than gloo and NCCL all ranks get the bytes of all ranks, because not every backend can send a part to each.
-    An error in `make` on one rank is raised on all ranks, as by [`raise_on_all_ranks`].
+    The received bytes are in order of the ranks that sent them. A rank that sent nothing has no entry. They travel in
+    pieces, so that no device receives more than [`RECEIVED_AT_ONCE`] bytes at once. With a backend other than gloo and
+    NCCL all ranks get the bytes of all ranks, because not every backend can send a part to each. An error in `make` on
+    one rank is raised on all ranks, as by [`raise_on_all_ranks`].
     """
     state = PartialState()
     if not _is_gloo_or_nccl(state.device):
@@ -119,12 +120,17 @@ def all_to_all_made(make: Callable[[], Mapping[int, bytes]]) -> list[bytes]:
     table = gather(sizes).view(state.num_processes, -1)  # [from, to]
     if table.min() < 0:
         _raise_first(error, gather_object([_facts_of(error)]))
-    coming = table[:, state.process_index].tolist()
-    received = torch.empty(sum(coming), dtype=torch.uint8, device=state.device)
-    torch.distributed.all_to_all_single(
-        received, _bytes_as_tensor(b"".join(parcels)).to(state.device), coming, sizes.tolist()
-    )
-    return [part.numpy().tobytes() for part in received.cpu().split(coming) if part.numel()]
+    received: list[list[bytes]] = [[] for _ in parcels]
+    most = max(1, RECEIVED_AT_ONCE // state.num_processes)
+    for start in range(0, int(table.max()), most):
+        lengths = (table - start).clamp(0, most)
+        going, coming = lengths[state.process_index].tolist(), lengths[:, state.process_index].tolist()
+        pieces = _bytes_as_tensor(b"".join(parcel[start : start + most] for parcel in parcels))
+        buffer = torch.empty(sum(coming), dtype=torch.uint8, device=state.device)
+        torch.distributed.all_to_all_single(buffer, pieces.to(state.device), coming, going)
+        for of_rank, piece in zip(received, buffer.cpu().split(coming), strict=True):
+            of_rank.append(piece.numpy().tobytes())
+    return [joined for of_rank in received if (joined := b"".join(of_rank))]
 
 
 def _is_gloo_or_nccl(device: torch.device) -> bool:

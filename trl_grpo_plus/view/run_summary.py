@@ -143,9 +143,13 @@ class Run:
         return {key: self._within_output_dir(value) for key, value in options.items()}
 
     def _within_output_dir(self, value: Any) -> Any:
-        """Rewrite a path within the run's own folder, such as a warm start's, to begin with `output_dir/`."""
-        _, within, rest = value.partition(f"{self.folder.name}/") if isinstance(value, str) else ("", "", "")
-        return f"{WITHIN_RUN}{rest}" if within else value
+        """Rewrite a path within the run's own folder, such as a warm start's, to begin with `output_dir/`.
+
+        A Hub id may begin with the folder's name too. So what may be an id counts as a path only if the file is there.
+        """
+        _, within, rest = f"/{value}".partition(f"/{self.folder.name}/") if isinstance(value, str) else ("", "", "")
+        is_path = within and (value.count("/") > 1 or (self.folder / rest).exists())
+        return f"{WITHIN_RUN}{rest}" if is_path else value
 
     @property
     def tells_all(self) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ...launch.accelerate import RUN_AS, on_cpu, setting
 from ...launch.launchers import Start, launch_command
+from ...utils.resources import processors
 from ...utils.validation import ConfigError, Number
 
 
@@ -91,7 +92,7 @@ def plan(start: Start, baseline_generations: int = 8, evaluations: int = 10) -> 
         of_lane = (*first, *options, *last, *own[name], "--output_dir", str(folder / name))
         lanes.append(Lane(name, folder / name, replace(start, options=of_lane)))
     alone = start.accelerate_config is None and start.num_processes in (None, 1) and on_cpu(recipe, options)
-    return Race(folder, tuple(lanes), alone and len(os.sched_getaffinity(0)) > 1)
+    return Race(folder, tuple(lanes), alone and processors() > 1)
 
 
 def command(race: Race, lane: Lane, go_on_with: str) -> tuple[list[str], dict[str, str]]:
@@ -102,5 +103,5 @@ def command(race: Race, lane: Lane, go_on_with: str) -> tuple[list[str], dict[st
     command = launch_command(start, SCRIPT)
     environment = {**os.environ, RACER: lane.name, RUN_AS: go_on_with, "PYTHONUNBUFFERED": "1"}
     if race.together:  # also for a run that continues alone
-        environment["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // len(race.lanes)))
+        environment["OMP_NUM_THREADS"] = str(max(1, processors() // len(race.lanes)))
     return command, environment
