@@ -28,8 +28,6 @@ from accelerate.utils import DistributedType, patch_environment
 from torch.distributed.fsdp._flat_param import FlatParamHandle
 from trl import GRPOTrainer
 
-from trl_grpo_plus.trainer.vllm_server import shard_before_sending
-
 
 EXACT = {"optim": "sgd", "learning_rate": 0.05, "shuffle_dataset": False, "beta": 0.1}
 EXACT |= {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
@@ -178,7 +176,8 @@ def sent(folder):
         engine.sync_weights()
     except AttributeError as error:
         told = str(error)
-    shard_before_sending(engine)
+    trainer.vllm_generation = engine
+    trainer._set_up_vllm()
     engine.sync_weights()
     trained = trainer.accelerator.get_state_dict(trainer.model_wrapped)  # on the first rank alone
     equal = [torch.equal(received[name], weight) for name, weight in trained.items()]

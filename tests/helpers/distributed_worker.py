@@ -490,8 +490,9 @@ def unlike_disks(folder):
         if rank == having:
             (disk / "run" / "checkpoint-2").mkdir(parents=True)
             (disk / "run" / "checkpoint-2" / "trainer_state.json").write_text("{}")
-        args = SimpleNamespace(output_dir="run", resume_from_checkpoint="auto", eval_on_start=True)
-        args.local_process_index, args.process_index = 0, rank
+        args = SimpleNamespace(
+            output_dir="run", resume_from_checkpoint="auto", eval_on_start=True, local_process_index=0
+        )
         args.main_process_first = lambda local: nullcontext()
         back = os.getcwd()
         os.chdir(disk)

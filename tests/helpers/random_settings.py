@@ -16,7 +16,6 @@ Options = dict[str, Any]  # as `tiny_models.trained` takes them
 
 LOSS = {
     "loss_type": TRL_CHOICES["loss_type"],
-    "beta": [0.1, 0.01],
     "importance_sampling_level": ["sequence", "token"],
     "multi_objective_aggregation": ["normalize_then_sum"],
     "scale_rewards": ["batch", "none"],
@@ -68,7 +67,14 @@ SELECTIONS: list[Any] = [
     {"name": "by_column", "args": {"column": "number", "order": order}}
     for order in ("easy_first", "hard_first", "interleaved")
 ]
-REWARDS = [tiny_models.digits, tiny_models.half_dead, tiny_models.one_live_in_four, tiny_models.always_dead]
+KL = {"kl_estimator": ["k1", "k2", "abs"], "kl_target": [0.1]}
+IN_THE_REWARD: Options = {"kl_placement": "reward", "kl_estimator": "k1"}
+FILTERS: Options = {"filter_metric": ["any"], "filtered_verdicts": [["all_bad"], ["all_bad", "tied"]]}
+ROUNDS: Options = {"max_resample_rounds": [1, 2], "resample_fallback": ["keep"]}
+OUTPUT: Options = {"advantage_clip": [1.0], "trace_max_groups": [1], "trace_compress": [True]}
+PRIORS: list[Options] = [{}, {"belief_key": "number"}, {"belief_head": "prompt", "belief_head_share": None}]
+REWARDS: list[Any] = [tiny_models.digits, tiny_models.half_dead, tiny_models.one_live_in_four, tiny_models.always_dead]
+REWARDS += [[tiny_models.digits, tiny_models.half_dead]] * 2
 
 
 def of_trl(seed: int) -> tuple[Any, Options]:
@@ -77,6 +83,8 @@ def of_trl(seed: int) -> tuple[Any, Options]:
     options: Options = {"seed": seed, "num_generations": chance.choice([4, 8]), "max_steps": 5}
     for table in (LOSS, SAMPLING, TRAINING):
         options |= _some(chance, table)
+    if chance.random() < 0.5:
+        options["beta"] = chance.choice([0.1, 0.01])
     if chance.random() < 0.5:
         options["steps_per_generation"] = chance.choice([1, 2, 3, 4])
     if options.get("beta") and chance.random() < 0.3:
@@ -98,40 +106,38 @@ def of_both(seed: int) -> tuple[Any, Options]:
     chance = random.Random(-1 - seed)
     reward, options = of_trl(seed)
     streams = not hasattr(options["data"], "__len__")
-    sums_scaled = "multi_objective_aggregation" in options  # each reward is scaled by itself, and there is no total
+    scales_each = "multi_objective_aggregation" in options  # each reward is scaled by itself, and there is no total
+    kind = "baseline" if scales_each else chance.choice(["baseline", "estimator", "belief", "belief"])
     if chance.random() < 0.8:
-        options["zero_variance_groups"] = chance.choice(["drop", "drop" if streams else "resample"])
-        options |= _some(chance, {"filter_metric": ["any"], "filtered_verdicts": [["all_bad"], ["all_bad", "tied"]]})
+        options |= {"zero_variance_groups": chance.choice(["drop", "drop" if streams else "resample"])}
+        options |= _some(chance, FILTERS)
     if options.get("zero_variance_groups") == "resample":
-        options |= _some(chance, {"max_resample_rounds": [1, 2], "resample_fallback": ["keep"]})
-    believes = False
-    kind = chance.choice(["baseline", "estimator", "belief"])
-    if kind == "baseline" or sums_scaled:
-        options |= _some(chance, {**BASELINES, "scale_rewards": ["mad", "mean"]} if sums_scaled else BASELINES)
+        options |= _some(chance, ROUNDS)
+    if kind == "baseline":
+        options |= _some(chance, BASELINES)
+        if scales_each and options.get("scale_rewards") == "running":
+            options["scale_rewards"] = "mad"
     elif kind == "estimator":
         options["advantage_estimator"] = chance.choice(ESTIMATORS)
         options.pop("scale_rewards", None)  # an estimator makes the advantages in place of baseline and scale
     else:
-        believes = True
         options |= {"advantage_baseline": "belief", "scale_rewards": chance.choice(["prior", "batch", "running"])}
     if not streams and chance.random() < 0.7:
         options["prompt_selection"] = chance.choice(["belief", *SELECTIONS])
-        believes = believes or options["prompt_selection"] == "belief"
-    if believes:
-        options |= chance.choice([{}, {"belief_key": "number"}, {"belief_head": "prompt", "belief_head_share": None}])
+    if kind == "belief" or options.get("prompt_selection") == "belief":
+        options |= chance.choice(PRIORS)
     if options.get("beta"):
-        options |= _some(chance, {"kl_estimator": ["k1", "k2"], "kl_target": [0.1]})
-        if chance.random() < 0.3 and not sums_scaled and kind != "estimator":
-            options |= {
-                "kl_placement": "reward",
-                "kl_estimator": "k1",
-                **_some(chance, {"kl_reward_form": ["reward_to_go"]}),
-            }
-    other_ratio = options.get("importance_sampling_level") == "sequence" or "off_policy_mask_threshold" in options
-    if not other_ratio and options.get("loss_type", "dapo") in ("dapo", "grpo"):
+        options |= _some(chance, KL)
+        if chance.random() < 0.5 and kind != "estimator" and not scales_each:
+            options |= {**IN_THE_REWARD, "kl_reward_form": chance.choice(["sequence", "reward_to_go"])}
+        if options.get("kl_estimator") == "abs":  # its mean is no divergence
+            options.pop("kl_target", None)
+    for_tokens = options.get("importance_sampling_level") != "sequence" and "off_policy_mask_threshold" not in options
+    if not for_tokens:
+        options.pop("kl_reward_form", None)
+    elif options.get("loss_type", "dapo") in ("dapo", "grpo"):
         options |= _some(chance, {"importance_ratio": ["gspo_token"]})
-    options |= _some(chance, {"advantage_clip": [1.0], "trace_max_groups": [1], "trace_compress": [True]})
-    return reward, options
+    return reward, options | _some(chance, OUTPUT)
 
 
 def _some(chance: random.Random, table: Mapping[str, Any]) -> Options:

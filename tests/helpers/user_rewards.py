@@ -167,3 +167,8 @@ def hangs_or_dies(completions, number, **kwargs):
     if number[0] % 2:
         os._exit(1)
     time.sleep(60)
+
+
+def equals_nested(completions, number, **kwargs):
+    """Return 1 for a completion that equals the text within its row's `number`."""
+    return [float(text == nested[0]["at"][0]) for text, nested in zip(completions, number, strict=True)]

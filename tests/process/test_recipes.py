@@ -254,9 +254,9 @@ def test_a_run_of_a_race_is_resumed_by_the_races_command(monkeypatch):
 # --- Earlier runs in the folder, and the lines that a run prints --------------------------------------------------
 
 
-def settle(folder, resume=None, local_process_index=0, process_index=0):
+def settle(folder, resume=None, local_process_index=0):
     args = SimpleNamespace(output_dir=str(folder), resume_from_checkpoint=resume, eval_on_start=True)
-    args.local_process_index, args.process_index = local_process_index, process_index
+    args.local_process_index = local_process_index
     args.main_process_first = lambda local: contextlib.nullcontext()
     previous_run.settle_folder(args)
     return args
@@ -287,16 +287,16 @@ def test_one_process_of_a_node_moves_an_earlier_run(tmp_path):
     assert (tmp_path / "run" / "earlier-1" / "checkpoint-2").exists()
 
 
-def test_a_node_may_see_files_that_the_first_process_has_moved(tmp_path, monkeypatch):
-    """NFS remembers what a folder held. Without a shared disk each node moves files of its own."""
-
-    def stale(folder, why):
-        raise FileNotFoundError(folder)
-
-    monkeypatch.setattr(previous_run, "move_aside", stale)
-    settle(tmp_path / "run", process_index=8)
-    with pytest.raises(FileNotFoundError):
-        settle(tmp_path / "run", process_index=0)
+def test_a_node_may_see_files_that_the_first_process_has_moved(tmp_path, monkeypatch, capsys):
+    """NFS remembers what a folder held."""
+    leave_run(tmp_path / "run", 2, finished=False)
+    stale = previous_run.of_a_run(tmp_path / "run")
+    settle(tmp_path / "run")
+    capsys.readouterr()
+    monkeypatch.setattr(previous_run, "of_a_run", lambda folder: stale)
+    settle(tmp_path / "run")
+    assert names(tmp_path / "run") == ["earlier-1"]
+    assert not capsys.readouterr().out
 
 
 def leave_run(folder, *steps, finished):

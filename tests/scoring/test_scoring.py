@@ -161,8 +161,8 @@ def test_a_worker_gets_a_rows_tensors_on_the_cpu():
         def cpu(self):
             return "7"
 
-    reward = RewardSpec.of({"name": "exact_answer", "timeout": 20.0}).build()
-    assert reward(completions=["7", "8"], answer=[OnAGPU(), OnAGPU()]) == [1.0, 0.0]
+    reward = RewardSpec.of({"name": f"{FILE}:equals_nested", "timeout": 20.0}).build()
+    assert reward(completions=["7", "8"], number=[[{"at": [OnAGPU()]}]] * 2) == [1.0, 0.0]
 
 
 def test_the_outcome_of_a_combinations_part_is_logged_traced_and_raises_the_alarm(tmp_path):

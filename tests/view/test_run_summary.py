@@ -52,7 +52,7 @@ def test_seconds_are_the_time_of_all_steps_between_two_entries(tmp_path):
 
 def test_a_path_in_the_runs_folder_is_shown_from_there_and_a_models_name_is_not(tmp_path):
     named = {
-        "adapter": "warm_start/adapter",  # no slash before a folder of the run's name
+        "beside": "runs/old-llama/warm_start/model",
         "inside": "runs/llama/warm_start/model",
         "model": "meta-llama/Llama-3.2-1B",
         "other": "llama/Llama-2",  # an id: the folder has no such file

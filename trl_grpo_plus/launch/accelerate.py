@@ -241,7 +241,7 @@ def setting(name: str, recipe: str, options: Sequence[str]) -> Any:
     """Return an option's value from the command line, else from the recipe, else from the preset; or `None`.
 
     Raises:
-        ConfigError: the recipe is not UTF-8.
+        ConfigError: there is no such recipe, or it is not UTF-8.
     """
     for word, following in reversed(list(pairwise([*options, "--"]))):
         option, equals, value = word.partition("=")

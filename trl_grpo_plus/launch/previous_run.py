@@ -65,9 +65,7 @@ def settle_folder(training_args: Any) -> None:
     training_args.resume_from_checkpoint = checkpoint
     with training_args.main_process_first(local=False):
         if training_args.local_process_index == 0:  # one process on each node: nodes may not share a disk
-            # On a shared disk the first process has moved the files, and NFS may still list them elsewhere.
-            with suppress(*([FileNotFoundError] if training_args.process_index else [])):
-                _make_room(Path(folder), checkpoint)
+            _make_room(Path(folder), checkpoint)
     if checkpoint is not None:
         training_args.eval_on_start = False
 
@@ -113,7 +111,11 @@ def move_aside(folder: Path, then: str) -> None:
         unfinished.rename(unused(folder, "earlier"))
     unfinished.mkdir(exist_ok=True)
     for path in left:
-        path.rename(unfinished / path.name)
+        with suppress(FileNotFoundError):  # another node has moved it, and this node's NFS still lists it
+            path.rename(unfinished / path.name)
+    if not any(unfinished.iterdir()):
+        unfinished.rmdir()
+        return
     earlier = unfinished.rename(unused(folder, "earlier"))
     finished, checkpoint = (earlier / SUMMARY).exists(), get_last_checkpoint(str(earlier))
     what = "a finished run" if finished else "an interrupted run" if _matching(earlier, MARKS) else "a model"

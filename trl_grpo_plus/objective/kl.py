@@ -150,8 +150,10 @@ def kl_to_go(logp: Tensor, ref_logp: Tensor, mask: Tensor) -> Tensor:
     log_ratio = (logp - ref_logp).detach()
     # bfloat16 is too coarse for a sum over thousands of tokens.
     k1 = log_ratio.to(torch.promote_types(log_ratio.dtype, torch.float32)).masked_fill_(mask == 0, 0.0)
-    # On the CPU, because CUDA has no deterministic sum of this kind, and `full_determinism` would stop the run.
-    return k1.flip(-1).cpu().cumsum_(dim=-1).to(k1.device).flip(-1)
+    reversed_k1 = k1.flip(-1)
+    if torch.are_deterministic_algorithms_enabled():  # CUDA has no deterministic cumsum, and torch would raise
+        reversed_k1 = reversed_k1.cpu()
+    return reversed_k1.cumsum_(dim=-1).to(k1.device).flip(-1)
 
 
 def mean_of_tokens(per_token: Tensor, mask: Tensor) -> Tensor:

@@ -6,7 +6,7 @@
 import pickle
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from accelerate import PartialState
 from accelerate.utils import gather_object, send_to_device
@@ -122,10 +122,9 @@ def exchange(rounds: Sequence[Round], order: Sequence[tuple[int, int]], partitio
 
 
 def _pickled(rows: list[tuple[int, Attempt]]) -> bytes:
-    # Pickle restores a tensor on the device of its number, and a dataset in torch's format has tensors on this rank's.
-    rows = [(at, replace(attempt, inputs=send_to_device(attempt.inputs, "cpu"))) for at, attempt in rows]
     try:
-        return pickle.dumps(rows)
+        # Pickle would restore a tensor on the GPU of the same number. A dataset in torch's format has tensors there.
+        return pickle.dumps([(at, _with_rows_on(attempt, "cpu")) for at, attempt in rows])
     except Exception as error:
         raise ConfigError(
             "a row of the training set cannot be sent to the process that trains on it "
@@ -134,8 +133,13 @@ def _pickled(rows: list[tuple[int, Attempt]]) -> bytes:
 
 
 def _unpickled(parcel: bytes) -> list[tuple[int, Attempt]]:
-    device = PartialState().device
-    return [(at, replace(moved, inputs=send_to_device(moved.inputs, device))) for at, moved in pickle.loads(parcel)]
+    return [(at, _with_rows_on(attempt, PartialState().device)) for at, attempt in pickle.loads(parcel)]
+
+
+def _with_rows_on(attempt: Attempt, device: Any) -> Attempt:
+    """Return an attempt whose row, and what rewards logged about it, have their tensors on a device."""
+    inputs, logged = send_to_device((attempt.inputs, attempt.logged), device)
+    return replace(attempt, inputs=inputs, logged=logged)
 
 
 class Carried(NamedTuple):

@@ -32,6 +32,10 @@ def plain(values: Any) -> Any:
 
 def _on_cpu(value: Any) -> Any:
     """Return a value of a row without tensors on a GPU, which a dataset in torch's format has: workers have no GPU."""
+    if type(value) is dict:
+        return {name: _on_cpu(part) for name, part in value.items()}
+    if type(value) is list:
+        return [_on_cpu(part) for part in value]
     return value.cpu() if hasattr(value, "cpu") else value
 
 

@@ -117,11 +117,11 @@ def all_to_all_made(make: Callable[[], Mapping[int, bytes]]) -> list[bytes]:
     made, error = _try(make)
     parcels = [(made or {}).get(rank, b"") for rank in range(state.num_processes)]
     sizes = torch.tensor([-1 if error else len(parcel) for parcel in parcels], device=state.device)
-    table = gather(sizes).view(state.num_processes, -1)  # [from, to]
+    table = gather(sizes).view(state.num_processes, -1).cpu()  # [from, to]
     if table.min() < 0:
         _raise_first(error, gather_object([_facts_of(error)]))
     received: list[list[bytes]] = [[] for _ in parcels]
-    most = max(1, RECEIVED_AT_ONCE // state.num_processes)
+    most = max(1, RECEIVED_AT_ONCE // max(1, int((table > 0).sum(dim=0).max())))  # each rank receives from so many
     for start in range(0, int(table.max()), most):
         lengths = (table - start).clamp(0, most)
         going, coming = lengths[state.process_index].tolist(), lengths[:, state.process_index].tolist()
