@@ -87,17 +87,17 @@ def test_a_run_begins_by_describing_its_preset(write, monkeypatch, capsys):
 def test_a_single_setting_of_a_recipe_comes_from_its_preset_too(write):
     file = write(preset="belief")
     assert accelerate.setting("num_generations", file, ()) == 2
-    assert accelerate.setting("num_generations", file, ("--num_generations", "4")) == 4
+    assert accelerate.setting("num_generations", file, ("--num_generations", "4")) == "4"
     assert accelerate.setting("num_generations", file, ("--preset", "dapo")) is None
     assert accelerate.setting("num_generations", write(preset="belief", num_generations=3), ()) == 3
     assert accelerate.setting("num_generations", write(preset="belief", num_generations=None), ()) is None
     assert accelerate.setting("num_generations", write(), ()) is None
 
 
-@pytest.mark.parametrize("folder", ["007", "1e3", "[x", "true"])
-def test_an_output_dir_of_the_command_line_is_taken_as_it_stands(write, folder):
-    assert accelerate.setting("output_dir", write(), ("--output_dir", folder)) == folder
-    assert accelerate.setting("output_dir", write(), (f"--output-dir={folder}",)) == folder
+@pytest.mark.parametrize("text", ["007", "1e3", "[x", "true"])
+def test_a_setting_of_the_command_line_is_taken_as_it_stands(write, text):
+    assert accelerate.setting("output_dir", write(), ("--output_dir", text)) == text
+    assert accelerate.setting("output_dir", write(), (f"--output-dir={text}",)) == text
 
 
 def test_in_a_race_stock_trl_keeps_the_trl_options_of_the_preset(write):

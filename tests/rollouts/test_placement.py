@@ -212,12 +212,13 @@ def test_a_tensor_in_a_row_moves_to_the_device_of_its_new_process(monkeypatch):
     rounds = [[Round(attempts_of(rank, 0, 4, 2, 2), torch.zeros(8, 1), ("alive",) * 4)] for rank in range(2)]
     for (sampled,) in rounds:
         for attempt in sampled.attempts:
-            attempt.inputs["number"] = OnADevice("cuda:5")
+            attempt.inputs["number"] = attempt.logged["number"] = OnADevice("cuda:5")
     monkeypatch.setattr(hand_over, "PartialState", lambda: SimpleNamespace(device="cuda:1"))
     order = [(0, 3), (0, 2), (0, 1), (0, 0)]
     results, sent = everyone(monkeypatch, lambda rank: exchange(rounds[rank], order, Partition(2, rank, 2)), 2)
     sent_rows = [attempt for parcels in sent for parcel in parcels.values() for _, attempt in pickle.loads(parcel)]
     assert len(sent_rows) == 8
     assert {attempt.inputs["number"].device for attempt in sent_rows} == {"cpu"}
+    assert {attempt.logged["number"].device for attempt in sent_rows} == {"cpu"}
     assert {attempt.inputs["number"].device for of_rank in results for attempt in of_rank} == {"cuda:1"}
     assert {attempt.inputs["number"].device for (sampled,) in rounds for attempt in sampled.attempts} == {"cuda:5"}

@@ -238,7 +238,7 @@ def content_of(accelerate_config: str) -> dict[str, Any]:
 
 
 def setting(name: str, recipe: str, options: Sequence[str]) -> Any:
-    """Return an option's value from the command line, else from the recipe, else from the preset; or `None`.
+    """Return an option's text on the command line, else its value in the recipe, else in the preset; or `None`.
 
     Raises:
         ConfigError: there is no such recipe, or it is not UTF-8.
@@ -246,8 +246,7 @@ def setting(name: str, recipe: str, options: Sequence[str]) -> Any:
     for word, following in reversed(list(pairwise([*options, "--"]))):
         option, equals, value = word.partition("=")
         if option.replace("-", "_") == f"__{name}":  # argparse takes either spelling
-            value = value if equals else "true" if following.startswith("--") else following
-            return value if name == "output_dir" else read_yaml(value)  # a folder may be called 007
+            return value if equals else "true" if following.startswith("--") else following
     try:
         content = read_yaml(text_of(Path(find_recipe(recipe))))
     except yaml.YAMLError:  # reading the recipe will report this

@@ -6,7 +6,7 @@
 import pickle
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from accelerate import PartialState
 from accelerate.utils import gather_object, send_to_device
@@ -123,8 +123,7 @@ def exchange(rounds: Sequence[Round], order: Sequence[tuple[int, int]], partitio
 
 def _pickled(rows: list[tuple[int, Attempt]]) -> bytes:
     try:
-        # Pickle would restore a tensor on the GPU of the same number. A dataset in torch's format has tensors there.
-        return pickle.dumps([(at, _with_rows_on(attempt, "cpu")) for at, attempt in rows])
+        return pickle.dumps([(at, _on_cpu(attempt)) for at, attempt in rows])
     except Exception as error:
         raise ConfigError(
             "a row of the training set cannot be sent to the process that trains on it "
@@ -132,14 +131,15 @@ def _pickled(rows: list[tuple[int, Attempt]]) -> bytes:
         ) from error
 
 
-def _unpickled(parcel: bytes) -> list[tuple[int, Attempt]]:
-    return [(at, _with_rows_on(attempt, PartialState().device)) for at, attempt in pickle.loads(parcel)]
-
-
-def _with_rows_on(attempt: Attempt, device: Any) -> Attempt:
-    """Return an attempt whose row, and what rewards logged about it, have their tensors on a device."""
-    inputs, logged = send_to_device((attempt.inputs, attempt.logged), device)
+def _on_cpu(attempt: Attempt) -> Attempt:
+    # Pickle would restore a tensor on the GPU of the same number. A dataset in torch's format has tensors there.
+    inputs, logged = send_to_device((attempt.inputs, attempt.logged), "cpu")
     return replace(attempt, inputs=inputs, logged=logged)
+
+
+def _unpickled(parcel: bytes) -> list[tuple[int, Attempt]]:
+    device = PartialState().device  # the dataloader has put this rank's own rows there
+    return [(at, replace(moved, inputs=send_to_device(moved.inputs, device))) for at, moved in pickle.loads(parcel)]
 
 
 class Carried(NamedTuple):
