@@ -5,7 +5,8 @@ import itertools
 import pytest
 from case_tables import misjudged, table
 
-from trl_grpo_plus.registry import get_reward
+from trl_grpo_plus.registry import ConfigError, get_reward
+from trl_grpo_plus.rewards.math_answer import math_answer
 from trl_grpo_plus.rewards.think_format import think_format
 
 
@@ -19,6 +20,26 @@ def score(text, args=None):
 def test_the_form_and_that_of_other_arguments():
     assert misjudged("think_format", score) == []
     assert score("<think>" + "a\n" * 50_000 + "</think><answer>b</answer>") == 1.0
+
+
+@pytest.mark.parametrize("tag", ["thinking", "thought", "reasoning"])
+def test_the_form_with_another_tag(tag):
+    reward = get_reward("think_format", think_tag=tag)
+    good = GOOD.replace("think>", f"{tag}>")
+    assert reward([good, GOOD, good.replace(">a<", "><think>a<")]) == [1.0, 0.0, 0.0]
+    for end in range(1, len(good)):
+        assert reward([good[:end], good[end:]]) == [0.0, 0.0]
+    for extra in (f"<{tag}>", f"</{tag}>", f"< {tag.upper()} >", f"&lt;/{tag}&gt;", "<answer>"):
+        assert reward([good.replace(">a<", f">a{extra}<"), good + extra]) == [0.0, 0.0]
+    assert get_reward("think_format", think_tag=tag, think_opened=True)([good.removeprefix(f"<{tag}>")]) == [1.0]
+    assert math_answer([good.replace(">a<", "><answer>c</answer><").replace(">b<", ">\\boxed{2}<")], answer=["2"]) == [
+        1.0
+    ]
+
+
+def test_a_tag_that_other_rewards_do_not_read_is_refused():
+    with pytest.raises(ConfigError, match="think_tag.*'scratchpad'"):
+        get_reward("think_format", think_tag="scratchpad")
 
 
 def test_nothing_that_looks_like_a_tag_anywhere():
