@@ -18,8 +18,10 @@ from accelerate.utils.launch import prepare_simple_launcher_cmd_env
 from trl_grpo_plus import registry
 from trl_grpo_plus.cli.main import main
 from trl_grpo_plus.launch import accelerate as launch
-from trl_grpo_plus.launch.accelerate import accelerate_configs
+from trl_grpo_plus.launch import launchers
+from trl_grpo_plus.launch.accelerate import RUN_AS, accelerate_configs
 from trl_grpo_plus.launch.launchers import MAIN, Start, in_this_python, launch_command
+from trl_grpo_plus.launch.nodes import Nodes
 from trl_grpo_plus.registry import list_advantages, list_rewards
 from trl_grpo_plus.utils.files import TracesError
 from trl_grpo_plus.utils.validation import ConfigError
@@ -162,6 +164,36 @@ def test_one_process_sees_one_gpu(tmp_path, monkeypatch):
     args, _, _ = accelerate_launch._validate_launch_command(args)
     _, environment = prepare_simple_launcher_cmd_env(args)
     assert environment["CUDA_VISIBLE_DEVICES"] == "0"
+
+
+def test_the_processes_of_a_cpu_run_share_the_cores(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr(launchers, "cores", lambda: 8)
+    for processes, threads in ((None, 8), (2, 4), (3, 2)):
+        start = Start("arithmetic_cpu", num_processes=processes)
+        shared = launchers.cpu_threads(start)
+        assert shared == {"OMP_NUM_THREADS": str(threads)}
+        with monkeypatch.context() as set_by_user:
+            set_by_user.setenv("OMP_NUM_THREADS", shared["OMP_NUM_THREADS"])
+            assert launchers.cpu_threads(start) == {}
+            args = accelerate_launch.launch_command_parser().parse_args(launch_command(start)[2:])
+            args, _, _ = accelerate_launch._validate_launch_command(args)
+            assert args.num_cpu_threads_per_process == threads
+    two_nodes = Start("arithmetic_cpu", num_processes=4, nodes=Nodes(2, ("--num_machines", "2")))
+    assert launchers.cpu_threads(two_nodes) == {"OMP_NUM_THREADS": "4"}
+    assert launchers.cpu_threads(Start("arithmetic_cpu", num_processes=8)) == {}
+    assert launchers.cpu_threads(Start("arithmetic_gpu", num_gpus=1)) == {}
+    assert launchers.cpu_threads(Start("arithmetic_gpu", ("--use_cpu", "true"))) == {"OMP_NUM_THREADS": "8"}
+
+
+def test_the_command_that_run_prints_has_the_threads_that_it_sets(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setenv(RUN_AS, "")  # the command sets both; pytest restores them
+    monkeypatch.setattr(launchers, "cores", lambda: 8)
+    monkeypatch.setattr(os, "execv", lambda path, command: None)
+    main(["run", "arithmetic_cpu", "--output_dir", str(tmp_path / "out")])
+    assert capsys.readouterr().out.startswith("OMP_NUM_THREADS=8 accelerate launch ")
+    assert os.environ["OMP_NUM_THREADS"] == "8"
 
 
 def test_the_command_with_a_configuration_of_trls_or_a_file_of_accelerates(tmp_path, monkeypatch):

@@ -21,7 +21,7 @@ from trl_grpo_plus.cli.race.evaluations import Evaluation, Standing, standing
 from trl_grpo_plus.cli.race.live import standing_of
 from trl_grpo_plus.cli.race.plan import PLUS, STOCK, command, plan
 from trl_grpo_plus.cli.race.script import reset
-from trl_grpo_plus.launch import Start
+from trl_grpo_plus.launch import Start, launchers
 
 
 # The warm-up takes a second. Steps are slow enough to be interrupted, and step 6 waits while the file `hold` exists.
@@ -99,6 +99,13 @@ def test_ten_evaluations_are_spread_over_the_run(steps, every):
 def test_they_run_side_by_side_where_nothing_is_shared(monkeypatch, how, cores, together):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)))
     assert plan(Start("arithmetic_cpu", **how)).together == together
+
+
+def test_runs_that_take_turns_have_all_cores(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr(launchers, "cores", lambda: 8)
+    race = plan(Start("arithmetic_cpu", num_processes=2))
+    assert [command(race, lane, "")[1]["OMP_NUM_THREADS"] for lane in race.lanes] == ["4", "4"]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from .. import __version__
 from ..config.presets import PRESETS
 from ..launch import LAUNCHERS, Start, headline, launch_command, recipes
 from ..launch.accelerate import RUN_AS, content_of, on_cpu
-from ..launch.launchers import in_this_python
+from ..launch.launchers import cpu_threads, in_this_python
 from ..launch.nodes import OPTIONS, Nodes, machines, nodes
 from ..launch.recipe_yaml import text_of
 from ..utils.files import TracesError, beside
@@ -313,8 +313,12 @@ def _run(options: argparse.Namespace) -> int:
 
     if wrong := refused(start):
         return _refuse(wrong)
-    say(shlex.join([options.launcher, *command[1:]]), flush=True)
-    os.environ[RUN_AS] = shlex.join(["trl-grpo-plus", *options.words])
+    threads = cpu_threads(start)
+    say(
+        shlex.join([*(f"{name}={value}" for name, value in threads.items()), options.launcher, *command[1:]]),
+        flush=True,
+    )
+    os.environ |= {**threads, RUN_AS: shlex.join(["trl-grpo-plus", *options.words])}
     os.execv(sys.executable, in_this_python(command))
 
 

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ..utils.resources import cores
 from ..utils.validation import ConfigError, one_of
 from .accelerate import (
     RECIPES,
@@ -31,6 +32,7 @@ SCRIPT = f"{RECIPES}.grpo"
 MAIN = "trl_grpo_plus.launch.launcher_main"
 # Environment variables: "PID@HOST" of the launcher; the file in which torch's launcher looks for a process's error.
 STARTED_BY, ERROR_FILE = "TRL_GRPO_PLUS_STARTED_BY", "TORCHELASTIC_ERROR_FILE"
+THREADS = "OMP_NUM_THREADS"  # environment variable: threads of a process
 LOST = """\
 another process of this run has ended, or does not answer: {lost}
 The output of the other processes and nodes says why. To continue, start the run again on all nodes with
@@ -173,6 +175,18 @@ def launch_command(start: Start, script: str = SCRIPT) -> list[str]:
     """
     arguments = LAUNCHERS[start.launcher].arguments(start)
     return [_path(start.launcher), *arguments, "-m", script, "--config", start.recipe, *start.options]
+
+
+def cpu_threads(start: Start) -> dict[str, str]:
+    """Return the environment variable by which the processes of a run with `use_cpu` share this machine's cores.
+
+    Without it accelerate gives each process one thread, because the run's configuration file does not say `use_cpu`.
+    The result is empty for a run on GPUs, for one thread, and if the user has set the variable.
+    """
+    each = cores() // max(1, start.spread.processes // start.nodes.count)
+    if each < 2 or THREADS in os.environ or not on_cpu(start.recipe, start.options):
+        return {}
+    return {THREADS: str(each)}
 
 
 def in_this_python(command: Sequence[str]) -> list[str]:

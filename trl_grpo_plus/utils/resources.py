@@ -8,6 +8,8 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
+
 
 FEWEST_THREADS, THREADS = 4, 32  # minimum and maximum for a program
 PLENTY = 1 << 20
@@ -24,6 +26,11 @@ def processors() -> int:
     `cpu.cfs_quota_us` (v1), as in containers, grants the time of fewer processors.
     """
     return max(1, min([len(os.sched_getaffinity(0)), *_quotas()]))
+
+
+def cores() -> int:
+    """Return the number of processor cores that this process may use at once. Two threads of a core count as one."""
+    return min(processors(), psutil.cpu_count(logical=False) or processors())
 
 
 def _quotas() -> Iterator[int]:

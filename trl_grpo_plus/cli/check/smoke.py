@@ -14,7 +14,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from ...launch.launchers import Start, in_this_python, launch_command
+from ...launch.launchers import Start, cpu_threads, in_this_python, launch_command
 from ...launch.recipe import Recipe, total_steps
 from ...launch.reward_inputs import takes_smoke
 from ...utils.tables import FAILED, OK, UNSEEN, WARNED, CheckRow
@@ -73,8 +73,9 @@ def clocked(recipe: Recipe, folder: str, launcher: str = "accelerate") -> CheckR
     around = every // math.gcd(every, args.gradient_accumulation_steps)  # steps until the cycle repeats
     overrides = {**steps_alone(args), "max_steps": 1 + around, "do_eval": False, "output_dir": str(output)}
     options = (*recipe.options, *words(overrides))
-    command = launch_command(Start(recipe.name, options, num_processes=processes, launcher=launcher), CLOCKED)
-    status, errors = _launched(command, {**os.environ, "CUDA_VISIBLE_DEVICES": ""}, CLOCKED_S)
+    start = Start(recipe.name, options, num_processes=processes, launcher=launcher)
+    environment = {**os.environ, **cpu_threads(start), "CUDA_VISIBLE_DEVICES": ""}
+    status, errors = _launched(launch_command(start, CLOCKED), environment, CLOCKED_S)
     if status:
         return CheckRow("speed", FAILED, _reason(output, errors))
     report = json.loads((output / CLOCK).read_text()) if (output / CLOCK).exists() else {"seconds": []}
