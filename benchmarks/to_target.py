@@ -157,15 +157,17 @@ PLAIN: dict[str, Arm] = {
     "head-2-whole": _choice(2, head="prompt", share=None),
     "head-2-pool-4": _choice(2, head="prompt", pool=4, share=None),
 }
+SMALL = {
+    f"{name}-small": replace(PLAIN[name], small=True) for name in ("trl-4", "trl-2", "choice-2", "key-2", "head-2")
+}
 ARMS: dict[str, Arm] = {
     **PLAIN,
+    **SMALL,
     **{
-        f"{name}-small": replace(PLAIN[name], small=True) for name in ("trl-4", "trl-2", "choice-2", "key-2", "head-2")
-    },
-    **{
-        f"{name}-{word}": replace(PLAIN[name], config={**PLAIN[name].config, "num_iterations": times})
+        f"{name}-{word}": replace(arm, config={**arm.config, "num_iterations": times})
         for word, times in {"twice": 2, "four-times": 4}.items()
-        for name in ("trl-8", "trl-4", "trl-2", "choice-2", "key-2", "head-2")
+        for name, arm in (PLAIN | SMALL).items()
+        if name in ("trl-8", "trl-4", "trl-2", "choice-2", "key-2", "head-2", "choice-2-small")
     },
     "oracle-2": _belief(2, oracle=True),
     "oracle-drop-2": _plus(2, oracle=True),
