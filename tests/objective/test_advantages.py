@@ -223,7 +223,7 @@ def by_hand(rewards, cost, baseline, scale, ddof, eps, floor):
     found = [[0.0] * len(rewards[0]) for _ in rewards]
     for p, i in places:
         group = [(q, j) for q, j in scored if q == p]
-        mean = sum(total[place] for place in group) / max(len(group), 1)
+        mean = sum(rewards[q][j] for q, j in group) / max(len(group), 1)  # MaxRL's scale leaves the KL out
         teaches = varies(group) and (scale != "mean" or mean > 1e-6)
         own_scale = (SCALES[scale].over == "group" and not teaches) or (scale == "batch" and not varies(scored))
         divisor = 1.0 if scale == "none" or own_scale else mean if scale == "mean" else max(spread(group), floor) + eps

@@ -339,6 +339,14 @@ def test_the_gradient_is_that_of_reward_less_kl_if_many_groups_are_tied(per_toke
     assert (found * wanted).sum() / found.norm() / wanted.norm() < 0.99
 
 
+@pytest.mark.parametrize("cost", [0.0, 2.4999, 2.5, 30.0])
+def test_maxrl_divides_by_the_mean_reward_alone(cost):
+    """A KL of 2.5 nats costs as much here as the group earns on average."""
+    rewards, kl = torch.tensor([[1.0, 0.0, 0.0, 0.0]]), torch.full((1, 4, 2), cost)
+    found = compute_with_kl(rewards, kl, 0.1, False, scale="mean")
+    torch.testing.assert_close(found, torch.tensor([[3.0, -1.0, -1.0, -1.0]]))
+
+
 def test_kl_to_go_has_less_variance():
     policy = TwoTokens()
     scores = torch.autograd.functional.jacobian(policy.log_probs, policy.theta.detach()).flatten(2)  # (25, 2, 30)

@@ -73,7 +73,9 @@ PRESETS: dict[str, Preset] = {
         },
         "each token has the same weight; a higher upper bound of the ratio; dead groups are replaced; no KL.",
         PAPERS + "2503.14476",
-        "the paper's overlong reward shaping, which is the reward `overlong`, at weight 0.5 where answers earn 0 or 1 "
+        "several updates a batch (16 in the paper), without which every ratio is 1: set `steps_per_generation`; the "
+        "paper's overlong filtering, which is `mask_truncated_completions: true`; the paper's overlong reward "
+        "shaping, which is the reward `overlong`, at weight 0.5 where answers earn 0 or 1 "
         "(the paper: -1 or 1); with it `filter_metric`, to judge groups by the answer alone; the paper's groups of "
         "16. Resampling ends after `max_resample_rounds`; in the paper it goes on until the batch is full.",
     ),
@@ -152,7 +154,7 @@ PRESETS: dict[str, Preset] = {
             "num_iterations": 1,
             "beta": 0.0,
         },
-        "the baseline is the mean reward weighted by length, which has the least variance; no std, no KL.",
+        "the baseline is the mean reward weighted by length; no std, no KL.",
         PAPERS + "2505.23585",
         "one update a batch, since the method is on-policy: `steps_per_generation` at its default.",
     ),

@@ -7,7 +7,7 @@
 | mean | mean of the group (DeepSeekMath) |
 | leave_one_out | mean of the other attempts (RLOO) |
 | median | median of the group |
-| length_weighted | sum(len_j r_j) / sum(len_j) (OPO: the variance-optimal baseline of a token-summed loss) |
+| length_weighted | sum(len_j r_j) / sum(len_j) (OPO) |
 | belief | (sum of the other attempts + k m) / (their number + k) |
 
 Under belief, m is the reward that the prompt was believed to earn before it was sampled. k is the number of attempts
@@ -18,11 +18,10 @@ that this belief rests on, at most 8. The baseline is unbiased for any m, and de
 A group whose rewards differ by no more than the tolerance has advantage exactly 0. (Under the baseline belief the
 caller says which groups teach.) An unscored attempt (NaN) has advantage exactly 0. Neither changes the advantages of
 others. With a KL in the reward ([`compute_with_kl`]) both have the advantage of the KL. All attempts of a group are
-divided by the same number. Under group, mad and mean, |A| <= G for rewards in [0, 1] and any eps. All values are
-computed in float64 and cast to the rewards' dtype.
+divided by the same number. Under group, mad and mean, |A| <= G for rewards in [0, 1], a named baseline and any eps,
+without a KL in the reward. All values are computed in float64 and cast to the rewards' dtype.
 
-The worked example of DeepSeekMath: rewards (1, 1, 1, 0) with the population std (ddof 0) and eps 0 give +0.577 three
-times and -1.732.
+Rewards (1, 1, 1, 0) with the population std (ddof 0) and eps 0 give +0.577 three times and -1.732.
 """
 
 from dataclasses import dataclass, replace
@@ -180,7 +179,7 @@ def compute_with_kl(
         beta (`float`): coefficient of the KL.
         per_token (`bool`): at each token the KL from there on; otherwise the whole completion's.
         normalization ([`Normalization`], *optional*): baseline and scale. The scale is computed from reward - beta *
-            KL; the tolerance is for the rewards.
+            KL, mean from the rewards alone; the tolerance is for the rewards.
         batch ([`~trl_grpo_plus.objective.group_batch.GroupBatch`], *optional*): as [`compute`]. Beliefs are about the
             rewards: under the baseline belief an attempt is expected to pay the mean KL of the group's others.
 
@@ -195,7 +194,8 @@ def compute_with_kl(
     scored = ~values.isnan()
     penalised = values - cost[..., 0]
     centred = centre(penalised, scored, batch.less_cost(cost[..., 0], scored))
-    divisor = normalization.divisor(penalised, scored, centred, batch)
+    scaled = values if normalization.kind.of_rewards else penalised
+    divisor = normalization.divisor(scaled, scored, centred, batch)
     teaches = (varies(values, tolerance) if batch.teaching is None else batch.teaching.unsqueeze(1)) & (divisor > 0)
     if over == "group":
         divisor = torch.where(teaches, divisor, 1.0)

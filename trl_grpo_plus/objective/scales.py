@@ -10,7 +10,8 @@
 | running | a moving average of the std, kept by the caller | the run |
 | prior | the predicted std of one reward, from the belief before sampling | the prompt |
 
-Under mad, 1.4826 and 1.2533 make both values estimate the std of a normal distribution.
+Under mad, 1.4826 and 1.2533 make both values estimate the std of a normal distribution. The divisor is at least
+max abs(r - baseline) / G.
 """
 
 from collections.abc import Callable
@@ -59,11 +60,13 @@ class Scale:
             caller keeps the scale, and [`normalize_then_sum`] cannot use it), the "prompt" (from its belief) or
             "nothing".
         as_it_is (`bool`, *optional*, defaults to `False`): apply no floor and no eps.
+        of_rewards (`bool`, *optional*, defaults to `False`): leave a KL in the reward out of it.
     """
 
     spread: Callable[[Scored], Tensor]
     over: str
     as_it_is: bool = False
+    of_rewards: bool = False
 
 
 def _std(rewards: Scored) -> Tensor:
@@ -105,7 +108,8 @@ SCALES: dict[str, Scale] = {
     "batch": Scale(lambda rewards: rewards.values.new_full((1, 1), batch_std(rewards.values, rewards.ddof)), "batch"),
     "none": Scale(lambda rewards: rewards.values.new_ones(1, 1), over="nothing", as_it_is=True),
     "mad": Scale(_robust_std, over="group"),
-    "mean": Scale(_positive_mean, over="group", as_it_is=True),
+    # MaxRL divides by the success rate. A KL would bring the divisor near 0, or below.
+    "mean": Scale(_positive_mean, over="group", as_it_is=True, of_rewards=True),
     "running": Scale(_running_std, over="run"),
     "prior": Scale(_believed_std, over="prompt"),
 }
