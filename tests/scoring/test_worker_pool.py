@@ -216,6 +216,30 @@ def test_a_reward_that_cannot_be_loaded_ends_the_run(pool, target, words):
     assert pool.map(JUDGE, {}, samples("1"), timeout=5)[0].score == 1.0
 
 
+LIKE_CUDA = """
+import mmap
+
+libraries = mmap.mmap(-1, 6 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ)
+
+def judge(completions):
+    return [1.0 for _ in completions]
+"""
+
+
+def test_libraries_that_a_reward_loads_do_not_count_as_its_memory(pool, tmp_path):
+    """The libraries of PyTorch's CUDA builds are mapped to up to 5 GiB of addresses, which are not writable."""
+    (tmp_path / "like_cuda.py").write_text(LIKE_CUDA)
+    assert pool.memory_mb == 4096
+    assert results(pool.map(f"{tmp_path}/like_cuda.py:judge", {}, samples("1"), timeout=5)) == [(1.0, "ok")]
+
+
+@pytest.mark.parametrize("error", ["MemoryError", "ImportError('lib.so: failed to map segment from shared object')"])
+def test_a_reward_that_needs_more_memory_to_load_names_the_option(pool, tmp_path, error):
+    (tmp_path / "large.py").write_text(f"raise {error}\n")
+    with pytest.raises(RuntimeError, match=rf"may use {pool.memory_mb} MiB: raise reward_worker_memory_mb\.$"):
+        pool.map(f"{tmp_path}/large.py:judge", {}, samples("1"), timeout=5)
+
+
 def test_a_worker_that_cannot_start_ends_the_run_and_scores_nothing(pool, monkeypatch):
     """A limit of the machine may forbid what a worker sets up."""
     monkeypatch.setattr(worker_pool, "granted_mb", lambda _: 1 << 60)

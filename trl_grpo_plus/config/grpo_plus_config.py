@@ -98,7 +98,7 @@ class GRPOPlusConfig(GRPOConfig):
             Divisor of a group's centred rewards: TRL's `"group"` (or `True`), `"batch"`, `"none"` (or
             `False`), or `"mad"`, `"mean"`, `"running"`, `"prior"`.
 
-            - `"mad"`: 1.4826 x the group's median absolute deviation. One outlier does not change it.
+            - `"mad"`: 1.4826 x the group's median absolute deviation, and at least a G-th of the largest deviation.
             - `"mean"`: the group's mean reward ([MaxRL](https://huggingface.co/papers/2602.02710)).
             - `"running"`: the root of an exponential moving average of the batch's variance.
             - `"prior"`: with `advantage_baseline="belief"`, the std of one reward under the prompt's belief.
@@ -116,7 +116,7 @@ class GRPOPlusConfig(GRPOConfig):
             or in Python a function `f(rewards (P, G, K), weights (K,), batch, **args) -> (P, G)` or `(P, G, T)`. With
             arguments it is `{"name": "pkpo", "args": {"k": 4}}`.
         std_ddof (`int`, *optional*, defaults to `1`):
-            Degrees of freedom of the std: `1` is the sample std (TRL), `0` the population std (DeepSeekMath).
+            Degrees of freedom of the std: `1` is the sample std (TRL), `0` the population std.
         std_eps (`float`, *optional*, defaults to `1e-4`):
             Number that is added to the scale before the division (not for `scale_rewards="mean"`).
         std_floor (`float`, *optional*, defaults to `0.0`):
@@ -209,7 +209,7 @@ class GRPOPlusConfig(GRPOConfig):
             machine's ranks may use (by affinity and quota), at most 16. With 10 or more workers for each processor,
             programs that hang take the time of the others.
         reward_worker_memory_mb (`int`, *optional*, defaults to `4096`):
-            Address space of each reward worker process, in MiB.
+            Memory of each reward worker process, in MiB, without the libraries that it loads (`RLIMIT_DATA`).
 
         > Parameters that control what is watched: steps, traces, alarms
 

@@ -18,6 +18,8 @@ from .process_state import State, keep_all, left_running
 
 
 MESSAGE_CHARS = 4000
+# Addresses beside a worker's own memory. The libraries of PyTorch's CUDA builds are mapped to 3 to 5 GiB of them.
+LIBRARIES_MB = 8192
 UNANSWERED = 113  # exit status of a worker that cannot send its answer
 
 _THIS: dict[str, Any] = {}  # the worker's connection and sandbox options; empty outside of a worker
@@ -45,9 +47,9 @@ def work(own_socket: socket.socket, options: dict[str, Any]) -> None:
     """Score samples until the pool closes the connection."""
     connection = Connection(own_socket.detach())
     try:
-        limit = options["memory_mb"] << 20
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        _limit(resource.RLIMIT_DATA, options["memory_mb"] << 20)
+        _limit(resource.RLIMIT_AS, (options["memory_mb"] + LIBRARIES_MB) << 20)
+        _limit(resource.RLIMIT_CORE, 0)
         outlive_reader()  # a reward that prints is scored although nobody reads it
         adopt_orphans()
         keep_all()
@@ -57,6 +59,12 @@ def work(own_socket: socket.socket, options: dict[str, Any]) -> None:
         return
     _THIS.update(connection=connection, sandbox={name: options[name] for name in ("threads", "peers")})
     _serve(connection, fresh)
+
+
+def _limit(what: int, most: int) -> None:
+    hard = resource.getrlimit(what)[1]
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(what, (most, most))
 
 
 def _serve(connection: Connection, fresh: State) -> None:

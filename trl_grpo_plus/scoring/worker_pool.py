@@ -54,6 +54,7 @@ SCARCE_S = 60.0  # time without a single worker, because no process can be start
 GIVE_UP_S = 600.0  # scoring time during which every sample was starved
 LOAD_LIMIT_S = 120.0  # for a worker to import a reward's module; not counted as scoring
 MEMORY_MB = 4096
+OUT_OF_ADDRESSES = ("MemoryError", "failed to map segment", "cannot allocate memory")  # in a failed import's traceback
 MOST_WORKERS = 16
 DYING_S = 1.0  # time for a worker to end; one that is dying has closed its connection already
 SPOILED = "Its worker process could not answer: the reward closed the worker's connection, or wrote into it."
@@ -83,7 +84,8 @@ class Pool:
     Args:
         size (`int`, *optional*): maximum number of workers; by default the processors that this process may use (a
             container's quota counts), divided by the number of ranks on this machine, and at most 16.
-        memory_mb (`int`, *optional*, defaults to `4096`): address space of each worker, in MiB.
+        memory_mb (`int`, *optional*, defaults to `4096`): memory of each worker, in MiB, without the libraries that it
+            loads.
     """
 
     def __init__(self, size: int | None = None, memory_mb: int = MEMORY_MB):
@@ -289,7 +291,10 @@ class _Run:
         if "cannot start" in reply:
             raise RuntimeError(f"a reward worker cannot start.\n{reply['cannot start']}")
         if "cannot load" in reply:
-            raise RuntimeError(f"{self._target} cannot be loaded in a worker process.\n{reply['cannot load']}")
+            why = f"{self._target} cannot be loaded in a worker process.\n{reply['cannot load']}"
+            if any(words in why for words in OUT_OF_ADDRESSES):
+                why += f"\nA worker may use {self._pool.memory_mb} MiB: raise reward_worker_memory_mb."
+            raise RuntimeError(why)
         if "loaded" in reply:
             worker.loaded.add(self._target)
             worker.start_clock(self._timeout)
@@ -356,9 +361,9 @@ def _runs_on(pid: int) -> bool:
 
 
 def granted_mb(memory_mb: int) -> int:
-    """Return the address space, in MiB, that a worker can have.
+    """Return the memory, in MiB, that a worker can have.
 
-    This is `memory_mb`, or the hard limit of this process if that is smaller.
+    This is `memory_mb`, or this process's hard limit on addresses if that is smaller.
     """
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     granted = memory_mb if hard == resource.RLIM_INFINITY else min(memory_mb, hard >> 20)
