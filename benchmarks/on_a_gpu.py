@@ -169,7 +169,8 @@ def peak_memory() -> Iterator[Figures]:
 
     def look() -> None:
         while not over.wait(0.5) and (used := gpu("memory.used")):
-            seen["gpu_peak_mib"] = max(seen.get("gpu_peak_mib", 0), *map(int, used))
+            known = [int(mib) for mib in used if mib.strip().isdecimal()]  # some GPUs say [N/A]
+            seen["gpu_peak_mib"] = max([seen.get("gpu_peak_mib", 0), *known])
 
     watching = threading.Thread(target=look)
     watching.start()
@@ -194,7 +195,7 @@ def run(name: str, model: Path, work: Path, log: Path, on_gpu: bool) -> Figures:
         **part.options,
         **(ON_GPU if on_gpu else WITHOUT),
     }
-    if on_gpu and part.words[0] == "run":  # not a process for each GPU
+    if on_gpu:  # not a process for each GPU
         options["num_processes"] = 1
     command = [*COMMAND, *part.words, *(text for key, value in options.items() for text in (f"--{key}", str(value)))]
     start = time.monotonic()

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Run the real recipe, the race and a check of vLLM on a machine with a GPU, torch and transformers, but no network.
+# The machine needs a C compiler and Python's headers too: TRL's loss compiles Triton kernels (gcc, python3-dev).
 # This script has not been run on a GPU yet. On a CPU, where each part is two steps, it has.
 #
 #   benchmarks/on_a_gpu.sh pack FOLDER [PACKAGE ...]       where there is a network: 100 MB, in FOLDER/1, FOLDER/2 ...
@@ -95,7 +96,7 @@ further() {
 }
 
 usage() {
-    sed -n '5,6s/^# *//p' "${BASH_SOURCE[0]}" >&2
+    sed -n '6,7s/^# *//p' "${BASH_SOURCE[0]}" >&2
     exit 2
 }
 

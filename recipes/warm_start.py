@@ -99,7 +99,7 @@ def write_whole(
     unfinished = tempfile.mkdtemp(prefix=UNFINISHED, dir=folder.parent)
     try:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed GPUs too
             model = make_model()
         teach(model)
         model.save_pretrained(unfinished)

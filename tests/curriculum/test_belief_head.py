@@ -335,6 +335,24 @@ def test_states_are_the_last_ones_whatever_the_padding(model, batch_size):
     torch.testing.assert_close(found, alone(model, ids()), atol=1e-5, rtol=1e-5)
 
 
+def test_a_state_does_not_hold_those_of_other_tokens(model):
+    held = prompt_states._states(model, ids(), torch.device("cpu"))
+    assert held.untyped_storage().nbytes() == held.numel() * held.element_size()
+
+
+def test_evaluating_restores_each_mode_and_calls_neither_eval_nor_train(model, monkeypatch):
+    """With `use_kernels`, `eval` loads kernels without a backward, until a `train` that changes modes."""
+    model.train()
+    model.lm_head.eval()
+    before = [module.training for module in model.modules()]
+    monkeypatch.setattr(type(model), "train", lambda *_: pytest.fail("train was called"))
+    with prompt_states.evaluating(model):
+        assert not any(module.training for module in model.modules())
+    assert [module.training for module in model.modules()] == before
+    monkeypatch.undo()
+    model.eval()
+
+
 def test_states_of_a_compiled_model_are_the_models_own(model):
     compiled, widths = torch.compile(model, backend="eager"), []
     hook = model.lm_head.register_forward_pre_hook(lambda module, inputs: widths.append(inputs[0].shape[1]))

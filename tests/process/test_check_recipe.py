@@ -32,7 +32,7 @@ from trl_grpo_plus.cli.check.recipe import check_recipe
 from trl_grpo_plus.cli.check.rewards import RewardCheck, as_row
 from trl_grpo_plus.cli.check.tiny_model import CHATML, byte_tokenizer, write
 from trl_grpo_plus.cli.main import main
-from trl_grpo_plus.launch import LAUNCHERS, Start, option_checks
+from trl_grpo_plus.launch import LAUNCHERS, Start, option_checks, preflight
 from trl_grpo_plus.launch import accelerate as launch
 from trl_grpo_plus.launch.nodes import Nodes
 from trl_grpo_plus.launch.preflight import on_paper
@@ -395,6 +395,29 @@ ON_A_GPU = {"use_cpu": ..., "bf16": True, "model_name_or_path": "some/model", "m
 @pytest.fixture
 def facts(monkeypatch):
     monkeypatch.setattr(samples, "config_of", lambda name: FACTS if name == "some/model" else None)
+
+
+def test_a_gpu_without_a_compiler_is_warned_of(monkeypatch, tmp_path):
+    recipe = SimpleNamespace(refused=False, stands=True, on_cpu=False, lacking=(), launching=True)
+    recipe.spread, recipe.training, recipe.model = SimpleNamespace(sharding="none"), None, None
+    monkeypatch.setattr(preflight, "missing_packages", lambda *_: {})
+    monkeypatch.setattr(option_checks.shutil, "which", lambda name: None)
+
+    def row():
+        return preflight.machine(recipe)[0]
+
+    monkeypatch.setenv("CC", "gcc")
+    assert (row().status, row().text) == (OK, "there is a GPU, and the packages that the options need")
+    monkeypatch.delenv("CC")
+    assert row().status == WARNED
+    assert "lacks a C compiler. On a GPU" in row().text
+    monkeypatch.setattr(option_checks.sysconfig, "get_paths", lambda scheme: {"include": str(tmp_path)})
+    assert f"lacks a C compiler and {tmp_path}/Python.h. On a GPU" in row().text
+    recipe.on_cpu = True
+    assert row().status == OK
+    recipe.on_cpu = False
+    monkeypatch.setattr(option_checks, "version", lambda package: "1.14.2")
+    assert row().status == OK
 
 
 def test_what_only_the_machine_lacks_is_no_failure(place, facts, capsys):

@@ -4,6 +4,7 @@ import platform
 import shutil
 from importlib.metadata import PackageNotFoundError, version
 
+from ..launch.option_checks import lacks_compiler
 from ..utils import optional_packages
 from ..utils.tables import aligned
 
@@ -35,6 +36,7 @@ def described() -> str:
     facts = {"python": f"{platform.python_version()} on {platform.system()} {platform.release()}"}
     facts |= {name: _version(name) for name in PACKAGES}
     facts |= {f"gpu {i}": card for i, card in enumerate(gpus())} or {"gpu": "none"}
+    facts |= {"compiler": why} if (why := lacks_compiler()) else {}
     facts["bubblewrap"] = shutil.which("bwrap") or "not installed: python_tests uses another tier of its sandbox"
     lines = aligned(facts.items())
     if missing := optional_packages.missing(NEEDED_FOR):

@@ -83,7 +83,9 @@ def _states(model: nn.Module, prompt_ids: list[list[int]], device: torch.device)
     head = causal.get_output_embeddings()
     _gather_for_backward(causal, head)
     hidden_states: list[Tensor] = []
-    hook = head.register_forward_pre_hook(lambda module, inputs: hidden_states.append(inputs[0][:, -1].float()))
+    hook = head.register_forward_pre_hook(  # a copy, because a view would hold the states of all tokens
+        lambda module, inputs: hidden_states.append(inputs[0][:, -1].to(torch.float32, copy=True))
+    )
     try:
         model(input_ids=ids, attention_mask=mask, **options)
     finally:
@@ -110,7 +112,10 @@ def _gather_for_backward(causal: nn.Module, head: nn.Module) -> None:
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Put the model in evaluation mode, without dropout and gradient checkpointing; then restore all modes."""
     training = [module for module in model.modules() if module.training]
-    model.eval()
+    # Not by eval(): with `use_kernels`, transformers loads kernels there that have no backward, and loads those for
+    # training only at a train() that finds the model in evaluation mode.
+    for module in training:
+        module.training = False
     try:
         yield
     finally:

@@ -4,8 +4,12 @@ transformers is imported inside functions, because [`~trl_grpo_plus.cli.check.hu
 """
 
 import math
+import os
+import shutil
+import sysconfig
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from packaging.version import Version
@@ -200,6 +204,23 @@ def dtype_of(training_args: Any, model_args: Any) -> str | None:
 def evaluates(args: Any) -> bool:
     """Return `True` if the run ever evaluates. Call this before a resumed run turns `eval_on_start` off."""
     return args.eval_strategy != "no" or args.do_eval or args.eval_on_start
+
+
+def lacks_compiler() -> str | None:
+    """Return why Triton cannot compile kernels on this machine; `None` if it can, or if TRL's loss runs without it.
+
+    From 1.15 on, TRL's loss on a GPU runs Triton kernels.
+    """
+    scheme = sysconfig.get_default_scheme().replace("posix_local", "posix_prefix")  # as in triton/runtime/build.py
+    headers = Path(sysconfig.get_paths(scheme=scheme)["include"], "Python.h")
+    lacking = [] if os.environ.get("CC") or any(map(shutil.which, ("gcc", "clang"))) else ["a C compiler"]
+    lacking += [] if headers.exists() else [str(headers)]
+    if not lacking or Version(version("trl")) < Version("1.15"):
+        return None
+    return (
+        f"this machine lacks {' and '.join(lacking)}. On a GPU, TRL's loss compiles Triton kernels with them, and "
+        "fails in the first step. Install them: apt-get install gcc python3-dev"
+    )
 
 
 def missing_packages(training_args: Any, model_args: Any) -> dict[str, str]:

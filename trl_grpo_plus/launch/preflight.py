@@ -26,6 +26,7 @@ from ..utils.validation import ConfigError, did_you_mean
 from .option_checks import (
     bad_together,
     base_drifts,
+    lacks_compiler,
     lost_in_rounding,
     missing_packages,
     slow_on_processor,
@@ -86,8 +87,11 @@ def machine(recipe: Recipe) -> list[CheckRow]:
     lacking = [*recipe.lacking, *(f"{what}: not installed here ({how})" for what, how in missing.items())]
     if lacking:
         return [CheckRow("machine", UNSEEN, "; ".join(dict.fromkeys(lacking)))]
-    here = "the CPU is enough" if recipe.on_cpu else "there is a GPU, and the packages that the options need"
-    return [CheckRow("machine", OK, here)]
+    if recipe.on_cpu:
+        return [CheckRow("machine", OK, "the CPU is enough")]
+    if why := lacks_compiler():
+        return [CheckRow("machine", WARNED, why)]
+    return [CheckRow("machine", OK, "there is a GPU, and the packages that the options need")]
 
 
 def dtype(recipe: Recipe) -> list[CheckRow]:
