@@ -1,10 +1,15 @@
-"""Tests of warnings about options that do not go with the model."""
+"""Tests of warnings and refusals of options that do not go with the model or the processes."""
+
+from types import SimpleNamespace
 
 import pytest
+import tiny_models
 import torch
+from accelerate.parallelism_config import ParallelismConfig
 
 from trl_grpo_plus import GRPOPlusConfig
 from trl_grpo_plus.config import compatibility
+from trl_grpo_plus.utils.validation import ConfigError
 
 
 MASKED = {"use_vllm": True, "mask_truncated_completions": True}
@@ -53,3 +58,20 @@ def test_weights_that_trl_rounds(tmp_path, caplog, options, frozen, named):
     if named:
         assert f"use_transformers_continuous_batching=True with {named}" in said[0]
         assert "Set bf16=False" in said[0]
+
+
+@pytest.mark.parametrize("size", ["tp_size", "cp_size", "sp_size"])
+def test_processes_that_share_rows_are_refused(size):
+    """accelerate reads the sizes from its configuration, and transformers sets `tp_size` for a `tp_plan`."""
+    sizes = ParallelismConfig(dp_replicate_size=2)
+    compatibility.check_parallelism(SimpleNamespace(parallelism_config=sizes))
+    compatibility.check_parallelism(SimpleNamespace(parallelism_config=None))
+    setattr(sizes, size, 2)
+    with pytest.raises(ConfigError, match=f"^{size}=2: .*FSDP or DeepSpeed"):
+        compatibility.check_parallelism(SimpleNamespace(parallelism_config=sizes))
+
+
+def test_a_trainer_checks_its_own_accelerator(tmp_path, monkeypatch):
+    checked = []
+    monkeypatch.setattr(compatibility, "check_parallelism", checked.append)
+    assert checked == [tiny_models.trainer(tmp_path).accelerator]

@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -25,15 +25,17 @@ import tool_models
 import torch
 import vision_models
 from accelerate import PartialState
-from transformers import Qwen2ForCausalLM, TrainerCallback
+from transformers import Qwen2ForCausalLM, Trainer, TrainerCallback
 from trl import GRPOTrainer
 
 from trl_grpo_plus import attach
 from trl_grpo_plus.launch import previous_run
+from trl_grpo_plus.launch import train as launch_script
 from trl_grpo_plus.registry import Step
 from trl_grpo_plus.trainer import batch
 from trl_grpo_plus.trainer.checkpoint_integrity import lacking
 from trl_grpo_plus.utils import distributed, folder_lock
+from trl_grpo_plus.utils.tables import FAILED, CheckRow
 from trl_grpo_plus.utils.validation import ConfigError
 
 
@@ -507,6 +509,37 @@ def unlike_disks(folder):
     return {"told": told, "left": sorted(path.name for path in disk.glob("run/*"))}
 
 
+def refused_by_one_rank(folder):
+    """Refuse a run on the second rank alone, fail to load the data on the first, refuse the data on the second."""
+    rank = PartialState().process_index
+    args = SimpleNamespace(output_dir=str(folder / "run"), preset=None, process_index=rank)
+    recipe = SimpleNamespace(training=args, script=None, model=None, data=None)
+    loading = []
+
+    def load(*_):
+        loading.append(rank)
+        if rank == 0:
+            raise ConfigError("no data on the first rank")
+        return {}
+
+    def told(on_paper=(), on_data=(), loader=lambda *_: {}):
+        """Return the error of a run whose checks find these rows on the second rank."""
+        rows = {"on_paper": on_paper, "on_data": on_data}
+        with ExitStack() as patches:
+            patches.enter_context(mock.patch.object(launch_script, "launched", return_value=recipe))
+            patches.enter_context(mock.patch.object(previous_run, "settle_folder"))
+            for name, found in rows.items():
+                found = [CheckRow(name, FAILED, f"{text} on the second rank") for text in found if rank == 1]
+                patches.enter_context(mock.patch.object(launch_script, name, return_value=found))
+            try:
+                launch_script.main(None, args, None, None, loader=loader)
+            except ConfigError as error:
+                return str(error)
+
+    errors = [told(on_paper=["no model"]), told(loader=load), told(on_data=["no answers"])]
+    return {"errors": errors, "loading": loading}
+
+
 def nonfinite(folder):
     """Train until the second rank's loss, not its gradient, is infinite. Then damage its saved state and resume."""
     compute = GRPOTrainer._compute_loss
@@ -601,7 +634,10 @@ def saved_by_one_rank(folder):
     carried_on = {"beta": again.beta, "running_variance": again._credit.running_variance, **result(again)}
     last = tiny_models.trainer(folder, tiny_models.digits, **{**options, "max_steps": 4, "save_total_limit": 1})
     without_random_state = failing_at("checkpoint-4/rng_state_1", last, resume_from_checkpoint=True)
-    return {"without_state": without_state, "without_random_state": without_random_state, **carried_on}
+    with mock.patch.object(Trainer, "_save", side_effect=OSError(28, "No space left on device")):  # on the first rank
+        without_model = failing(folder / "full", tiny_models.digits, (RuntimeError, OSError), **options)
+    told = {"without_state": without_state, "without_random_state": without_random_state}
+    return {**told, "without_model": without_model, **carried_on}
 
 
 class Exhausted:

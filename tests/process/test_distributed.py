@@ -38,6 +38,7 @@ OTHERS += [
     "saved_by_one_rank",
     "held_by_another",
     "unlike_disks",
+    "refused_by_one_rank",
     "parcels",
     "collectives",
 ]
@@ -298,6 +299,19 @@ def test_a_checkpoint_is_whole_once_all_ranks_have_saved_theirs(out):
         for rank in (first, second):
             lacks = {f"checkpoint-{step}": "trainer_state.json is missing, which is written last"}
             assert rank["lacks"] == {**{f"checkpoint-{step}": "" for step in steps}, **lacks}
+
+
+def test_a_checkpoint_that_the_first_rank_cannot_write_stops_both(out):
+    first, second = (rank["without_model"] for rank in results(out, "saved_by_one_rank"))
+    assert "No space left on device" in first["error"]
+    assert "checkpoint-1 was not saved completely" in second["error"]
+
+
+def test_what_one_rank_refuses_stops_both_with_one_message(out):
+    first, second = results(out, "refused_by_one_rank")
+    in_turn = ["no model on the second rank", "no data on the first rank", "no answers on the second rank"]
+    assert first["errors"] == second["errors"] == in_turn
+    assert (first["loading"], second["loading"]) == ([0], [])
 
 
 def test_ranks_whose_states_are_of_several_runs_all_generate_anew(out):

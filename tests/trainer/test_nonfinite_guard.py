@@ -1,16 +1,18 @@
 """Tests of the guard: the run stops before a step whose loss or gradient is not finite, unless a scaler skips it."""
 
 import math
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 import tiny_models
 import torch
+from accelerate import Accelerator
 from transformers import TrainerCallback
 from trl import GRPOTrainer
 
 from trl_grpo_plus.traces import reader as traces
-from trl_grpo_plus.trainer.nonfinite_guard import not_finite
+from trl_grpo_plus.trainer.nonfinite_guard import StepGuard, not_finite
 
 
 WRONG = {  # how a micro-batch's loss is broken, from the loss and a weight of the model
@@ -191,3 +193,11 @@ def test_the_error_names_the_groups_with_values_that_are_not_finite(tmp_path, pa
     assert wrong
     assert all(one.removesuffix(".") in named for one in wrong), (wrong, named)
     assert named.count("group ") == len(wrong)
+
+
+def test_the_norm_of_a_shard_is_not_taken_for_that_of_all():
+    """FSDP 2 with PyTorch 2.6: each rank has the norm of its own shard, in a DTensor whose whole is the real norm."""
+    guard = StepGuard(SimpleNamespace(nonfinite_step="raise", output_dir="out", trace_every=0), Accelerator(cpu=True))
+    whole = torch.tensor(3.0)
+    shard = SimpleNamespace(full_tensor=lambda: whole, __float__=lambda: math.inf)
+    assert guard.checked(shard, 1, lambda: None) is whole

@@ -224,17 +224,33 @@ def test_the_run_ends_with_one_message_per_node_and_a_command(tmp_path, monkeypa
     assert (resume if saved else again) in printed
 
 
-def test_the_launcher_prints_the_servers_error_last(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("error", "at_rank", "status", "way_on"),
+    [
+        (
+            ServerFailed("it failed."),
+            0,
+            1,
+            " It has saved none. To start it again:\n\n  trl-grpo-plus run my_run.yaml\n",
+        ),
+        (ConfigError("it failed."), 1, 2, ""),
+    ],
+)
+def test_the_launcher_prints_the_error_of_one_process_last(
+    tmp_path, monkeypatch, capsys, error, at_rank, status, way_on
+):
     def fails(*parsed):
-        raise ServerFailed("the vLLM server failed.") if rank == 0 else RuntimeError(LOST)
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        raise error if rank == at_rank else RuntimeError(LOST)
 
     def entry():
         nonlocal rank
         for rank in (1, 0):
             monkeypatch.setenv(launchers.STARTED_BY, f"{os.getpid()}@{socket.gethostname()}")
             monkeypatch.setenv(launchers.ERROR_FILE, str(tmp_path / f"{rank}.json"))
+            monkeypatch.delenv("LOCAL_RANK", raising=False)  # with it, transformers would join a process group
             started(tmp_path, monkeypatch)
-            assert train.run(fails) == 1
+            assert train.run(fails) == (status if rank == at_rank else 1)
         failures = {rank: ProcessFailure(rank, 100, 1, str(tmp_path / f"{rank}.json")) for rank in (1, 0)}
         raise ChildFailedError("grpo", failures)
 
@@ -247,6 +263,6 @@ def test_the_launcher_prints_the_servers_error_last(tmp_path, monkeypatch, capsy
     monkeypatch.setattr(sys, "argv", ["launcher_main", "two"])
     monkeypatch.setattr(launcher_main.signal, "signal", lambda *_: None)
     assert launcher_main.main() == 1
-    lost, told = capsys.readouterr().err.split("error: the vLLM server failed.")
+    lost, told = capsys.readouterr().err.split("error: it failed.")
     assert f"error: another process of this run has ended, or does not answer: {LOST}" in lost
-    assert told == " It has saved none. To start it again:\n\n  trl-grpo-plus run my_run.yaml\n\n"
+    assert told == f"{way_on}\n"

@@ -250,3 +250,22 @@ def check_model(
             f"belief_head={args.belief_head!r} reads prompts as the trainer's tokenizer writes them; with images, "
             "environment_factory or rollout_func others are sampled. Leave it out; belief_key needs no model."
         )
+
+
+def check_parallelism(accelerator: Any) -> None:
+    """Refuse sharding in which several processes must read the same rows: TRL gives each process its own completions.
+
+    TRL refuses two of the three kinds, but only if the script sets them: not those of accelerate's configuration, nor
+    that which `tp_plan` sets.
+
+    Args:
+        accelerator (`accelerate.Accelerator`): the trainer's.
+    """
+    config = getattr(accelerator, "parallelism_config", None)
+    for size in ("tp_size", "cp_size", "sp_size"):
+        if getattr(config, size, 1) > 1:
+            raise ConfigError(
+                f"{size}={getattr(config, size)}: TRL's GRPO gives each process completions of its own, so processes "
+                "cannot share a row. Remove it from accelerate's configuration (parallelism_config), and tp_plan from "
+                "model_init_kwargs. To divide a model among GPUs use FSDP or DeepSpeed's ZeRO 3."
+            )

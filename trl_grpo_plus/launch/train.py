@@ -17,7 +17,7 @@ import psutil
 
 from ..config import presets
 from ..trainer.vllm_server import ServerFailed
-from ..utils.distributed import lost_process
+from ..utils.distributed import lost_process, raise_on_all_ranks
 from ..utils.fork_server import end_with_parent
 from ..utils.tables import WARNED, CheckRow, failures
 from ..utils.terminal import outlive_reader, say, tell_errors_visibly
@@ -51,7 +51,8 @@ def main(
     from ..utils.folder_lock import hold
 
     recipe = launched(script_args, training_args, model_args, dataset_args)
-    _raise_failures(on_paper(recipe), training_args)
+    with raise_on_all_ranks():  # a node may lack a package, a model's folder or a writable disk
+        _raise_failures(on_paper(recipe), training_args)
     with hold(training_args.output_dir):
         return _run(recipe, trainer_class, loader or load_data)
 
@@ -66,10 +67,13 @@ def _run(recipe: Recipe, trainer_class: Callable[..., Any] | None, loader: Calla
     if training_args.preset and training_args.process_index == 0:
         say(f"preset {presets.describe(training_args)}")
     settle_folder(training_args)
-    with training_args.main_process_first(local=False):
-        recipe.splits = loader(recipe.script, training_args, recipe.model, recipe.data)
+    for turn in (True, False):  # the main process fills the cache that the others read
+        with raise_on_all_ranks():
+            if turn == (training_args.process_index == 0):
+                recipe.splits = loader(recipe.script, training_args, recipe.model, recipe.data)
     recipe.tokenizer = partial(_tokenizer, recipe.model, training_args)
-    _raise_failures(on_data(recipe), training_args)
+    with raise_on_all_ranks():
+        _raise_failures(on_data(recipe), training_args)
     trainer = _make_trainer(trainer_class, recipe)
     SlimProgress.install(trainer)
     Recorder.say_no_folder(trainer)  # the report says the same
@@ -158,7 +162,7 @@ def _end(trainer: Any) -> None:
     # vLLM's engine in this process tears down the group when Python ends, with a traceback if the group is gone.
     trainer.accelerator.wait_for_everyone()
     colocated = trainer.args.use_vllm and trainer.args.vllm_mode == "colocate"
-    if trainer.accelerator.state.backend != "gloo" and not colocated:
+    if "gloo" not in str(trainer.accelerator.state.backend) and not colocated:
         trainer.accelerator.end_training()
 
 
@@ -187,12 +191,14 @@ def _say_once(text: str) -> None:
 def _say_last(text: str, launched: bool) -> None:
     """Write an error for the launcher, which prints it after the errors of processes that lost contact to this one.
 
-    Without such a launcher, print the error at once.
+    The launcher prints one error, whichever process wrote it. Without a launcher of `trl-grpo-plus run`, print the
+    error at once; torch's launcher reads the file too.
     """
     file = os.environ.get(ERROR_FILE)
+    if file:
+        Path(file).write_text(json.dumps({"message": text, "timestamp": int(time.time())}))
     if not (launched and file):
-        return _say_once(text)
-    Path(file).write_text(json.dumps({"message": text, "timestamp": int(time.time())}))
+        _say_once(text)
 
 
 def _way_on(output_dir: str) -> str:
@@ -233,7 +239,7 @@ def run(main: Callable[..., int] = main, prog: str = "trl_grpo_plus.recipes.grpo
         parsed = parse(make_parser(prog=prog), sys.argv[1:])
         return main(*parsed)
     except ConfigError as error:
-        _say_once(f"error: {error}")
+        _say_last(f"error: {error}", launched)
         return 2
     except ServerFailed as error:
         _say_last(f"error: {error} {_way_on(parsed[1].output_dir)}", launched)

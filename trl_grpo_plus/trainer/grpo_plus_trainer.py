@@ -201,6 +201,7 @@ class GRPOPlusTrainer(GRPOTrainer):
                 environment_factory,
                 **later,
             )
+        compatibility.check_parallelism(self.accelerator)
         self._check_tokens()
         self._checked = self.train_dataset, self.eval_dataset
         spare_copies(self.model)
@@ -758,6 +759,11 @@ class GRPOPlusTrainer(GRPOTrainer):
                 if self._moving_reference is not None:
                     training_state.save_reference(str(folder), self.accelerator.process_index, self._moving_reference)
             super()._save_checkpoint(model, trial, *rest, **more)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the model, as transformers' trainer does. If rank 0 cannot write a checkpoint, all ranks raise."""
+        with raise_on_all_ranks() if _internal_call else nullcontext():
+            super().save_model(output_dir, _internal_call)
 
     def _save_rng_state(self, *args: Any, **kwargs: Any) -> None:
         # Until all ranks have saved theirs, the checkpoint must not look whole, nor may older ones be removed.

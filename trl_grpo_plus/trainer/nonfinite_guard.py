@@ -94,7 +94,8 @@ class StepGuard:
         """Return the gradient's `norm` if it is finite. Collective if it is not.
 
         Args:
-            norm (`Tensor` or `float`): the norm before clipping, equal on all ranks; `None` if it was not computed.
+            norm (`Tensor` or `float`): the norm before clipping; `None` if it was not computed. FSDP 2 with PyTorch
+                2.6 gives each rank that of its shard, as a DTensor.
             step (`int`): optimizer steps done.
             settle (`Callable`): waits until the traces are on disk.
 
@@ -103,7 +104,10 @@ class StepGuard:
         """
         loss, self._loss = self._loss, None
         parts, self._parts = self._parts, []
-        if not self._raises or norm is None or math.isfinite(norm) or self._skipped_by_scaler():
+        if not self._raises or norm is None:
+            return norm
+        norm = getattr(norm, "full_tensor", lambda: norm)()
+        if math.isfinite(norm) or self._skipped_by_scaler():
             return norm
         settle()
         losses = [] if loss is None else self._accelerator.gather(loss.float().reshape(1)).tolist()
