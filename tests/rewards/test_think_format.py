@@ -38,7 +38,7 @@ def test_the_form_with_another_tag(tag):
 
 
 def test_a_tag_that_other_rewards_do_not_read_is_refused():
-    with pytest.raises(ConfigError, match="think_tag.*'scratchpad'"):
+    with pytest.raises(ConfigError, match=r"think_tag.*'scratchpad'"):
         get_reward("think_format", think_tag="scratchpad")
 
 
