@@ -1,9 +1,7 @@
 import importlib.util
-import json
 import os
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -65,22 +63,22 @@ class Server:
 
     def __init__(self, folder: Path):
         import watched
+        from trl.scripts.vllm_serve import ScriptArguments, build_command
 
         port = free_port()
-        options = {
-            "model": watched.model_path(folder),
-            "host": "127.0.0.1",
-            "port": port,
-            "dtype": "float32",
-            "kv-cache-memory-bytes": "64M",
-            "max-model-len": 64,
-            "logprobs-mode": "processed_logprobs",
-            "weight-transfer-config": json.dumps({"backend": "nccl"}),
-            "worker-extension-cls": "wire.Extension",
-        }
+        options = {"kv-cache-memory-bytes": "64M", "worker-extension-cls": "wire.Extension"}
+        served = ScriptArguments(
+            model=watched.model_path(folder),
+            host="127.0.0.1",
+            port=port,
+            dtype="float32",
+            max_model_len=64,
+            enforce_eager=True,
+        )
+        command = build_command(served, [text for name, value in options.items() for text in (f"--{name}", value)])
         # `vllm serve` would need an installed distribution called vllm, and the CPU build has another name.
-        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager"]
-        command += [text for name, value in options.items() for text in (f"--{name}", str(value))]
+        serve = command.index("vllm.entrypoints.cli.main")
+        command[serve : serve + 3] = ["vllm.entrypoints.openai.api_server", "--model", served.model]
         environment = {**os.environ, "VLLM_SERVER_DEV_MODE": "1", "PYTHONPATH": str(Path(__file__).parent)}
         self.url = f"http://127.0.0.1:{port}"
         self._log = folder / "log"
