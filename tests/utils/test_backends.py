@@ -1,4 +1,6 @@
-"""Which collectives a run may use: those of the backend that carries the tensors of its device."""
+"""Collectives: those of the backend that carries the tensors of a run's device; errors around them."""
+
+from unittest import mock
 
 import pytest
 import torch
@@ -27,3 +29,12 @@ def test_a_run_of_one_process_sends_nothing():
     assert distributed._is_gloo_or_nccl(torch.device("cpu")) is False
     assert distributed.all_to_all_made(lambda: {0: b"own"}) == [b"own"]
     assert distributed.gather_on_first_rank({"a": 1}) == [{"a": 1}]
+
+
+def test_an_error_after_which_nothing_can_be_gathered_is_raised_itself(monkeypatch):
+    """A GPU can be unusable after an error. The error of the gather would hide the cause."""
+    monkeypatch.setattr(distributed, "gather", mock.Mock(side_effect=RuntimeError("CUDA error: unspecified")))
+    with pytest.raises(ZeroDivisionError), distributed.raise_on_all_ranks():
+        1 / 0  # noqa: B018
+    with pytest.raises(RuntimeError, match="CUDA error"), distributed.raise_on_all_ranks():
+        pass

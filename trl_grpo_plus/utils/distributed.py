@@ -86,9 +86,16 @@ def raise_on_all_ranks() -> Iterator[None]:
         yield
     except Exception as failed:
         error = failed
-    is_failed = torch.tensor([error is not None], dtype=torch.uint8, device=PartialState().device)
-    if gather(is_failed).any():  # only then are there texts to send
-        _raise_first(error, gather_object([_facts_of(error)]))
+    try:
+        is_failed = torch.tensor([error is not None], dtype=torch.uint8, device=PartialState().device)
+        if not gather(is_failed).any():
+            return
+        facts = gather_object([_facts_of(error)])
+    except Exception:
+        if error is None:
+            raise
+        raise error  # noqa: B904  # after it the device may be unusable, so that nothing can be gathered
+    _raise_first(error, facts)
 
 
 def gather_made(make: Callable[[], Sequence[T]]) -> list[T]:
