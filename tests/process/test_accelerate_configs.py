@@ -159,8 +159,10 @@ def test_the_head_reads_a_sharded_models_states(out, configuration):
     ours, theirs = (rank["heads"]["total"] for rank in (found, expected))
     assert ours["count"] == theirs["count"] > 16
     for name in ("mean", "scatter"):
-        assert torch.tensor(ours[name]).abs().max() > 0.1
-        torch.testing.assert_close(torch.tensor(ours[name]), torch.tensor(theirs[name]), atol=1e-4, rtol=1e-4)
+        found, expected = torch.tensor(ours[name]), torch.tensor(theirs[name])
+        assert expected.abs().max() > 0.1
+        # Compared as a whole: single numbers are sums that nearly cancel, in which rounding is large.
+        assert (found - expected).norm() < 1e-5 * expected.norm()
 
 
 @pytest.mark.full
