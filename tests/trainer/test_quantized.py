@@ -91,7 +91,8 @@ def with_trained_adapter(folder):
     torch.manual_seed(0)
     bits = quantized()["quantization_config"]
     model = AutoModelForCausalLM.from_pretrained(tiny_models.model_path(folder), quantization_config=bits)
-    return adapters.with_adapter(model, target_modules="all-linear")
+    # In evaluation mode bitsandbytes packs weights for AVX-512 BF16, and refuses the widths of this model.
+    return adapters.with_adapter(model.train(), target_modules="all-linear")
 
 
 def unpacked(model):
