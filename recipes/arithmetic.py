@@ -22,7 +22,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from trl_grpo_plus.utils.validation import ConfigError
 
 from .dataset_helpers import check_mix
-from .warm_start import NOT_LEARNED, WarmUp, llama, teach, warm_folder, warm_up_of, write_whole
+from .warm_start import NOT_LEARNED, WarmUp, llama, one_thread, teach, warm_folder, warm_up_of, write_whole
 
 
 CHARACTERS = "0123456789+-*="
@@ -78,9 +78,7 @@ def prepare(
     mix = dict(TRAIN_MIX if train_mix is None else train_mix)
     if digits not in (2, 3) or set(mix) != set(TRAIN_MIX):
         raise ConfigError(f"digits={digits} must be 2 or 3, and train_mix={mix} must name {', '.join(TRAIN_MIX)}.")
-    if training_args.device.type == "cpu":
-        # A model this small gains little from a second thread, and gets slower on a busy machine.
-        torch.set_num_threads(1)
+    one_thread(training_args)
     held_out, rest = split_problems(training_args.seed, digits)
     # Lessons are made of easy and edge problems, and at least one of each must be left.
     most = {name: len(problems) - (name != "hard") for name, problems in rest.items()}

@@ -62,6 +62,16 @@ def warm_folder(training_args: Any) -> tuple[Path, bool]:
     return folder, folder.is_dir()
 
 
+def one_thread(training_args: Any) -> None:
+    """Let PyTorch use one thread on a CPU, for a character model.
+
+    A model this small gains little from a second thread. On a busy machine threads wait for each other at each
+    operation, and the run takes several times as long.
+    """
+    if training_args.device.type == "cpu":
+        torch.set_num_threads(1)
+
+
 def llama(
     tokenizer: PreTrainedTokenizerFast, layers: int, hidden_size: int, heads: int, **shape: Any
 ) -> LlamaForCausalLM:

@@ -29,7 +29,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from trl_grpo_plus.utils.validation import ConfigError
 
-from .warm_start import WarmUp, llama, padded, teach, warm_folder, warm_up_of, write_whole
+from .warm_start import WarmUp, llama, one_thread, padded, teach, warm_folder, warm_up_of, write_whole
 
 
 PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
@@ -138,6 +138,7 @@ def prepare(
     mix = {int(steps): count for steps, count in (TRAIN_MIX if train_mix is None else train_mix).items()}
     if not mix or not set(mix) <= set(TRAIN_MIX):
         raise ConfigError(f"train_mix={mix} must have numbers of steps from 1 to {MOST_STEPS} as keys.")
+    one_thread(training_args)
     held_out, train, rest = split_problems(training_args.seed, mix)
     default = WarmUp(WARM_STEPS, WARM_BATCH, WARM_RATE)
     warm_up = warm_up_of(default, warm_steps, warm_batch, warm_rate, smoke)

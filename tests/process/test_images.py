@@ -55,6 +55,16 @@ def test_rows_keep_their_pictures(tmp_path, family, mode, mixed):
     assert {seen(number) for number, _ in rows} == ({False, True} if mixed else {True})
 
 
+@pytest.mark.parametrize(("family", "mode"), [(FAMILIES[0], "drop"), (FAMILIES[1], "resample"), (FAMILIES[0], "keep")])
+def test_an_evaluation_may_mix_rows_with_and_without_pictures(tmp_path, family, mode):
+    """Stock TRL ends there, and so in training, which works in all modes here."""
+    rows = questions(12, lambda n: n % 2 == 0)
+    options = {"zero_variance_groups": mode, "max_steps": 1, "eval_strategy": "steps", "eval_steps": 1}
+    options |= {"per_device_eval_batch_size": 16, "extra": {"eval_dataset": rows.select(range(4))}}
+    trained = vision_models.trained(tmp_path, family, vision_models.some_dead, data=rows, **options)
+    assert tiny_models.logged(trained, "eval_reward")
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("options", [{}, {"beta": 0.1, "kl_placement": "reward", "kl_estimator": "k1"}])
 def test_dropping_is_training_on_the_live_pictures_alone(tmp_path, family, options):

@@ -395,15 +395,18 @@ class GRPOPlusTrainer(GRPOTrainer):
         return sampled
 
     def _generated(self, prompts: list[Any]) -> Generated:
-        """Return what `_generate` returns, with a check of a `rollout_func`."""
+        """Return what `_generate` returns, with a check of a `rollout_func`, and a list of images for each row."""
         whole = self.rollout_func
         if whole is not None:
             reads_logprobs = self.args.use_vllm or self.args.off_policy_mask_threshold is not None
             per_token = ["env_mask", *(["logprobs"] if reads_logprobs else [])]
             whole = one_each(whole, collective=self._batch.filters, per_token=per_token)
         with temporarily(self, rollout_func=whole):
-            self._batch.generated = Generated(*self._call_replaced("_generate", prompts))
-        return self._batch.generated
+            generated = Generated(*self._call_replaced("_generate", prompts))
+        if generated.images is not None:  # TRL has None for a row without images, which its processors refuse
+            generated = generated._replace(images=[images or [] for images in generated.images])
+        self._batch.generated = generated
+        return generated
 
     def _batch_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
         """Stand in for `_calculate_rewards` where TRL makes a batch."""
