@@ -269,8 +269,8 @@ class Recorder(StopsWhole):
             raise RunError(
                 f"{name} failed ({type(error).__name__}: {why}), and transformers and TRL, which log through it, "
                 f"end the run with it. What was sampled is whole, under {self._args.output_dir}/rollouts. Go on from "
-                "the last checkpoint (resume_from_checkpoint=True), with report_to='none' where it will fail again, or "
-                "with log_completions=False if it failed at TRL's table of completions."
+                "the last checkpoint (resume_from_checkpoint=True), with report_to='none' where it will fail again, "
+                "or with log_completions=False if it failed at TRL's table of completions."
             ) from error
 
     # -- a batch
