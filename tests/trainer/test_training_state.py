@@ -148,6 +148,25 @@ def test_a_trainer_that_was_interrupted_within_a_step_resumes_exactly(tmp_path):
         assert tiny_models.logged(interrupted, metric) == tiny_models.logged(whole, metric)
 
 
+@pytest.mark.parametrize("options", [{}, {**BELIEFS, "zero_variance_groups": "drop"}], ids=["defaults", "beliefs"])
+def test_a_checkpoint_of_an_epochs_last_step_comes_after_its_evaluation_and_log(tmp_path, options):
+    """Stock transformers saves first: a run resumed from there draws other numbers, and misses both entries."""
+    each_epoch = {"eval_strategy": "epoch", "logging_strategy": "epoch", "per_device_eval_batch_size": 8}
+    options = {**options, **each_epoch, "steps_per_generation": 2, "data": tiny_models.prompts(8), "max_steps": 8}
+    options |= {"save_strategy": "steps", "save_steps": 4, "extra": {"eval_dataset": tiny_models.prompts(5)}}
+    never_stopped = tiny_models.trained(tmp_path / "whole", **options)
+    stopped = tiny_models.trainer(tmp_path / "stopped", **options)
+    stopped.add_callback(tiny_models.StopAt(4))
+    with pytest.raises(InterruptedError):
+        stopped.train()
+    resumed = tiny_models.trainer(tmp_path / "stopped", **options)
+    resumed.train(resume_from_checkpoint=True)
+    assert tiny_models.same_weights(tiny_models.weights(resumed), tiny_models.weights(never_stopped))
+    for name in ("eval_reward", "loss", "reward"):
+        assert tiny_models.logged(resumed, name) == tiny_models.logged(never_stopped, name)
+    assert [entry["step"] for entry in resumed.state.log_history if "eval_reward" in entry] == [4, 8]
+
+
 def test_a_log_entry_across_a_resume_has_the_values_from_before_it(tmp_path):
     """An entry is a mean over three steps, two of them before the resume. The loss of transformers is none."""
     options = {"max_steps": 3, "logging_steps": 3, "save_strategy": "steps", "save_steps": 2}

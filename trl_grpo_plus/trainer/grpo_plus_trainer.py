@@ -223,7 +223,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         SlimProgress.install(self)
         # After transformers' callback that asks for evaluations: `halt_on_alarm` leaves one out. Before trackio's own
         # callback, which closes its run when training ends.
-        self.callback_handler.callbacks.insert(1, self._recorder)
+        self.callback_handler.callbacks[1:1] = [training_state.EpochEnd(), self._recorder]
 
     def _set_up_vllm(self) -> None:
         args = self.args

@@ -52,8 +52,7 @@ class StopsWhole(TrainerCallback):
         self._last, self._is_saved = state.global_step, False
         args.save_only_model = False
         control.should_save = control.should_training_stop = True
-        if args.eval_strategy == IntervalStrategy.EPOCH and args.eval_delay <= state.epoch == int(state.epoch):
-            control.should_evaluate = True  # due at the end of the epoch, which is after the checkpoint
+        _bring_epoch_end_forward(args, state, control)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Note that the checkpoint is saved."""
@@ -66,6 +65,40 @@ class StopsWhole(TrainerCallback):
         """
         if self._last == state.global_step:
             control.should_evaluate, control.should_save = False, not self._is_saved
+
+
+class EpochEnd(TrainerCallback):
+    """A callback that logs and evaluates at the end of an epoch before the checkpoint of its last step.
+
+    transformers does so after that checkpoint. A run that is resumed from it would draw other random numbers than the
+    evaluation left, and nobody would evaluate or log later.
+    """
+
+    _evaluated: int | None = None  # the last step after which an evaluation was brought forward
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Bring forward what is due at the end of the epoch, if a checkpoint is saved now."""
+        if control.should_save and _bring_epoch_end_forward(args, state, control):
+            self._evaluated = state.global_step
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Do not evaluate again. transformers logs no step twice by itself."""
+        if self._evaluated == state.global_step:
+            control.should_evaluate = False
+
+
+def _bring_epoch_end_forward(args: Any, state: Any, control: Any) -> bool:
+    """If the step ends an epoch, ask now for the log and the evaluation that are due then.
+
+    Returns:
+        `bool`: whether an evaluation is due.
+    """
+    if state.epoch != int(state.epoch):
+        return False
+    control.should_log |= args.logging_strategy == IntervalStrategy.EPOCH
+    due = args.eval_strategy == IntervalStrategy.EPOCH and args.eval_delay <= state.epoch
+    control.should_evaluate |= due
+    return due
 
 
 class StepStart(TrainerCallback):
