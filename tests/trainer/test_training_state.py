@@ -168,7 +168,7 @@ def test_a_checkpoint_of_an_epochs_last_step_comes_after_its_evaluation_and_log(
 
 
 def test_a_log_entry_across_a_resume_has_the_values_from_before_it(tmp_path):
-    """An entry is a mean over three steps, two of them before the resume. The loss of transformers is none."""
+    """An entry is a mean over three steps, two of them before the resume."""
     options = {"max_steps": 3, "logging_steps": 3, "save_strategy": "steps", "save_steps": 2}
     whole = tiny_models.trained(tmp_path / "whole", **options)
     stopped = tiny_models.trainer(tmp_path, **options)
@@ -177,8 +177,11 @@ def test_a_log_entry_across_a_resume_has_the_values_from_before_it(tmp_path):
         stopped.train()
     resumed = tiny_models.trainer(tmp_path, **options)
     resumed.train(resume_from_checkpoint=True)
-    for metric in ("reward", "completions/mean_length", "groups/alive", "tokens/trained", "num_tokens", "entropy"):
+    metrics = ("reward", "completions/mean_length", "groups/alive", "tokens/trained", "num_tokens", "entropy", "loss")
+    for metric in metrics:
         assert tiny_models.logged(resumed, metric) == tiny_models.logged(whole, metric) != []
+    each = tiny_models.logged(tiny_models.trained(tmp_path / "each", **{**options, "logging_steps": 1}), "loss")
+    assert resumed._total_loss_scalar == pytest.approx(each[2], abs=1e-5)  # `train_loss` is of this training alone
 
 
 @pytest.mark.parametrize("rows", [30, 6])  # 30: the last step is within an epoch; 6: it ends one

@@ -223,7 +223,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         SlimProgress.install(self)
         # After transformers' callback that asks for evaluations: `halt_on_alarm` leaves one out. Before trackio's own
         # callback, which closes its run when training ends.
-        self.callback_handler.callbacks[1:1] = [training_state.EpochEnd(), self._recorder]
+        self._unlogged_loss = training_state.UnloggedLoss(self)
+        self.callback_handler.callbacks[1:1] = [training_state.EpochEnd(), self._unlogged_loss, self._recorder]
 
     def _set_up_vllm(self) -> None:
         args = self.args
@@ -796,6 +797,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             "alarms": self._recorder.state_dict(),
             "entropy": self._entropy,
             "unlogged": {name: list(values) for name, values in self._metrics["train"].items()},
+            "unlogged_loss": self._unlogged_loss.state(),
             **self._prompts.state_dict(),
             **self._credit.state_dict(),
         }
@@ -813,7 +815,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         # An earlier training of this trainer may have ended within a step.
         self._controller = kl.BetaController(self.args.kl_target, self.args.kl_horizon)
         self._guard = StepGuard(self.args, self.accelerator)
-        self._window_tokens = 0
+        self._window_tokens, self._unlogged_loss.loaded = 0, None
         if checkpoint is None:
             return
         self._metrics["train"].clear()
@@ -832,6 +834,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             self._recorder.load_state_dict(state["alarms"], state[checkpoint_integrity.RUN])
             self._entropy, self._step = state["entropy"], state.get("step", self._step)
             self._metrics["train"].update(state.get("unlogged", {}))
+            self._unlogged_loss.loaded = state.get("unlogged_loss")
             self._buffered_inputs = send_to_device(state["buffered_inputs"], self.accelerator.device)
 
     def create_model_card(self, model_name: str | None = None, *args: Any, **kwargs: Any) -> None:

@@ -87,6 +87,25 @@ class EpochEnd(TrainerCallback):
             control.should_evaluate = False
 
 
+class UnloggedLoss(TrainerCallback):
+    """A callback that gives a resumed training the loss since the last log entry, which transformers forgets."""
+
+    def __init__(self, trainer: Any):
+        self._trainer = trainer
+        self.loaded: list[Any] | None = None  # from the checkpoint that the training resumes from
+
+    def state(self) -> list[Any]:
+        """Return the sum of the losses since the last log entry, and that entry's step."""
+        return [self._trainer._tr_loss.item(), self._trainer._globalstep_last_logged]
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Add the earlier steps' loss to the next entry, and not to `train_loss`, which is of this training alone."""
+        if self.loaded is not None:
+            (loss, self._trainer._globalstep_last_logged), self.loaded = self.loaded, None
+            self._trainer._tr_loss += loss
+            self._trainer._total_loss_scalar -= loss
+
+
 def _bring_epoch_end_forward(args: Any, state: Any, control: Any) -> bool:
     """If the step ends an epoch, ask now for the log and the evaluation that are due then.
 
