@@ -513,11 +513,14 @@ def refused_by_one_rank(folder):
     """Refuse a run on the second rank alone, fail to load the data on the first, refuse the data on the second."""
     rank = PartialState().process_index
     args = SimpleNamespace(output_dir=str(folder / "run"), preset=None, process_index=rank)
+    args.main_process_first = lambda local: PartialState().main_process_first()
     recipe = SimpleNamespace(training=args, script=None, model=None, data=None)
     loading = []
 
     def load(*_):
         loading.append(rank)
+        with PartialState().main_process_first():  # as a user's `prepare` may do
+            pass
         if rank == 0:
             raise ConfigError("no data on the first rank")
         return {}

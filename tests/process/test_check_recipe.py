@@ -402,6 +402,9 @@ def test_a_gpu_without_a_compiler_is_warned_of(monkeypatch, tmp_path):
     recipe.spread, recipe.training, recipe.model = SimpleNamespace(sharding="none"), None, None
     monkeypatch.setattr(preflight, "missing_packages", lambda *_: {})
     monkeypatch.setattr(option_checks.shutil, "which", lambda name: None)
+    monkeypatch.setattr(option_checks, "version", lambda package: "1.16.0")
+    (tmp_path / "Python.h").touch()
+    monkeypatch.setattr(option_checks.sysconfig, "get_paths", lambda scheme: {"include": str(tmp_path)})
 
     def row():
         return preflight.machine(recipe)[0]
@@ -411,7 +414,7 @@ def test_a_gpu_without_a_compiler_is_warned_of(monkeypatch, tmp_path):
     monkeypatch.delenv("CC")
     assert row().status == WARNED
     assert "lacks a C compiler. On a GPU" in row().text
-    monkeypatch.setattr(option_checks.sysconfig, "get_paths", lambda scheme: {"include": str(tmp_path)})
+    (tmp_path / "Python.h").unlink()
     assert f"lacks a C compiler and {tmp_path}/Python.h. On a GPU" in row().text
     recipe.on_cpu = True
     assert row().status == OK

@@ -311,7 +311,7 @@ def test_what_one_rank_refuses_stops_both_with_one_message(out):
     first, second = results(out, "refused_by_one_rank")
     in_turn = ["no model on the second rank", "no data on the first rank", "no answers on the second rank"]
     assert first["errors"] == second["errors"] == in_turn
-    assert (first["loading"], second["loading"]) == ([0], [])
+    assert (first["loading"], second["loading"]) == ([0], [1])
 
 
 def test_ranks_whose_states_are_of_several_runs_all_generate_anew(out):

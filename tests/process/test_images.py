@@ -12,6 +12,7 @@ import tiny_models
 import trl
 import vision_models
 import warm_processes
+from datasets import Dataset
 from packaging.version import Version
 from PIL import Image, features
 from slow_cases import covering
@@ -55,12 +56,22 @@ def test_rows_keep_their_pictures(tmp_path, family, mode, mixed):
     assert {seen(number) for number, _ in rows} == ({False, True} if mixed else {True})
 
 
-@pytest.mark.parametrize(("family", "mode"), [(FAMILIES[0], "drop"), (FAMILIES[1], "resample"), (FAMILIES[0], "keep")])
-def test_an_evaluation_may_mix_rows_with_and_without_pictures(tmp_path, family, mode):
+@pytest.mark.parametrize(
+    ("family", "mode", "without", "size"),
+    [
+        (FAMILIES[0], "drop", [], 16),
+        (FAMILIES[1], "resample", None, 16),
+        (FAMILIES[0], "keep", [], 16),
+        (FAMILIES[1], "keep", None, 4),  # one prompt a batch: no row of a batch may have a picture
+        (FAMILIES[0], "drop", None, 4),
+    ],
+)
+def test_an_evaluation_may_mix_rows_with_and_without_pictures(tmp_path, family, mode, without, size):
     """Stock TRL ends there, and so in training, which works in all modes here."""
     rows = questions(12, lambda n: n % 2 == 0)
+    rows = Dataset.from_dict({**rows.to_dict(), "images": [images or without for images in rows["images"]]})
     options = {"zero_variance_groups": mode, "max_steps": 1, "eval_strategy": "steps", "eval_steps": 1}
-    options |= {"per_device_eval_batch_size": 16, "extra": {"eval_dataset": rows.select(range(4))}}
+    options |= {"per_device_eval_batch_size": size, "extra": {"eval_dataset": rows.select(range(4))}}
     trained = vision_models.trained(tmp_path, family, vision_models.some_dead, data=rows, **options)
     assert tiny_models.logged(trained, "eval_reward")
 

@@ -209,7 +209,8 @@ class GRPOPlusConfig(GRPOConfig):
             machine's ranks may use (by affinity and quota), at most 16. With 10 or more workers for each processor,
             programs that hang take the time of the others.
         reward_worker_memory_mb (`int`, *optional*, defaults to `4096`):
-            Memory of each reward worker process, in MiB, without the libraries that it loads (`RLIMIT_DATA`).
+            Private writable memory of each reward worker process, in MiB (`RLIMIT_DATA`). The code of libraries does
+            not count.
 
         > Parameters that control what is watched: steps, traces, alarms
 

@@ -76,7 +76,8 @@ def launched(script_args: Any, training_args: Any, model_args: Any, dataset_args
     sharding = {"DEEPSPEED": "zero", "FSDP": "fsdp"}.get(kind, "ddp" if training_args.world_size > 1 else "none")
     spread = Distribution(training_args.world_size, "the launcher", sharding)
     parts = {"script": script_args, "training": training_args, "model": model_args, "data": dataset_args}
-    return Recipe("", (), spread, launching=True, evaluates=evaluates(training_args), **parts)
+    how = {"launching": True, "on_cpu": training_args.use_cpu, "evaluates": evaluates(training_args)}
+    return Recipe("", (), spread, **how, **parts)
 
 
 def read(name: str, options: Sequence[str], spread: Distribution, launching: bool = False) -> Recipe:

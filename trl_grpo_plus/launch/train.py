@@ -67,10 +67,15 @@ def _run(recipe: Recipe, trainer_class: Callable[..., Any] | None, loader: Calla
     if training_args.preset and training_args.process_index == 0:
         say(f"preset {presets.describe(training_args)}")
     settle_folder(training_args)
-    for turn in (True, False):  # the main process fills the cache that the others read
-        with raise_on_all_ranks():
-            if turn == (training_args.process_index == 0):
-                recipe.splits = loader(recipe.script, training_args, recipe.model, recipe.data)
+    failed = None
+    with training_args.main_process_first(local=False):
+        try:
+            recipe.splits = loader(recipe.script, training_args, recipe.model, recipe.data)
+        except Exception as error:  # the others wait for this process at the end of the context
+            failed = error
+    with raise_on_all_ranks():
+        if failed is not None:
+            raise failed
     recipe.tokenizer = partial(_tokenizer, recipe.model, training_args)
     with raise_on_all_ranks():
         _raise_failures(on_data(recipe), training_args)

@@ -194,7 +194,7 @@ def compute_with_kl(
     scored = ~values.isnan()
     penalised = values - cost[..., 0]
     centred = centre(penalised, scored, batch.less_cost(cost[..., 0], scored))
-    scaled = values if normalization.kind.of_rewards else penalised
+    scaled = values if normalization.kind.without_kl else penalised
     divisor = normalization.divisor(scaled, scored, centred, batch)
     teaches = (varies(values, tolerance) if batch.teaching is None else batch.teaching.unsqueeze(1)) & (divisor > 0)
     if over == "group":

@@ -11,7 +11,7 @@
 | prior | the predicted std of one reward, from the belief before sampling | the prompt |
 
 Under mad, 1.4826 and 1.2533 make both values estimate the std of a normal distribution. The divisor is at least
-max abs(r - baseline) / G.
+max abs(r - baseline) / the number of scored attempts.
 """
 
 from collections.abc import Callable
@@ -60,13 +60,13 @@ class Scale:
             caller keeps the scale, and [`normalize_then_sum`] cannot use it), the "prompt" (from its belief) or
             "nothing".
         as_it_is (`bool`, *optional*, defaults to `False`): apply no floor and no eps.
-        of_rewards (`bool`, *optional*, defaults to `False`): leave a KL in the reward out of it.
+        without_kl (`bool`, *optional*, defaults to `False`): leave a KL in the reward out of it.
     """
 
     spread: Callable[[Scored], Tensor]
     over: str
     as_it_is: bool = False
-    of_rewards: bool = False
+    without_kl: bool = False
 
 
 def _std(rewards: Scored) -> Tensor:
@@ -109,7 +109,7 @@ SCALES: dict[str, Scale] = {
     "none": Scale(lambda rewards: rewards.values.new_ones(1, 1), over="nothing", as_it_is=True),
     "mad": Scale(_robust_std, over="group"),
     # MaxRL divides by the success rate. A KL would bring the divisor near 0, or below.
-    "mean": Scale(_positive_mean, over="group", as_it_is=True, of_rewards=True),
+    "mean": Scale(_positive_mean, over="group", as_it_is=True, without_kl=True),
     "running": Scale(_running_std, over="run"),
     "prior": Scale(_believed_std, over="prompt"),
 }

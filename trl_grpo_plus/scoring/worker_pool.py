@@ -54,7 +54,8 @@ SCARCE_S = 60.0  # time without a single worker, because no process can be start
 GIVE_UP_S = 600.0  # scoring time during which every sample was starved
 LOAD_LIMIT_S = 120.0  # for a worker to import a reward's module; not counted as scoring
 MEMORY_MB = 4096
-OUT_OF_ADDRESSES = ("MemoryError", "failed to map segment", "cannot allocate memory")  # in a failed import's traceback
+# What Python and the dynamic loader say of a limit on memory.
+OUT_OF_MEMORY = ("MemoryError", "Cannot allocate memory", "failed to map segment", "cannot map zero-fill pages")
 MOST_WORKERS = 16
 DYING_S = 1.0  # time for a worker to end; one that is dying has closed its connection already
 SPOILED = "Its worker process could not answer: the reward closed the worker's connection, or wrote into it."
@@ -84,8 +85,7 @@ class Pool:
     Args:
         size (`int`, *optional*): maximum number of workers; by default the processors that this process may use (a
             container's quota counts), divided by the number of ranks on this machine, and at most 16.
-        memory_mb (`int`, *optional*, defaults to `4096`): memory of each worker, in MiB, without the libraries that it
-            loads.
+        memory_mb (`int`, *optional*, defaults to `4096`): private writable memory of each worker, in MiB.
     """
 
     def __init__(self, size: int | None = None, memory_mb: int = MEMORY_MB):
@@ -292,7 +292,7 @@ class _Run:
             raise RuntimeError(f"a reward worker cannot start.\n{reply['cannot start']}")
         if "cannot load" in reply:
             why = f"{self._target} cannot be loaded in a worker process.\n{reply['cannot load']}"
-            if any(words in why for words in OUT_OF_ADDRESSES):
+            if any(words in reply["cannot load"] for words in OUT_OF_MEMORY):
                 why += f"\nA worker may use {self._pool.memory_mb} MiB: raise reward_worker_memory_mb."
             raise RuntimeError(why)
         if "loaded" in reply:

@@ -61,7 +61,7 @@ from . import checkpoint_integrity, hub, training_state
 from . import completions_table as table
 from .batch import Batch, Filtered, failures_explain
 from .cpu_lm_head import spare_copies
-from .image_rows import with_images_in_prompts
+from .image_rows import lacks_images, with_images_in_prompts
 from .nonfinite_guard import GROUPS, StepGuard
 from .progress import SlimProgress
 from .prompt_source import PromptSource
@@ -223,7 +223,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         SlimProgress.install(self)
         # After transformers' callback that asks for evaluations: `halt_on_alarm` leaves one out. Before trackio's own
         # callback, which closes its run when training ends.
-        self._unlogged_loss = training_state.UnloggedLoss(self)
+        self._unlogged_loss = training_state.UnloggedLoss(self._add_unlogged_loss)
         self.callback_handler.callbacks[1:1] = [training_state.EpochEnd(), self._unlogged_loss, self._recorder]
 
     def _set_up_vllm(self) -> None:
@@ -373,7 +373,8 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def _shown(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return rows in the form that TRL gets them."""
-        return with_images_in_prompts(rows) if self._is_vlm and self._batch.filters else rows
+        moves = self._is_vlm and (self._batch.filters or any(map(lacks_images, rows)))
+        return with_images_in_prompts(rows) if moves else rows
 
     def _sample_further(self, inputs: list[dict[str, Any]]) -> groups.Round:
         """Do the work of `_sample` for rows that TRL has not prepared.
@@ -766,7 +767,8 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the model, as transformers' trainer does. If rank 0 cannot write a checkpoint, all ranks raise."""
-        with raise_on_all_ranks() if _internal_call else nullcontext():
+        # transformers' `push_to_hub` makes an internal call without a folder, which one rank may make alone.
+        with raise_on_all_ranks() if _internal_call and output_dir is not None else nullcontext():
             super().save_model(output_dir, _internal_call)
 
     def _save_rng_state(self, *args: Any, **kwargs: Any) -> None:
@@ -797,10 +799,15 @@ class GRPOPlusTrainer(GRPOTrainer):
             "alarms": self._recorder.state_dict(),
             "entropy": self._entropy,
             "unlogged": {name: list(values) for name, values in self._metrics["train"].items()},
-            "unlogged_loss": self._unlogged_loss.state(),
+            "unlogged_loss": (self._tr_loss.item(), self._globalstep_last_logged),
             **self._prompts.state_dict(),
             **self._credit.state_dict(),
         }
+
+    def _add_unlogged_loss(self, loss: float, step: int) -> None:
+        self._tr_loss += loss
+        self._total_loss_scalar -= loss  # `train_loss` is of this training alone
+        self._globalstep_last_logged = step
 
     def _load_from_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         with training_state.keeping_dtypes(self.model):

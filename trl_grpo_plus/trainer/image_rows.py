@@ -21,6 +21,11 @@ def with_images_in_prompts(rows: Rows) -> Rows:
     return [_shown(row) for row in rows]
 
 
+def lacks_images(row: dict[str, Any]) -> bool:
+    """Return whether a row's image column is `None`, with which TRL's processors fail."""
+    return any(name in row and row[name] is None for name in IMAGE_COLUMNS)
+
+
 class _Shown(dict[str, Any]):
     """A row in the form that TRL reads: with `prompt`, and no images. An environment gets the original row."""
 

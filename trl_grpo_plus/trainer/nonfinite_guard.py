@@ -91,7 +91,7 @@ class StepGuard:
         return loss * (0 * value + 1)
 
     def checked(self, norm: Tensor | float | None, step: int, settle: Callable[[], Any]) -> Tensor | float | None:
-        """Return the gradient's `norm` if it is finite. Collective if it is not.
+        """Return the gradient's `norm` if it is finite. Collective if it is not, or if it is a DTensor.
 
         Args:
             norm (`Tensor` or `float`): the norm before clipping; `None` if it was not computed. FSDP 2 with PyTorch

@@ -88,22 +88,21 @@ class EpochEnd(TrainerCallback):
 
 
 class UnloggedLoss(TrainerCallback):
-    """A callback that gives a resumed training the loss since the last log entry, which transformers forgets."""
+    """A callback that gives a resumed training the loss since the last log entry, which transformers forgets.
 
-    def __init__(self, trainer: Any):
-        self._trainer = trainer
-        self.loaded: list[Any] | None = None  # from the checkpoint that the training resumes from
+    Args:
+        add (`Callable`): `(loss, step) -> None`, adds the loss since the log entry of that step to the training's.
+    """
 
-    def state(self) -> list[Any]:
-        """Return the sum of the losses since the last log entry, and that entry's step."""
-        return [self._trainer._tr_loss.item(), self._trainer._globalstep_last_logged]
+    def __init__(self, add: Callable[[float, int], None]):
+        self._add = add
+        self.loaded: tuple[float, int] | None = None  # from the checkpoint that the training resumes from
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Add the earlier steps' loss to the next entry, and not to `train_loss`, which is of this training alone."""
+        """Add the loss, once transformers has set its own to 0."""
         if self.loaded is not None:
-            (loss, self._trainer._globalstep_last_logged), self.loaded = self.loaded, None
-            self._trainer._tr_loss += loss
-            self._trainer._total_loss_scalar -= loss
+            self._add(*self.loaded)
+            self.loaded = None
 
 
 def _bring_epoch_end_forward(args: Any, state: Any, control: Any) -> bool:

@@ -29,7 +29,7 @@ def processors() -> int:
 
 
 def cores() -> int:
-    """Return the number of processor cores that this process may use at once. Two threads of a core count as one."""
+    """Return the number of processors that this process may use at once, at most the machine's physical cores."""
     return min(processors(), psutil.cpu_count(logical=False) or processors())
 
 

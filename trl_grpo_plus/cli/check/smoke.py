@@ -14,7 +14,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from ...launch.launchers import Start, cpu_threads, in_this_python, launch_command
+from ...launch.launchers import THREADS, Start, cpu_threads, in_this_python, launch_command
 from ...launch.recipe import Recipe, total_steps
 from ...launch.reward_inputs import takes_smoke
 from ...utils.tables import FAILED, OK, UNSEEN, WARNED, CheckRow
@@ -46,7 +46,7 @@ def smoke(recipe: Recipe, folder: str, launcher: str = "accelerate", model_known
     small = smaller(recipe.training, recipe.model, processes)
     options = (*recipe.options, *small, *recipe.on_a_cpu, "--output_dir", output)
     command = launch_command(Start(recipe.name, options, num_processes=processes, launcher=launcher), SCRIPT)
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", THREADS: os.environ.get(THREADS, "1")}
     status, errors = _launched(command, environment)
     if status is None:
         return [CheckRow("smoke", FAILED, f"two steps of a tiny model were not done after {TIMEOUT_S // 60} minutes")]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...launch.accelerate import RUN_AS, on_cpu, setting
-from ...launch.launchers import Start, cpu_threads, launch_command
+from ...launch.launchers import THREADS, Start, cpu_threads, launch_command
 from ...utils.resources import processors
 from ...utils.validation import ConfigError, Number
 
@@ -102,6 +102,6 @@ def command(race: Race, lane: Lane, go_on_with: str) -> tuple[list[str], dict[st
         start = replace(start, options=(*start.options, "--resume_from_checkpoint", "auto"))
     command = launch_command(start, SCRIPT)
     environment = {**os.environ, **cpu_threads(start), RACER: lane.name, RUN_AS: go_on_with, "PYTHONUNBUFFERED": "1"}
-    if race.together:  # also for a run that continues alone
-        environment["OMP_NUM_THREADS"] = str(max(1, processors() // len(race.lanes)))
+    if race.together and THREADS not in os.environ:  # also for a run that continues alone
+        environment[THREADS] = str(max(1, processors() // len(race.lanes)))
     return command, environment
