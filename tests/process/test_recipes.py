@@ -666,6 +666,7 @@ class Steps:
         self.stop = StopOnInterrupt(Accelerator(cpu=True))
         self.state = TrainerState(max_steps=max_steps)
         self.args = SimpleNamespace(save_only_model=True, eval_strategy=IntervalStrategy.STEPS)
+        self.args.logging_strategy = IntervalStrategy.STEPS
         self.stop.on_train_begin(self.args, self.state, TrainerControl())
 
     def step(self):

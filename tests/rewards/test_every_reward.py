@@ -172,11 +172,11 @@ def test_a_gold_deserves_full_marks(name):
 def test_thinking_that_the_prompt_opened_and_that_was_cut_off_earns_nothing(name):
     for example in right_ones(name):
         cut_off = get_reward(name, **{**example.args, "think_opened": True})
-        answer = after_thinking(example.completion)
+        answer, end = after_thinking(example.completion), f"</{example.args.get('think_tag', 'think')}>"
         assert cut_off([answer], **rows(example)) == [0.0]
         assert cut_off([f"I try\n{answer}\nWait"], **rows(example)) == [0.0]
-        assert cut_off([f"a</think>{answer}"], **rows(example)) == [example.reward]
-        assert cut_off([f"{answer}</think>"], **rows(example)) == [0.0]
+        assert cut_off([f"a{end}{answer}"], **rows(example)) == [example.reward]
+        assert cut_off([f"{answer}{end}"], **rows(example)) == [0.0]
 
 
 MARKS = [

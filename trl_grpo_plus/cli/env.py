@@ -4,7 +4,6 @@ import platform
 import shutil
 from importlib.metadata import PackageNotFoundError, version
 
-from ..launch.option_checks import lacks_compiler
 from ..utils import optional_packages
 from ..utils.tables import aligned
 
@@ -33,6 +32,8 @@ def gpus() -> list[str]:
 
 def described() -> str:
     """Return the environment as text, for a terminal or a bug report."""
+    from ..launch.option_checks import lacks_compiler  # it imports torch
+
     facts = {"python": f"{platform.python_version()} on {platform.system()} {platform.release()}"}
     facts |= {name: _version(name) for name in PACKAGES}
     facts |= {f"gpu {i}": card for i, card in enumerate(gpus())} or {"gpu": "none"}

@@ -8,8 +8,6 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
-
 
 FEWEST_THREADS, THREADS = 4, 32  # minimum and maximum for a program
 PLENTY = 1 << 20
@@ -30,6 +28,8 @@ def processors() -> int:
 
 def cores() -> int:
     """Return the number of processors that this process may use at once, at most the machine's physical cores."""
+    import psutil  # here, because a sandbox imports this module with Python's own packages alone
+
     return min(processors(), psutil.cpu_count(logical=False) or processors())
 
 
