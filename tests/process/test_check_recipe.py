@@ -21,7 +21,7 @@ from invalid_recipes import RIGHT, Mistake, make_place
 from packaging.version import Version
 from slow_cases import one_in
 
-from trl_grpo_plus import registry
+from trl_grpo_plus import GRPOPlusConfig, registry
 from trl_grpo_plus.cli.check import model as check_model
 from trl_grpo_plus.cli.check import samples, smoke_options
 from trl_grpo_plus.cli.check import smoke as check_smoke
@@ -36,7 +36,7 @@ from trl_grpo_plus.launch import LAUNCHERS, Start, option_checks, preflight
 from trl_grpo_plus.launch import accelerate as launch
 from trl_grpo_plus.launch.nodes import Nodes
 from trl_grpo_plus.launch.preflight import on_paper
-from trl_grpo_plus.launch.recipe import read, steps
+from trl_grpo_plus.launch.recipe import launched, read, steps
 from trl_grpo_plus.registry import get_reward
 from trl_grpo_plus.utils import optional_packages
 from trl_grpo_plus.utils.tables import FAILED, OK, UNSEEN, WARNED, CheckRow, closing, table
@@ -398,8 +398,10 @@ def facts(monkeypatch):
 
 
 def test_a_gpu_without_a_compiler_is_warned_of(monkeypatch, tmp_path):
-    recipe = SimpleNamespace(refused=False, stands=True, on_cpu=False, lacking=(), launching=True)
-    recipe.spread, recipe.training, recipe.model = SimpleNamespace(sharding="none"), None, None
+    training = GRPOPlusConfig(str(tmp_path), use_cpu=True, bf16=False, report_to="none")
+    assert launched(None, training, None, None).on_cpu
+    training.use_cpu = False  # as on a machine with a GPU
+    recipe = launched(None, training, None, None)
     monkeypatch.setattr(preflight, "missing_packages", lambda *_: {})
     monkeypatch.setattr(option_checks.shutil, "which", lambda name: None)
     monkeypatch.setattr(option_checks, "version", lambda package: "1.16.0")

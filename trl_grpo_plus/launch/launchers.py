@@ -183,7 +183,7 @@ def cpu_threads(start: Start) -> dict[str, str]:
     Without it accelerate gives each process one thread, because the run's configuration file does not say `use_cpu`.
     The result is empty for a run on GPUs, for one thread, and if the user has set the variable.
     """
-    each = cores() // max(1, start.spread.processes // start.nodes.count)
+    each = cores() // (start.spread.processes // start.nodes.count)
     if each < 2 or THREADS in os.environ or not on_cpu(start.recipe, start.options):
         return {}
     return {THREADS: str(each)}
