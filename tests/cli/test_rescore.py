@@ -154,7 +154,7 @@ def test_planted_errors_are_found(run, capsys):
         assert f"  {kind:<8}  {count:>8}\n" in out
     assert not any(f"  {kind}  " in out for kind in set(agreement.KINDS) - set(wrongs))
     shown = [line for line in out.splitlines() if line.startswith("    step")]
-    at = {f"step {row['step'] + 1}, group {row['group']}, attempt {row['attempt']} " for row in planted}
+    at = {f"step {row['step']}, group {row['group']}, attempt {row['attempt']} " for row in planted}
     assert len(shown) == len(at) == 7
     assert all(any(place in line for line in shown) for place in at)
     lines = lines_of("judged.jsonl")

@@ -395,11 +395,11 @@ def python(code, *arguments):
 def test_killed_in_a_step_in_tracing_and_in_saving_it_goes_on_exactly(tmp_path, saved):
     """A run is killed three times, each time at a delicate place, and resumed each time."""
     run = tmp_path / "run"
-    kills = [("optimizer", 3, {0, 1, 2, 3}), ("trace", 5, {0, 1, 2, 3, 4}), ("save", 6, {0, 1, 2, 3, 4, 5})]
+    kills = [("optimizer", 3, {1, 2, 3, 4}), ("trace", 5, {1, 2, 3, 4, 5}), ("save", 6, {1, 2, 3, 4, 5, 6})]
     for number, (place, step, traced) in enumerate(kills):
         done = python(KILLED, tmp_path, place, step, *["resume"] * (number > 0))
         assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
-        assert {group[0]["step"] for group in traces.groups(run)} >= traced - {5}
+        assert {group[0]["step"] for group in traces.groups(run)} >= traced - {6}
         assert all(len(group) == 4 for group in traces.groups(run))
     assert lacking(run / "checkpoint-6")
     resumed = resume(run)
@@ -466,10 +466,10 @@ def test_a_full_disk_is_reported_and_costs_only_the_traces_that_did_not_fit(smal
     assert error.endswith("resume_from_checkpoint=True skips it and resumes from checkpoint-2.")
     assert done.stderr.count("Traces could not be kept; training goes on. OSError") == 1
     run = folder / "run"
-    assert {group[0]["step"] for group in traces.groups(run)} == {0, 1, 2}
+    assert {group[0]["step"] for group in traces.groups(run)} == {1, 2, 3}
     assert all(len(group) == 4 for group in traces.groups(run))
     for path in (run / "rollouts").glob("*.jsonl"):
         assert path.read_bytes()[-1:] in (b"", b"\n")
     assert Path(last_complete(str(run))).name == "checkpoint-2"
     assert resume(run, per_device_train_batch_size=32).state.global_step == 6
-    assert {group[0]["step"] for group in traces.groups(run)} == {0, 1, 2, 3, 4, 5}
+    assert {group[0]["step"] for group in traces.groups(run)} == {1, 2, 3, 4, 5, 6}

@@ -275,7 +275,7 @@ def test_a_loss_that_is_not_finite_on_one_rank_stops_both_before_the_step(out):
     first, second = results(out, "nonfinite")
     assert first["error"] == second["error"]
     assert re.match(r"Step 4: the norm of the gradient is nan \(loss \S+, inf on ranks 0 to 1\)", first["error"])
-    assert "nonfinite/run/rollouts/train-00000003.jsonl" in first["error"]
+    assert "nonfinite/run/rollouts/train-00000004.jsonl" in first["error"]
     assert "All log-probs, ratios and advantages are finite, so it arose in the loss" in first["error"]
     assert first["took"] < 60
     assert first["weights"] == second["weights"]
@@ -352,7 +352,7 @@ def test_a_rank_that_is_killed_ends_the_other_with_an_error(tmp_path):
     assert re.search(r"RuntimeError: .*(closed by peer|reset by peer)", done.stderr, re.IGNORECASE), done.stderr[
         -3000:
     ]
-    assert {group[0]["step"] for group in traces.groups(tmp_path / "killed" / "run")} >= {0, 2, 4, 6}
+    assert {group[0]["step"] for group in traces.groups(tmp_path / "killed" / "run")} >= {1, 3, 5, 7}
 
 
 LIMIT = """
@@ -563,7 +563,7 @@ def test_killed_and_resumed_is_uninterrupted(killed):
 def test_killed_and_resumed_traces_are_uninterrupted(killed):
     assert list(traces.groups(killed / "killed" / "run")) == list(traces.groups(killed / "whole" / "run"))
     superseded = killed / "killed" / "run" / "rollouts" / "superseded-1"
-    assert [path.name for path in superseded.glob("train*")] == ["train-00000006.jsonl"]
+    assert [path.name for path in superseded.glob("train*")] == ["train-00000007.jsonl"]
 
 
 def test_resumed_without_a_rank_s_state_the_ranks_still_agree(killed):

@@ -897,7 +897,7 @@ def test_a_run_prints_a_line_a_step_and_a_report(folder, whole):
     assert "attempts" in (folder / "whole" / "report.html").read_text()
     splits = {(group[0]["split"], group[0]["step"]) for group in traces.groups(folder / "whole")}
     evaluated = {(f"eval_{split}", step) for split in summary["eval"] for step in (0, STEPS)}
-    assert splits == {("train", step) for step in range(STEPS)} | evaluated
+    assert splits == {("train", step) for step in range(1, STEPS + 1)} | evaluated
     for line in [
         "model        whole",
         "checkpoints  checkpoint-5, checkpoint-8",

@@ -334,7 +334,7 @@ def test_beliefs_choose_among_environments_rows(policy, tmp_path):
     world = World(lambda n: n > 20)
     ours = acting(world, policy, tmp_path, **options, zero_variance_groups="drop", trace_every=1)
     assert moved(ours, policy)
-    last = [attempt for attempt in attempts(tmp_path) if attempt["step"] == 2]
+    last = [attempt for attempt in attempts(tmp_path) if attempt["step"] == 3]
     assert all(attempt["belief"] is not None for attempt in last)
     assert_one_rollout_at_a_time(world, rollouts=3 * 16)
 

@@ -125,7 +125,7 @@ def test_each_row_is_about_one_attempt(tmp_path, mode):
     every = options.get("steps_per_generation", 1) * options.get("num_iterations", 1)
     every = every / options.get("gradient_accumulation_steps", 1)
     steps = {group[0]["step"] for group in groups}
-    assert steps == {step for step in range(6) if step % max(every, 1) == 0}
+    assert steps == {step + 1 for step in range(6) if step % max(every, 1) == 0}
     if mode == "accumulation":
         assert {group[0]["batch"] for group in groups} == {0, 1}
     (generated,) = tiny_models.logged(trained, "groups/generated")  # a mean over batches
@@ -143,7 +143,7 @@ def test_kl_is_that_of_the_attempt(tmp_path):
     options = {"beta": 0.1, "kl_placement": "reward", "kl_estimator": "k1", "kl_reward_form": "sequence"}
     options |= {"scale_rewards": "none", "max_steps": 4}
     trained = train(tmp_path, [half, letters], **options, reward_weights=[1.0, 0.0])
-    last = [group for group in groups_of(tmp_path) if group[0]["step"] == 3]
+    last = [group for group in groups_of(tmp_path) if group[0]["step"] == 4]
     for group in last:
         # The advantage comes from the reward less beta x the completion's KL. So groups of equal rewards have one too.
         net = [row["reward"] - 0.1 * row["kl"] * row["tokens"] for row in group]
@@ -163,7 +163,7 @@ def test_evaluations_are_traced_by_split(tmp_path):
         numbers.setdefault((group[0]["split"], group[0]["step"]), []).append(group[0]["reference"]["number"])
         assert len(group) == (4 if group[0]["split"] == "train" else 2)
     evaluations = {(f"eval_{name}", step) for name in ("easy", "hard_er") for step in (2, 4)}
-    assert set(numbers) == {("train", 0), ("train", 3), *evaluations}
+    assert set(numbers) == {("train", 1), ("train", 4), *evaluations}
     assert sorted(numbers["eval_easy", 4]) == list(range(4))
     assert sorted(numbers["eval_hard_er", 2]) == list(range(6))
     evaluated = [row for group in groups if group[0]["split"] != "train" for row in group]
@@ -361,10 +361,10 @@ def test_a_copy_of_a_trainer_trains_and_keeps_its_own_attempts(tmp_path, attache
     copied.train()
     assert not (tmp_path / "run" / "rollouts").exists()
     steps = [row["step"] for group in traces.groups(tmp_path / "copy", "train") for row in group]
-    assert steps == sorted([0, 1, 2] * 8)
+    assert steps == sorted([1, 2, 3] * 8)
     made.train()
     copy.deepcopy(made)
-    assert (tmp_path / "run" / "rollouts" / "train-00000002.jsonl").exists()
+    assert (tmp_path / "run" / "rollouts" / "train-00000003.jsonl").exists()
 
 
 def test_an_alarm_that_is_added_has_its_threshold_from_the_config(tmp_path, monkeypatch):
@@ -414,7 +414,7 @@ def test_what_cannot_be_told_of_an_attempt_costs_its_batch_only(tmp_path, caplog
 
     train(tmp_path, logs, max_steps=3)
     groups = groups_of(tmp_path)
-    assert {group[0]["step"] for group in groups} == {0, 2}
+    assert {group[0]["step"] for group in groups} == {1, 3}
     assert groups[0][0]["extra"]["odd"] in (2.0, "2.0")
     assert sum("RuntimeError: odd" in record.message for record in caplog.records) == 1
 
@@ -444,7 +444,7 @@ def test_no_metric_is_a_folder_of_another(tmp_path):
 def test_truncated_is_what_trl_calls_clipped(tmp_path):
     trained = train(tmp_path, max_steps=3)
     shares = tiny_models.logged(trained, "completions/clipped_ratio")
-    for step, share in enumerate(shares):
+    for step, share in enumerate(shares, 1):
         rows = [row for row in rows_of(tmp_path) if row["step"] == step]
         assert sum(row["truncated"] for row in rows) / len(rows) == pytest.approx(share)
     assert 0 < sum(shares) < len(shares)
@@ -475,13 +475,13 @@ def test_rewards_of_one_name_have_a_column_each(tmp_path):
 def test_alarms_are_logged_journalled_and_marked(tmp_path, caplog):
     trained = train(tmp_path, tiny_models.always_dead, max_steps=8, alarm_thresholds=SOON_DEAD)
     on = tiny_models.logged(trained, "alarms/dead_groups")
-    first = on.index(1.0)
-    assert 0 < first < 7
+    first = on.index(1.0) + 1
+    assert 1 < first < 8
     alarms = [alarm for alarm in traces.journal(tmp_path / "run", "alarms") if alarm["name"] == "dead_groups"]
     assert [alarm["step"] for alarm in alarms] == [first]
     assert sum("Alarm dead_groups" in record.message for record in caplog.records) == 1
     marked = [group[0] for group in groups_of(tmp_path) if "dead_groups" in group[0]["alarms"]]
-    assert {row["step"] for row in marked} == set(range(first, 8))
+    assert {row["step"] for row in marked} == set(range(first, 9))
     of_first = {(row["batch"], row["round"], row["group"]) for row in marked if row["step"] == first}
     assert of_first == {tuple(place) for place in alarms[0]["groups"]}
 
@@ -529,17 +529,17 @@ def run_killed(*arguments, code=KILLED):
 
 def test_a_kill_loses_the_batch_in_flight_and_a_resume_tells_each_step_once(tmp_path):
     assert run_killed(tmp_path, "7").returncode == -signal.SIGKILL
-    assert sorted(set(steps_of(tmp_path))) == list(range(6))
+    assert sorted(set(steps_of(tmp_path))) == list(range(1, 7))
     [first] = first_prompts(tmp_path)
-    assert (first["step"], first["text"]) == (0, groups_of(tmp_path)[0][0]["prompt"])
+    assert (first["step"], first["text"]) == (1, groups_of(tmp_path)[0][0]["prompt"])
 
     resumed = run_killed(tmp_path, "0", "resume")
     assert resumed.returncode == 0, resumed.stderr[-3000:]
     places = [(g[0]["step"], g[0]["batch"], g[0]["round"], g[0]["group"]) for g in groups_of(tmp_path)]
-    assert places == [(step, 0, 0, group) for step in range(9) for group in range(2)]
+    assert places == [(step, 0, 0, group) for step in range(1, 10) for group in range(2)]
     check_identity(_as_two_rewards(groups_of(tmp_path)))
     aside = tmp_path / "run" / "rollouts" / "superseded-1"
-    assert sorted(path.name for path in aside.glob("train*")) == ["train-00000004.jsonl", "train-00000005.jsonl"]
+    assert sorted(path.name for path in aside.glob("train*")) == ["train-00000005.jsonl", "train-00000006.jsonl"]
     steps = [entry["step"] for entry in traces.journal(tmp_path / "run", "metrics") if "reward" in entry]
     assert steps == list(range(1, 10))
     assert first_prompts(tmp_path) == [first]

@@ -140,7 +140,7 @@ def increments(folder: Path) -> list[list[dict]]:
 
 def assert_whole_groups(rows: list[dict], step: int, groups: int) -> None:
     """Assert that `rows` are `groups` whole groups of four, one after another, each sorted by advantage."""
-    assert {cells["step"] for cells in rows} == {step + 1}  # metrics of the batch are logged at this step
+    assert {cells["step"] for cells in rows} == {step}
     assert len(rows) == groups * 4
     for start in range(0, len(rows), 4):
         of_group = rows[start : start + 4]
@@ -153,7 +153,7 @@ def assert_whole_groups(rows: list[dict], step: int, groups: int) -> None:
 
 def assert_logged(item: dict, rows: list[dict], page: Path, step: int) -> None:
     """Assert that `item` is the log of `batch(step)`: four whole groups, and a page in which texts are no markup."""
-    assert item["train/global_step"] == step + 1  # metrics of the batch are logged at this step
+    assert item["train/global_step"] == step
     assert list(rows[0]) == columns(REWARDS)
     assert_whole_groups(rows, step, groups=4)
     assert {cells["verdict"] for cells in rows} == {"alive", "all_good", "all_bad", "tied"}
@@ -210,7 +210,7 @@ def test_a_row_holds_an_attempt():
     same += ["reward", "advantage", "tokens", "truncated", "completion"]
     assert dict(zip(columns(REWARDS), cells, strict=True)) == {
         **{name: attempt[name] for name in same},
-        **{"step": attempt["step"] + 1, "accuracy": None, "format": 1.0, "outcome": "accuracy: timeout"},
+        **{"step": attempt["step"], "accuracy": None, "format": 1.0, "outcome": "accuracy: timeout"},
         **{"prompt": "6 times 7?", "reference": '{"answer": "zweiundvierzig: ü"}'},
         "alarms": "repetition, no_answer",
     }
@@ -258,22 +258,23 @@ def test_histograms_are_of_what_was_scored(totals, counts):
 @pytest.mark.parametrize("generate_every", [1, 3])
 @pytest.mark.parametrize("max_steps", [1, 7, 100, 101, 5000])
 def test_a_run_is_logged_at_its_first_batch_and_at_most_a_hundred_times(monkeypatch, max_steps, generate_every):
-    logged = _logged(monkeypatch, max_steps, range(0, max_steps, generate_every))
-    assert logged[0] == 0
+    steps = range(1, max_steps + 1, generate_every)
+    logged = _logged(monkeypatch, max_steps, steps)
+    assert logged[0] == 1
     assert len(logged) <= 100
     every = -(-max_steps // 100)
-    spans = {step // every for step in range(0, max_steps, generate_every)}
-    assert [step // every for step in logged] == sorted(spans)
+    spans = {(step - 1) // every for step in steps}
+    assert [(step - 1) // every for step in logged] == sorted(spans)
 
 
 def test_a_resumed_run_is_logged_at_its_first_batch_and_then_where_it_would_have_been(monkeypatch):
-    assert _logged(monkeypatch, 1000, range(333, 361)) == [333, 340, 350, 360]
+    assert _logged(monkeypatch, 1000, range(334, 362)) == [334, 341, 351, 361]
 
 
 def test_nothing_is_due_without_a_tracker_or_groups():
-    assert not Trackers([], 10).due(0)
-    assert not Trackers(["tensorboard", "none"], 10).due(0)
-    assert not Trackers(["wandb"], 10, groups=0).due(0)
+    assert not Trackers([], 10).due(1)
+    assert not Trackers(["tensorboard", "none"], 10).due(1)
+    assert not Trackers(["wandb"], 10, groups=0).due(1)
 
 
 def _logged(monkeypatch, max_steps, steps):
@@ -302,10 +303,10 @@ def test_wandb_keeps_every_log_among_the_metrics(tmp_path):
     code = """
 wandb, run = open_wandb()
 trackers = Trackers(["wandb"], max_steps=400)
-for step in range(0, 12, 2):
+for step in range(1, 13, 2):
     log(trackers, step)
     for _ in range(25):
-        wandb.log({"train/loss": 0.5, "train/global_step": step + 1})
+        wandb.log({"train/loss": 0.5, "train/global_step": step})
     log_and_send(trackers, step + 1)  # of the same span, of four steps; or tried again
 trackers.close()
 wandb.finish()
@@ -317,13 +318,13 @@ wandb.finish()
     assert [len(item["traces/attempts.previous_increments_paths"]) for item in logs] == [0, 1, 2]
     earlier = [item["traces/attempts.artifact_path"] for item in logs]
     assert logs[-1]["traces/attempts.previous_increments_paths"] == earlier[:-1]
-    for step, rows, item in zip([0, 4, 8], increments(tmp_path), logs, strict=True):
+    for step, rows, item in zip([1, 5, 9], increments(tmp_path), logs, strict=True):
         assert_logged(item, rows, files / item["traces/panel.path"], step)
         for key, count, ends in (("reward", 6 * 4, (1.0, 2.0)), ("spread", 6, (0.0, 1.0))):  # of all six groups
             assert sum(item[f"traces/{key}.values"]) == count
             assert (item[f"traces/{key}.bins"][0], item[f"traces/{key}.bins"][-1]) == ends
     metrics = [item for item in history if "train/loss" in item]
-    assert [item["train/global_step"] for item in metrics] == [step + 1 for step in range(0, 12, 2) for _ in range(25)]
+    assert [item["train/global_step"] for item in metrics] == [step for step in range(1, 13, 2) for _ in range(25)]
     assert len(history) == len(logs) + len(metrics)
 
 
@@ -426,16 +427,16 @@ def test_training_goes_on_when_the_disk_is_full_and_so_do_logs_when_it_is_not(tm
 import resource
 wandb, run = open_wandb()
 trackers = Trackers(["wandb"], max_steps=10)
-log_and_send(trackers, 0)
+log_and_send(trackers, 1)
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))  # more than is printed
-log_and_send(trackers, 1, 2)
+log_and_send(trackers, 2, 3)
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-log_and_send(trackers, 3)
+log_and_send(trackers, 4)
 wandb.finish()
 """
     (warning,) = warnings(run_script(tmp_path, code))
     assert re.search("OSError.*its disk has room", warning)
-    for step, rows in zip([0, 3], increments(tmp_path), strict=True):
+    for step, rows in zip([1, 4], increments(tmp_path), strict=True):
         assert_whole_groups(rows, step, groups=4)
 
 
@@ -449,10 +450,10 @@ def test_trackio_keeps_every_log_and_nothing_in_it_is_markup(tmp_path):
 import trackio
 trackio.init(project="p", name="r", auto_log_gpu=False)
 trackers = Trackers(["trackio", "wandb"], max_steps=10)
-for step in range(3):
+for step in range(1, 4):
     log(trackers, step)
     log(trackers, step)
-    trackio.log({"train/loss": 0.5, "train/global_step": step + 1})
+    trackio.log({"train/loss": 0.5, "train/global_step": step})
     trackers.close()
 trackio.finish()
 """
@@ -461,7 +462,7 @@ trackio.finish()
     media, history = trackio_history(tmp_path)
     assert [item["train/global_step"] for item in history if "train/loss" in item] == [1, 2, 3]
     logs = [item for item in history if "traces/attempts" in item]
-    for step, item in zip(range(3), logs, strict=True):
+    for step, item in zip(range(1, 4), logs, strict=True):
         assert item["traces/attempts"]["_type"] == "trackio.table"
         rows = item["traces/attempts"]["_value"]
         assert_logged(item, rows, Path(media) / item["traces/panel"]["file_path"], step)
@@ -546,7 +547,7 @@ def test_a_run_reports_to_wandb(tmp_path):
         assert any(key.startswith("train/completions/mean_length_of/") for key in item)
     assert [item["train/global_step"] for item in logs_of(history)] == [1, 2, 3, 4, 5]
     for rows, item in zip(increments(tmp_path), logs_of(history), strict=True):
-        step = item["train/global_step"] - 1
+        step = item["train/global_step"]
         assert_whole_groups(rows, step, groups=2)
         file = tmp_path / "run" / "rollouts" / f"train-{step:08d}.jsonl"
         traced = [json.loads(line) for line in file.read_text().splitlines()]

@@ -74,7 +74,7 @@ def only(alarms, name, low, high):
     assert [alarm.name for alarm in alarms] == [name], [alarm.message for alarm in alarms]
     [alarm] = alarms
     assert low <= alarm.step <= high, alarm.message
-    assert f"{name} at step {alarm.step + 1}: " in alarm.message
+    assert f"{name} at step {alarm.step}: " in alarm.message
     return alarm
 
 

@@ -77,7 +77,7 @@ def first(seen, low, high):
     """Assert that `held_out_gap` alone was raised, first at a step from `low` to `high`; return the first alarm."""
     assert {alarm.name for alarm in seen} == {NAME}, [alarm.message for alarm in seen]
     assert low <= seen[0].step <= high, seen[0].message
-    assert f"step {seen[0].step + 1}:" in seen[0].message
+    assert f"step {seen[0].step}:" in seen[0].message
     return seen[0]
 
 

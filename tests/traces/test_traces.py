@@ -215,21 +215,23 @@ def test_traces_are_read_back_as_written(tmp_path, compress):
     writer = begun(tmp_path, compress=compress)
     text = "a\u2028b \ud800 </script> \x00 é"
     writer.write("eval_easy", 0, lines(0, "eval_easy"))
-    writer.write("train", 0, lines(0, completion=text))
-    writer.write("train", 0, lines(0, batch=1))
+    writer.write("train", 1, lines(1, completion=text))
+    writer.write("train", 1, lines(1, batch=1))
     writer.write("train", 12, lines(12))
+    writer.write("eval_easy", 12, lines(12, "eval_easy"))
     writer.note("metrics", [{"step": 1, "reward": 0.5}])
     assert steps_of(tmp_path) == [
         *[("eval_easy", 0, 0, g) for g in (0, 1)],
-        *[("train", 0, b, g) for b in (0, 1) for g in (0, 1)],
+        *[("train", 1, b, g) for b in (0, 1) for g in (0, 1)],
         *[("train", 12, 0, g) for g in (0, 1)],
+        *[("eval_easy", 12, 0, g) for g in (0, 1)],
     ]
     assert [row["completion"] for group in traces.groups(tmp_path) for row in group].count(text) == 4
     assert traces.journal(tmp_path, "metrics") == [{"step": 1, "reward": 0.5}]
     assert traces.journal(tmp_path, "alarms") == []
     assert traces.about(tmp_path) == {**ABOUT, "max_steps": 9}
     opened = gzip.open if compress else open  # Python's gzip reads files of several members
-    with opened(tmp_path / "rollouts" / ("train-00000000.jsonl" + ".gz" * compress), "rt", encoding="utf-8") as file:
+    with opened(tmp_path / "rollouts" / ("train-00000001.jsonl" + ".gz" * compress), "rt", encoding="utf-8") as file:
         assert len(file.readlines()) == 8
     assert list(traces.groups(tmp_path)) == list(traces.groups(tmp_path / "rollouts"))
 
@@ -254,20 +256,21 @@ def test_groups_that_a_kill_cut_off_are_left_out(tmp_path, compress):
 
 def test_a_resumed_run_has_each_step_once(tmp_path):
     first = begun(tmp_path)
-    for step in range(6):
-        if step in (0, 4):
-            first.write("eval", step, lines(step, "eval", completion="first"))
+    first.write("eval", 0, lines(0, "eval", completion="first"))
+    for step in range(1, 7):
         first.write("train", step, lines(step, completion="first"))
         first.note("alarms", [{"step": step, "name": "x"}])
-        first.note("metrics", [{"step": step + 1}])
+        first.note("metrics", [{"step": step}])
+        if step == 4:
+            first.write("eval", step, lines(step, "eval", completion="first"))
     second = begun(tmp_path, 4)
-    # A checkpoint at step 4 is written after the evaluation and the log entry of step 4, and before batch 4.
-    kept = {("eval", 0, "first"), ("eval", 4, "first"), *(("train", step, "first") for step in range(4))}
+    # A checkpoint at step 4 is written after the batch, the evaluation and the log entry of step 4.
+    kept = {("eval", 0, "first"), ("eval", 4, "first"), *(("train", step, "first") for step in range(1, 5))}
     assert texts_in(tmp_path) == kept
-    assert (steps_in(tmp_path, "metrics"), steps_in(tmp_path, "alarms")) == ([1, 2, 3, 4], [0, 1, 2, 3])
-    second.write("train", 4, lines(4, completion="second"))
-    assert texts_in(tmp_path) == {*kept, ("train", 4, "second")}
-    aside = ["alarms.jsonl", "metrics.jsonl", "train-00000004.jsonl", "train-00000005.jsonl"]
+    assert (steps_in(tmp_path, "metrics"), steps_in(tmp_path, "alarms")) == ([1, 2, 3, 4], [1, 2, 3, 4])
+    second.write("train", 5, lines(5, completion="second"))
+    assert texts_in(tmp_path) == {*kept, ("train", 5, "second")}
+    aside = ["alarms.jsonl", "metrics.jsonl", "train-00000005.jsonl", "train-00000006.jsonl"]
     assert names(tmp_path / "rollouts" / "superseded-1") == aside
 
     begun(tmp_path, 5)
@@ -276,16 +279,16 @@ def test_a_resumed_run_has_each_step_once(tmp_path):
 
 def test_a_kill_while_a_run_resumes_loses_no_entry_of_a_journal(tmp_path, monkeypatch):
     first = begun(tmp_path)
-    for step in range(6):
+    for step in range(1, 7):
         first.write("train", step, lines(step))
-        first.note("metrics", [{"step": step + 1}])
+        first.note("metrics", [{"step": step}])
     with monkeypatch.context() as patched:
         patched.setattr(writing, "replace", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             begun(tmp_path, 4)
     begun(tmp_path, 4)
     assert steps_in(tmp_path, "metrics") == [1, 2, 3, 4]
-    assert {step for _, step, _ in texts_in(tmp_path)} == {0, 1, 2, 3}
+    assert {step for _, step, _ in texts_in(tmp_path)} == {1, 2, 3, 4}
 
 
 def test_a_new_run_does_not_mix_with_an_old_one(tmp_path):

@@ -62,7 +62,7 @@ def test_every_attempt_is_in_the_traces(tmp_path, kind):
     assert evaluated
     assert sorted(row["completion"] for row in (*rows, *evaluated)) == sorted(seen)
     table = trainer._logs  # TRL's own table, which holds the last batch
-    last = sorted((row["completion"], row["advantage"]) for row in rows if row["step"] == 2)
+    last = sorted((row["completion"], row["advantage"]) for row in rows if row["step"] == 3)
     expected = sorted(zip(table["completion"], table["advantages"], strict=True))
     assert [text for text, _ in last] == [text for text, _ in expected]
     assert [value for _, value in last] == pytest.approx([value for _, value in expected], abs=1e-6)

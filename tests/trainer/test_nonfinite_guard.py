@@ -74,14 +74,14 @@ def test_the_run_stops_before_the_step(tmp_path, how, accumulated, call, number,
     trained.add_callback(steps)
     with broken_at({call}, how), pytest.raises(FloatingPointError) as stopped:
         trained.train()
-    message, path = str(stopped.value), tmp_path / "run" / "rollouts" / "train-00000002.jsonl"
+    message, path = str(stopped.value), tmp_path / "run" / "rollouts" / "train-00000003.jsonl"
     assert message.startswith("Step 3: the norm of the gradient is nan (loss ")
     assert str(path) in message
     assert (f"(loss {number})" in message) == (how != "gradient")
     assert steps.asked == 2
     assert tiny_models.same_weights(tiny_models.weights(trained), steps.weights[1])
     assert all(torch.isfinite(value).all() for value in tiny_models.weights(trained).values())
-    assert {group[0]["step"] for group in traces.groups(tmp_path / "run")} == {0, 1, 2}
+    assert {group[0]["step"] for group in traces.groups(tmp_path / "run")} == {1, 2, 3}
     with path.open() as lines:
         assert len(lines.readlines()) == 8 * accumulated
 
@@ -99,7 +99,7 @@ def test_ignore_takes_the_step(tmp_path):
     assert all(torch.isnan(value).any() for value in tiny_models.weights(trained).values())
 
 
-@pytest.mark.parametrize(("trace_every", "words"), [(0, "No attempts are traced."), (2, "train-00000000.jsonl.gz.")])
+@pytest.mark.parametrize(("trace_every", "words"), [(0, "No attempts are traced."), (2, "train-00000001.jsonl.gz.")])
 def test_the_message_names_only_traces_that_exist(tmp_path, trace_every, words):
     trained = tiny_models.trainer(tmp_path, trace_every=trace_every, trace_compress=True)
     with broken_at({1}, "loss"), pytest.raises(FloatingPointError, match=words):
@@ -185,7 +185,7 @@ def test_the_error_names_the_groups_with_values_that_are_not_finite(tmp_path, pa
     with not_finite_for([4, 5], step, parts), pytest.raises(FloatingPointError) as stopped:
         trained.train()
     wrong = {
-        f"group {row['group']} of round 0, sampled at step {row['step'] + 1} ('{row['prompt']}'): {words}"
+        f"group {row['group']} of round 0, sampled at step {row['step']} ('{row['prompt']}'): {words}"
         for row, *_ in traces.groups(tmp_path / "run")
         if row["prompt"][:2] in ("04", "05") and row["kept"]
     }

@@ -355,16 +355,16 @@ def test_the_next_training_uses_a_newly_set_training_set(tmp_path, caplog, optio
 
 def test_the_next_traces_go_to_a_newly_set_output_dir(tmp_path):
     trained = tiny_models.trained(tmp_path, extra={"eval_dataset": tiny_models.prompts(2)}, max_steps=1)
-    before = (tmp_path / "run/rollouts/train-00000000.jsonl").read_bytes()
+    before = (tmp_path / "run/rollouts/train-00000001.jsonl").read_bytes()
     trained.args.output_dir = str(tmp_path / "second")
     trained.train()
     trained.args.output_dir = str(tmp_path / "third")
     trained.evaluate()
-    assert (tmp_path / "run/rollouts/train-00000000.jsonl").read_bytes() == before
+    assert (tmp_path / "run/rollouts/train-00000001.jsonl").read_bytes() == before
     assert [path.name for path in tmp_path.glob("*/rollouts/superseded-*")] == []
     assert {(path.parts[-3], path.name) for path in tmp_path.glob("*/rollouts/*-0*.jsonl")} == {
-        ("run", "train-00000000.jsonl"),
-        ("second", "train-00000000.jsonl"),
+        ("run", "train-00000001.jsonl"),
+        ("second", "train-00000001.jsonl"),
         ("third", "eval-00000001.jsonl"),
     }
     assert {group[0]["split"] for group in traces.groups(tmp_path / "second")} == {"train"}
@@ -383,7 +383,7 @@ def test_the_traces_stay_where_the_run_began_when_a_reward_changes_the_working_f
 
 
 def first_step(run):
-    return [group for group in traces.groups(run) if group[0]["step"] == 0]
+    return [group for group in traces.groups(run) if group[0]["step"] == 1]
 
 
 @pytest.mark.parametrize("resume", [None, "auto"])  # "auto" finds no checkpoint

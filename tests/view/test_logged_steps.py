@@ -1,4 +1,4 @@
-"""The pages count steps as the log does: the step of a batch is the number of steps done once it was trained on."""
+"""Traces, pages and the log count steps alike: the step of a batch is the number of steps done after it."""
 
 import browser_pages
 import pandas as pd
@@ -20,17 +20,17 @@ def opened_runs(browser):
 
 
 def a_run(folder, last=6):
-    """Write a run that samples at steps 0 to `last` - 1, logs at 1 to `last`, and is evaluated at 0, 3 and 8."""
+    """Write a run of `last` steps, which is evaluated at 0, 3 and 8."""
     groups = [
-        synthetic_traces.group([1.0, float(step % 2)], length=3, step=step, prompt=f"again {step % 2}")
+        synthetic_traces.group([1.0, float(step % 2)], length=3, step=step + 1, prompt=f"again {step % 2}")
         for step in range(last)
     ]
     metrics = [{"step": step + 1, "reward": step / 10} for step in range(last)]
     for step, reward in ((0, 0.25), (3, 0.5), (8, 0.75)):
         metrics.append({"step": step, "eval_easy_runtime": 1.0, "eval_reward": reward})
-    message = "repetition at step 3: it loops."
-    alarms = [{"step": 3, "name": "repetition", "message": message, "groups": [[0, 0, 0]]}]
-    first = [{"step": 2, "text": "6 times 7?", "tokens": 4, "flags": []}]
+    message = "repetition at step 4: it loops."
+    alarms = [{"step": 4, "name": "repetition", "message": message, "groups": [[0, 0, 0]]}]
+    first = [{"step": 3, "text": "6 times 7?", "tokens": 4, "flags": []}]
     metrics.sort(key=lambda line: line["step"])
     return synthetic_traces.write_traces(folder, groups, alarms, metrics, {"rewards": {"accuracy": 1.0}}, first)
 
@@ -42,8 +42,8 @@ def at_cursor(page, title):
 
 
 def test_a_batch_has_the_step_of_its_log_everywhere(opened, tmp_path):
-    page = opened(write_page(a_run(tmp_path), tmp_path / "report.html").path, "#split=train&step=3")
-    shows(page, 3)
+    page = opened(write_page(a_run(tmp_path), tmp_path / "report.html").path, "#split=train&step=4")
+    shows(page, 4)
     soon(lambda: page.inner_text("#group-head h2").startswith("train, step 4,"))
     soon(lambda: page.inner_text("#step-shown") == "4 (1 – 6)")
     soon(lambda: page.get_attribute("#step", "aria-valuetext") == "step 4")
@@ -66,8 +66,8 @@ def test_a_batch_has_the_step_of_its_log_everywhere(opened, tmp_path):
 
 
 def test_the_legend_tells_the_evaluation_at_or_before_the_cursor(opened, tmp_path):
-    page = opened(write_page(a_run(tmp_path), tmp_path / "report.html").path, "#split=train&step=5")
-    shows(page, 5)  # the last batch, before the last evaluation
+    page = opened(write_page(a_run(tmp_path), tmp_path / "report.html").path, "#split=train&step=6")
+    shows(page, 6)  # the last batch, before the last evaluation
     soon(lambda: at_cursor(page, "reward") == ("step 6", ["train 0.5", "eval easy 0.25 → 0.5 at 3 → 0.75"]))
     soon(lambda: page.locator(".series b").nth(1).inner_text() == "0.5")  # the value at the cursor
     page.click("#step-back")
@@ -79,9 +79,9 @@ def test_the_legend_tells_the_evaluation_at_or_before_the_cursor(opened, tmp_pat
 
 
 def test_curves_made_from_traces_count_steps_as_the_log_does(opened, tmp_path):
-    rows = [synthetic_traces.group([1.0, 0.0], step=step) for step in (0, 1)]
+    rows = [synthetic_traces.group([1.0, 0.0], step=step) for step in (1, 2)]
     page = opened(write_page(synthetic_traces.write_traces(tmp_path, rows), tmp_path / "report.html").path)
-    shows(page, 1)
+    shows(page, 2)
     soon(lambda: at_cursor(page, "reward") == ("step 2", ["1.5"]))
     page.click("#step-back")
     soon(lambda: at_cursor(page, "reward") == ("step 1", ["1.5"]))

@@ -111,14 +111,14 @@ def test_a_page_holds_every_group_and_every_text(tmp_path):
     assert len(index["rewards"]) == sum(index["groups"]["size"]) == 60
 
 
-def test_evaluations_stand_before_the_training_of_their_step(tmp_path):
+def test_evaluations_stand_after_the_training_of_their_step(tmp_path):
     rows = [
         synthetic_traces.group([1.0, 0.0], step=step, split=split)
         for step in (0, 1)
         for split in ("train", "eval_easy")
     ]
     _, _, index, _ = page_of(tmp_path, rows)
-    assert column(index, "split") == ["eval_easy", "train", "eval_easy", "train"]
+    assert column(index, "split") == ["train", "eval_easy", "train", "eval_easy"]
     assert index["groups"]["step"] == [0, 0, 1, 1]
 
 
@@ -509,8 +509,8 @@ def test_alarms_of_one_name_stand_together():
     assert [(alarm["count"], len(alarm["times"])) for alarm in by_name(alarms, most=2)] == [(3, 2), (1, 1)]
 
 
-def by_title(metrics, tally, step_shift=traces.LOGGED_AFTER):
-    return {curve["title"]: curve for curve in curves(metrics, tally, step_shift)}
+def by_title(metrics, tally):
+    return {curve["title"]: curve for curve in curves(metrics, tally)}
 
 
 def points(curve):
@@ -543,11 +543,9 @@ def test_curves_without_metrics_come_from_the_rows():
     )
     made = by_title([], tally)
     assert set(made) == {"reward", "verdicts", "tokens"}
-    assert points(made["reward"]) == [("train", [[4, 1.75]]), ("eval", [[3, 1.0]])]
-    shares = dict(points(made["verdicts"]))
-    assert (shares["alive"], shares["all_good"], shares["tied"]) == ([[4, 0.5]], [[4, 0.5]], [[4, 0.0]])
-    made = by_title([], tally, 0)  # the files of stock TRL hold the logged step
     assert points(made["reward"]) == [("train", [[3, 1.75]]), ("eval", [[3, 1.0]])]
+    shares = dict(points(made["verdicts"]))
+    assert (shares["alive"], shares["all_good"], shares["tied"]) == ([[3, 0.5]], [[3, 0.5]], [[3, 0.0]])
 
 
 def test_thinning_keeps_the_ends():

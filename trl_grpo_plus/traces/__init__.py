@@ -50,7 +50,7 @@ from .reader import (
 )
 from .redaction import hides, shown_about, shown_name, shown_options
 from .rendered_prompt import ADDS_SYSTEM, as_given
-from .schema import LOGGED_AFTER, Row, logged_step
+from .schema import Row, logged_step
 
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
     run.json                  the rewards and their weights (0: a monitor), attempts per group, steps, the verdicts'
                               limits; model, dataset, options that are not at their defaults, versions; run, an id
                               that is also in the run's checkpoints
-    train-00000012.jsonl      the attempts sampled at step 12, including those that the filter dropped
+    train-00000012.jsonl      the attempts of step 12, including those that the filter dropped
     eval_easy-00000100.jsonl  the attempts of an evaluation
     metrics.jsonl             the trainer's log entries
     alarms.jsonl              the alarms that came on, with step and reason
@@ -15,8 +15,8 @@
 
 A line of a file of attempts holds
 
-    step, split, batch     steps done when the attempt was sampled; "train", "eval" or "eval_<name>"; number of the
-                           batch within the step
+    step, split, batch     step at which the batch is logged; "train", "eval" or "eval_<name>"; number of
+                           the batch within the step
     round, group           0, or the resampling round; index of the group in the round
     attempt, size          index of the attempt in the group; number of attempts in the group
     prompt, completion     text or messages
@@ -138,17 +138,17 @@ def newest_training_file(output_dir: str | Path) -> Path | None:
 
 
 def files(run: str | Path) -> list[tuple[int, str, Path]]:
-    """Return step, split and path of each file of attempts, in order: the evaluations of a step before its training.
+    """Return step, split and path of each file of attempts, in order: the training of a step before its evaluations.
 
     Raises:
         ConfigError: there are no traces.
     """
     named = [(*name, path) for path in find(run).iterdir() if (name := parse_name(path))]
-    return sorted(named, key=lambda item: (item[0], item[1] == "train", item[1]))
+    return sorted(named, key=lambda item: (item[0], item[1] != "train", item[1]))
 
 
 def groups(run: str | Path, split: str | None = None, since: int = 0) -> Iterator[list[dict[str, Any]]]:
-    """Yield each group of attempts, by step, the evaluations of a step before its training.
+    """Yield each group of attempts, by step, the training of a step before its evaluations.
 
     Only whole groups are yielded: a group that was cut off because the run was killed while writing is left out.
 

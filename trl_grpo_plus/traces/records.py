@@ -40,7 +40,7 @@ class SampledBatch:
 
     Args:
         split (`str`): "train", "eval" or "eval_<name>".
-        step (`int`): optimizer steps done.
+        step (`int`): the step at which it is logged.
         size (`int`): attempts per group.
         weights (`dict[str, float]`): weights of the K rewards; 0 for a monitor.
         rounds (`Sequence[Round]`): the sampled rounds, with N attempts in all.

@@ -16,15 +16,13 @@ _MOST = 1e100  # sums of such numbers stay finite
 Row = dict[str, Any]  # one attempt: a line of a trace
 
 
-LOGGED_AFTER = 1  # the step at which a training batch is logged, minus the step that its trace and its alarms hold
+def logged_step(steps_done: int, split: str = "train") -> int:
+    """Return the step at which a batch that is sampled after `steps_done` optimizer steps is logged.
 
-
-def logged_step(step: int, split: str = "train") -> int:
-    """Return the step at which the batch of a trace is logged; of an evaluation it is the step that the trace holds.
-
-    People read this step in the console, in a tracker and on the page.
+    A training batch is logged once it was trained on, an evaluation at once. The console, trackers, traces and the
+    page all hold this step.
     """
-    return step + LOGGED_AFTER if split == "train" else step
+    return steps_done + 1 if split == "train" else steps_done
 
 
 class ValueShape(NamedTuple):

@@ -18,7 +18,6 @@ from ..utils.validation import finite_or_none
 
 
 FOLDER = "completions"
-LOGGED_AFTER = 0  # TRL's files hold the step at which a batch is logged
 NOTE = (
     "Read from TRL's own completions: verdicts, outcomes, weights, rounds, token counts and splits are not in them. "
     "Columns of floats are taken for rewards (a float logged by a reward looks the same), the total is their "

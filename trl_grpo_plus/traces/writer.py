@@ -183,8 +183,8 @@ class Writer:
             logger.warning(f"{visible(str(error))} It moves aside, and a new one begins.")
             entries = []
         # Metrics of a step are logged before its checkpoint, except those of the run's end and of evaluations after
-        # the checkpoint. Alarms of a step come with the batch after it.
-        at_step = [entry for entry in entries if entry["step"] == step][:logged] if name == "metrics" else []
+        # the checkpoint. Alarms of a step come with its batch.
+        at_step = [entry for entry in entries if entry["step"] == step][: logged if name == "metrics" else None]
         return to_lines([*(entry for entry in entries if entry["step"] < step), *at_step])
 
     def _move_aside(self, paths: list[Path], copied: Sequence[Path] = ()) -> None:
@@ -209,9 +209,8 @@ def _made_again(path: Path, step: int) -> bool:
     named = parse_name(path)
     if named is None:
         return False
-    at, split = named
-    # A step is evaluated before its checkpoint is written.
-    return at >= step if split == "train" or step == 0 else at > step
+    at, _ = named
+    return at > step or step == 0
 
 
 def _content(path: Path) -> bytes | None:

@@ -42,6 +42,7 @@ from ..traces import (
     complete,
     group_key,
     json_value,
+    logged_step,
     newest_training_file,
     part_of,
     pick,
@@ -311,12 +312,13 @@ class Recorder(StopsWhole):
         """
         self.settle()
         training, every = trainer.model.training, self._args.trace_every
+        split = "train" if training else self._split
         traced = every > 0 and not (training and number % every)
         if not traced and not (self._args.alarms and training):
             return
         sampled = SampledBatch(
-            split="train" if training else self._split,
-            step=trainer.state.global_step,
+            split=split,
+            step=logged_step(trainer.state.global_step, split),
             size=batch.size,
             weights=self.weights,
             rounds=batch.rounds,

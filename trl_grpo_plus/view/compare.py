@@ -18,7 +18,7 @@ from ..traces import Row, entry
 from ..utils.files import check_output, remove_abandoned, replace
 from ..utils.validation import ConfigError
 from . import file_index
-from .group_data import Tally, columns, detail, shifted, thin
+from .group_data import Tally, columns, detail, thin
 from .run_summary import AXES, Points, Run, differing, is_reward, open_runs, shared_folder
 from .size_budget import Spool, Stored
 from .template import block, chunk_blocks, in_chunks, pack, packed_block, template
@@ -240,7 +240,7 @@ def _fitting(lists: Sequence[Sequence[RunGroup]], room: int, texts: _Texts) -> t
 
 def _head(runs: Sequence[Run], tallies: Sequence[Tally], shared: int) -> tuple[dict[str, Any], list[Any]]:
     """Return the page's head, and the points of each metric for each run; `None` if a run lacks the metric."""
-    logged = [run.series or _traced(tally, run.step_shift) for run, tally in zip(runs, tallies, strict=True)]
+    logged = [run.series or _traced(tally) for run, tally in zip(runs, tallies, strict=True)]
     names = list(dict.fromkeys(name for series in logged for name in sorted(series)))
     settings: dict[str, list[int]] = defaultdict(list)
     for number, run in enumerate(runs):
@@ -248,7 +248,7 @@ def _head(runs: Sequence[Run], tallies: Sequence[Tally], shared: int) -> tuple[d
     together = list(settings.values())
     head = {
         "title": " · ".join(run.name for run in runs),
-        "runs": [{"name": run.name, "step_shift": run.step_shift, **run.outcome} for run in runs],
+        "runs": [{"name": run.name, **run.outcome} for run in runs],
         "settings": together,
         "options": differing([[runs[number] for number in numbers] for numbers in together]),
         "axes": {axis: [_points(run.axes.get(axis)) for run in runs] for axis in AXES},
@@ -266,10 +266,10 @@ def _points(points: Points | None) -> Points | None:
     return thin(points, MOST_POINTS) if points else None
 
 
-def _traced(tally: Tally, step_shift: int) -> dict[str, Points]:
+def _traced(tally: Tally) -> dict[str, Points]:
     """Return curves of means over the traced attempts over the logged steps, for a run without a log."""
     keys = {"reward": "reward", "kl": "kl", "completions/mean_length": "tokens"}
-    train = {name: shifted(tally.means("train", key), step_shift) for name, key in keys.items()}
+    train = {name: tally.means("train", key) for name, key in keys.items()}
     rewards = {f"{split}/reward": tally.means(split, "reward") for split in tally.evaluations}
     return {name: points for name, points in {**train, **rewards}.items() if points}
 

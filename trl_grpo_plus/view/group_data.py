@@ -157,27 +157,17 @@ class Tally:
         return sorted({split for split, _, _ in self._sums} - {"train"})
 
 
-def curves(metrics: Sequence[dict[str, Any]], tally: Tally, step_shift: int) -> list[dict[str, Any]]:
-    """Return the curves over the logged steps: logged metrics, or means over the traced attempts if none were logged.
-
-    `step_shift` is added to the step of a training batch's trace, which gives the step at which the batch is logged.
-    """
-    drawn = [_curve(title, metric, key, metrics, tally, step_shift) for title, (metric, key) in _CURVES.items()]
+def curves(metrics: Sequence[dict[str, Any]], tally: Tally) -> list[dict[str, Any]]:
+    """Return the curves over the steps: logged metrics, or means over the traced attempts if none were logged."""
+    drawn = [_curve(title, metric, key, metrics, tally) for title, (metric, key) in _CURVES.items()]
     drawn[0]["series"] += _evaluations(metrics, tally)
-    drawn.insert(1, _shares(metrics, tally, step_shift))
+    drawn.insert(1, _shares(metrics, tally))
     return [curve for curve in drawn if curve["series"]]
 
 
-def _curve(
-    title: str, metric: str, key: str | None, metrics: Sequence[Row], tally: Tally, step_shift: int
-) -> dict[str, Any]:
-    points = _logged(metrics, metric) or (shifted(tally.means("train", key), step_shift) if key else [])
+def _curve(title: str, metric: str, key: str | None, metrics: Sequence[Row], tally: Tally) -> dict[str, Any]:
+    points = _logged(metrics, metric) or (tally.means("train", key) if key else [])
     return {"title": title, "series": [{"name": "train", "points": thin(points)}] if points else []}
-
-
-def shifted(points: list[list[float]], step_shift: int) -> list[list[float]]:
-    """Return points whose steps are later by `step_shift`."""
-    return [[step + step_shift, value] for step, value in points]
 
 
 def _evaluations(metrics: Sequence[Row], tally: Tally) -> list[dict[str, Any]]:
@@ -186,9 +176,9 @@ def _evaluations(metrics: Sequence[Row], tally: Tally) -> list[dict[str, Any]]:
     return [{"name": name, "points": thin(points)} for name, points in series.items() if points]
 
 
-def _shares(metrics: Sequence[Row], tally: Tally, step_shift: int) -> dict[str, Any]:
+def _shares(metrics: Sequence[Row], tally: Tally) -> dict[str, Any]:
     logged = {verdict: _logged(metrics, f"groups/{verdict}") for verdict in VERDICTS}
-    traced = {verdict: shifted(tally.shares(verdict), step_shift) for verdict in VERDICTS}
+    traced = {verdict: tally.shares(verdict) for verdict in VERDICTS}
     series = logged if any(logged.values()) else traced
     filled = [{"name": name, "points": thin(points)} for name, points in series.items() if points]
     return {"title": "verdicts", "stacked": True, "series": filled}

@@ -30,7 +30,6 @@ class Source:
     note: str = ""
     folder: Path | None = None  # folder of the traces, which also holds the thumbnails
     first_prompt: Row | None = None  # the first prompt as the model was given it
-    step_shift: int = traces.LOGGED_AFTER
     groups: Iterable[Sequence[Row]] = ()  # if there is no folder of traces: the attempts of each group
 
 
@@ -58,7 +57,7 @@ def source_of(run: str | Path) -> Source:
     title = traces.output_dir(run).name
     if by_stock_trl(run):
         stock = traces.trl_completions
-        return Source(title, [], [], {}, stock.NOTE, step_shift=stock.LOGGED_AFTER, groups=stock.groups(run))
+        return Source(title, [], [], {}, stock.NOTE, groups=stock.groups(run))
     folder = traces.find(run)
     read = (traces.journal(folder, "metrics"), traces.journal(folder, "alarms"), traces.about(folder))
     first_prompt = next(iter(traces.journal(folder, traces.FIRST_PROMPT)), None)
@@ -81,8 +80,7 @@ def head_of(source: Source, groups: Groups, panel: bool = False) -> dict[str, An
         "first_prompt": source.first_prompt,
         "results": before_after(source.metrics, tally),
         "opening": None,  # the page then opens on the first group
-        "step_shift": source.step_shift,
-        "curves": curves(source.metrics, tally, source.step_shift),
+        "curves": curves(source.metrics, tally),
         "calibration": calibration(*tally.beliefs),
         "alarms": by_name(source.alarms),
         "note": source.note,

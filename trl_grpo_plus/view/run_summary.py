@@ -72,11 +72,6 @@ class Run:
         except ValueError:  # the run has no attempts
             return False
 
-    @property
-    def step_shift(self) -> int:
-        """The step at which a training batch is logged, minus the step of its trace."""
-        return traces.trl_completions.LOGGED_AFTER if self.of_stock_trl else traces.LOGGED_AFTER
-
     @cached_property
     def log(self) -> list[Row]:
         """Log entries of the trainer, in order: of the journal, or else of the most advanced trainer_state.json."""

@@ -18,7 +18,7 @@ from typing import Any
 from accelerate.logging import get_logger
 
 from ..rollouts.verdicts import VERDICTS
-from ..traces import Row, best_first, logged_step
+from ..traces import Row, best_first
 from ..utils import optional_packages
 from ..utils.text import as_text, without_middle
 from ..utils.validation import finite_or_none
@@ -82,21 +82,21 @@ class Trackers:
         self._reward_names: list[str] = []
 
     def due(self, step: int) -> bool:
-        """Return `True` if the batch generated after `step` optimizer steps is due: the first in its span of steps."""
-        return bool(self.names) and self.groups > 0 and step // self.every != self._last
+        """Return `True` if the batch of `step` is due: the first in its span of steps."""
+        return bool(self.names) and self.groups > 0 and (step - 1) // self.every != self._last
 
     def log(self, step: int, groups: list[list[Row]], totals: Any) -> None:
         """Log a batch if it is due, and return at once.
 
         Args:
-            step (`int`): optimizer steps done.
+            step (`int`): the step at which the batch is logged.
             groups (`list[list[dict]]`): rows of whole groups, to choose from. They must not be changed afterwards.
             totals (`Tensor` or nested `list`): `(P, G)`, total rewards of all sampled groups. NaN or `None` means that
                 an attempt is unscored.
         """
         if not self.due(step):
             return
-        self._last = step // self.every
+        self._last = (step - 1) // self.every
         totals = totals.tolist() if hasattr(totals, "tolist") else totals
         self._offered += 1
         self._sending = [thread for thread in self._sending if thread.is_alive()]
@@ -138,11 +138,11 @@ class Trackers:
                     continue
                 if not html:
                     picked = pick(groups, self.groups)
-                    html = valid(page.panel(picked, f"Step {logged_step(step)}"))
+                    html = valid(page.panel(picked, f"Step {step}"))
                 # Made before the table: if they fail, the table must not have grown.
                 values = {"traces/panel": module.Html(html, inject=False), **_histograms(module, totals)}
                 values["traces/attempts"] = self._grown(name, module, run, picked)
-                run.log({**values, "train/global_step": logged_step(step)})
+                run.log({**values, "train/global_step": step})
             except BaseException as error:  # the thread has no caller that could handle it
                 self._warn(name, "failed", _failure(name, error))
 
@@ -240,7 +240,6 @@ def storable(text: str) -> str:
 
 
 def _row(row: Row, rewards: list[str]) -> list[Any]:
-    first = {**row, "step": logged_step(row["step"])}
     last = {
         "outcome": ", ".join(f"{name}: {status}" for name, status in row["outcomes"].items() if status != "ok"),
         "prompt": storable(as_text(row["prompt"])),
@@ -250,7 +249,7 @@ def _row(row: Row, rewards: list[str]) -> list[Any]:
     }
     scores = [row["rewards"].get(name) for name in rewards]
     after = [last.get(name, row.get(name)) for name in AFTER_REWARDS]
-    return [first[name] for name in BEFORE_REWARDS] + scores + after
+    return [row[name] for name in BEFORE_REWARDS] + scores + after
 
 
 def _alarms(group: list[Row]) -> int:

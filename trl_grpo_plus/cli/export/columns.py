@@ -34,7 +34,7 @@ class Column(NamedTuple):
 
 
 COLUMNS = {
-    "step": Column("int", "optimizer steps done when it was sampled"),
+    "step": Column("int", "the step at which it was logged"),
     "split": Column("text", "`train`, or the evaluation's"),
     "batch": Column("int", "which batch of that step"),
     "round": Column("int", "0, or the resampling round"),

@@ -10,7 +10,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from ... import traces
-from ...traces import about, find, groups, logged_step, read_lines
+from ...traces import about, find, groups, read_lines
 from ...traces import files as files_of
 from ...traces import lines as lines_of
 from ...utils import files
@@ -71,7 +71,7 @@ def rescore(options: argparse.Namespace) -> int:
 
 def _scope(options: argparse.Namespace, groups: ScoredGroups) -> str:
     """Describe what was scored."""
-    first, last = (logged_step(group.place["step"], options.split) for group in (groups[0], groups[-1]))
+    first, last = (group.place["step"] for group in (groups[0], groups[-1]))
     counts = f"{groups.attempts:,} attempts in {len(groups):,} groups"
     return f"{options.folder}: {options.split}, steps {first} to {last}, {counts}"
 

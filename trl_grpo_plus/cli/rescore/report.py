@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ...rollouts.verdicts import VERDICTS
-from ...traces import logged_step
 from ...utils.tables import aligned
 from ...utils.terminal import quoted
 from .agreement import PLACES, Agreement, Pearson, Rescoring, same
@@ -18,7 +17,7 @@ EXAMPLES = 5  # examples of each kind
 
 
 def report(rescoring: Rescoring) -> str:
-    """Return the report on one or more scored groups as text. Its steps are those of the log."""
+    """Return the report on one or more scored groups as text."""
     groups, weights = rescoring.groups, rescoring.weights
     lines: list[str] = []
     for reward in rescoring.rewards:
@@ -31,7 +30,7 @@ def report(rescoring: Rescoring) -> str:
 
 
 def to_lines(rescoring: Rescoring) -> Iterator[bytes]:
-    """Yield a line of JSON for each attempt. Its step is that of the trace."""
+    """Yield a line of JSON for each attempt."""
     against = dict.fromkeys(reward.against for reward in rescoring.rewards)
     for group in rescoring.groups:
         for attempt in range(group.size):
@@ -83,7 +82,7 @@ def _example(reward: RequestedReward, rescoring: Rescoring, number: int, attempt
     group = rescoring.groups[number]
     place, outcome = group.place, group.outcomes[reward.label][attempt]
     later = "".join(f"{name} {place[name]}, " for name in ("batch", "round") if place[name])
-    at = f"    step {logged_step(place['step'], rescoring.split)}, {later}"
+    at = f"    step {place['step']}, {later}"
     why = f"  {quoted(outcome.reason[:200])}" if outcome.reason else ""
     scores = f"{_number(group.recorded[reward.against][attempt])} -> {_number(outcome.score)}"
     return f"{at}group {place['group']}, attempt {attempt}", scores, f"{quoted(group.tails[attempt])}{why}"

@@ -7,7 +7,6 @@ from typing import Any
 
 from ...utils.validation import ConfigError, Number, did_you_mean
 from .. import GroupKey, SampledBatch
-from ..schema import logged_step
 from .history import History
 from .rules import ALARMS
 from .types import Finding
@@ -181,7 +180,7 @@ class Watch:
             step=step,
             value=finding.value,
             threshold=finding.threshold,
-            message=f"{name} at step {logged_step(step)}: {finding.observation}. {finding.advice}{where}",
+            message=f"{name} at step {step}: {finding.observation}. {finding.advice}{where}",
             groups=finding.groups,
             new=before is None or now - before > self.thresholds.window,
         )

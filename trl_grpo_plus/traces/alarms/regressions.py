@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from ...utils.text import percent
 from .. import SampledBatch
-from ..schema import logged_step
 from .examples import among, paid, showing
 from .history import History, share_of
 from .smoothing import Peak
@@ -33,7 +32,7 @@ def reward_collapse(history: History, batch: SampledBatch, least: float) -> Find
     lost = (peak.level.mean - now.mean) / height
     if lost < least:
         return None
-    since = logged_step(peak.step)
+    since = peak.step
     return Finding(
         lost,
         least,
@@ -60,7 +59,7 @@ def tool_avoidance(history: History, batch: SampledBatch, least: float) -> Findi
     if left > least:
         return None
     last = next((record.step for record in reversed(history.last) if record.calls[0]), None)
-    none_since = "" if last is None or last == batch.step else f", none since step {logged_step(last)}"
+    none_since = "" if last is None or last == batch.step else f", none since step {last}"
     gain = share_of(record.calling for record in history.last)
     siblings = "no group had attempts with calls beside others without"
     if gain is not None:
@@ -68,7 +67,7 @@ def tool_avoidance(history: History, batch: SampledBatch, least: float) -> Findi
     return Finding(
         left,
         least,
-        f"since step {logged_step(peak.step)} tool calls an attempt fell from {peak.level.mean:.2g}, their best over "
+        f"since step {peak.step} tool calls an attempt fell from {peak.level.mean:.2g}, their best over "
         f"{history.smooth} batches, to {now.mean:.2g}{none_since}; of the last batches, {siblings}",
         "Read failed attempts without a call, and tools/failure_frequency: do calls fail, run into the length limit, "
         "or cost reward (length, format, time)? If they earn more, pay for them, or begin anew where they were used.",
@@ -92,7 +91,7 @@ def diversity_loss(history: History, batch: SampledBatch, least: float) -> Findi
     if not losses:
         return None
     first = losses[0]
-    since = logged_step(first.peak.step)
+    since = first.peak.step
     if first.peak is history.peaks["best"]:
         groups = showing(batch, lambda rows: all(reward_of(r) < first.peak.level.mean for r in rows))
     else:

@@ -132,12 +132,6 @@ function stepsOf(split) {
   return ascending(steps);
 }
 
-// Return the step at which a batch is logged: the number of optimizer steps done once it was trained on. The page shows
-// only this number. Traces, `data` and the address hold another one: the number of steps done when the batch was
-// sampled. On the page of several runs each `run` has its own shift.
-const loggedStep = (step, split, run = data.head) => step + (split === "train" ? run.step_shift : 0);
-const loggedStepOf = (g) => loggedStep(data.step[g], data.split[g]);
-
 const rewardsOf = (g) => data.rewards.slice(data.first[g], data.first[g] + data.size[g]);
 const scoredRewards = (g) => rewardsOf(g).filter((reward) => reward !== null);
 const meanReward = (g) => meanOf(scoredRewards(g));

@@ -229,7 +229,7 @@ function runColumn(prompt, r, g, group, marked, marks) {
 function whenNode(prompt, r, g) {
   const groups = prompt.runs.get(r);
   const times = prompt.times[r];
-  const step = loggedStep(data.step[g], data.split[g], data.head.runs[r]);
+  const step = data.step[g];
   const left = times - groups.length;
   const sampled = `${count(times, "time")} sampled${left ? `, ${number(groups.length)} of them here` : ""}`;
   const line = el("div", { className: "when" }, el("span", {}, `step ${number(step)}`), el("span", { className: "muted" }, sampled));

@@ -54,7 +54,7 @@ function firstIsBest(attempts) {
 // -- above its attempts
 
 function groupHead(g, group, attempts, pinned) {
-  const where = `${data.split[g]}, step ${loggedStepOf(g)}, batch ${data.batch[g]}, round ${data.round[g]}, group ${data.group[g]}`;
+  const where = `${data.split[g]}, step ${data.step[g]}, batch ${data.batch[g]}, round ${data.round[g]}, group ${data.group[g]}`;
   const head = el("div", { id: "group-head" }, el("h2", {}, where), badge(data.verdict[g]));
   if (data.kept[g] !== null) head.append(el("span", { className: "muted" }, treatment(g)));
   for (const name of data.alarms[g]) head.append(el("span", { className: "alarm-mark" }, words(name)));

@@ -125,7 +125,7 @@ function inRange(g, { measure, low, high }) {
 // -- what groups are sorted and filtered by
 
 // Return the logged step of the first group in this page with the same prompt.
-const firstSeen = (g) => loggedStepOf(promptGroups().get(keyOfPrompt(g))[0]);
+const firstSeen = (g) => data.step[promptGroups().get(keyOfPrompt(g))[0]];
 
 // name -> [label, g -> the group's value or null, whether the largest values come first]
 const MEASURES = {
@@ -194,7 +194,7 @@ function drawRow(g) {
 }
 
 function rowTitle(g) {
-  const step = state.scope === "all" && data.steps[state.split].length > 1 ? el("span", { className: "muted" }, `step ${loggedStepOf(g)} `) : null;
+  const step = state.scope === "all" && data.steps[state.split].length > 1 ? el("span", { className: "muted" }, `step ${data.step[g]} `) : null;
   return el("div", { className: "row-title" }, step, titleNode(data.title[g]));
 }
 

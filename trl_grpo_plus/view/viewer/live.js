@@ -207,7 +207,7 @@ function showLive(name, note, kind) {
   const total = data.head.max_steps ? ` of ${data.head.max_steps}` : "";
   const came = live.came ? `, new at ${live.came}` : "";
   $("live").className = kind;
-  $("live").textContent = last === undefined ? name : `${name}: step ${loggedStep(last, "train")}${total}${came}`;
+  $("live").textContent = last === undefined ? name : `${name}: step ${last}${total}${came}`;
   if ($("live-note").textContent !== note) $("live-note").textContent = note;
   $("live-note").hidden = !note;
 }

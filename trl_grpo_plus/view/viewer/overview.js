@@ -96,7 +96,7 @@ function fillGiven() {
   $("given").hidden = !prompt;
   if (!prompt || $("given-text").textContent === prompt.text) return;
   // A run that began with a version that kept no prompt has the first prompt after it was resumed.
-  const which = prompt.step ? `a prompt of step ${number(loggedStep(prompt.step, "train"))}, the first that was kept` : "the first prompt of the run";
+  const which = prompt.step > 1 ? `a prompt of step ${number(prompt.step)}, the first that was kept` : "the first prompt of the run";
   const flags = (list) => list.map((flag) => el("bdi", {}, ...readable(flag)));
   const short = prompt.flags.map((flag) => flag.split(": ")[0]);
   $("given").querySelector("summary").replaceChildren(...dotted(["As the model saw it", ...flags(short)]));
@@ -113,7 +113,7 @@ function fillAlarms() {
   $("alarm-list").replaceChildren();
   for (const { name, count: n, times } of alarms) {
     const buttons = times.map((time) => {
-      return el("button", { type: "button", title: alarmText(time.message), onclick: () => goToAlarm(time) }, `step ${loggedStep(time.step, "train")}`);
+      return el("button", { type: "button", title: alarmText(time.message), onclick: () => goToAlarm(time) }, `step ${time.step}`);
     });
     const more = n > times.length ? ` ${times.length} of ${n} shown` : "";
     const message = el("bdi", { className: "muted" }, alarmText(times[0].message));
@@ -157,7 +157,7 @@ function alarmMarks() {
   const marks = new Map();
   for (const { name, times } of data.head.alarms) {
     for (const alarm of times) {
-      const x = loggedStep(alarm.step, "train");
+      const x = alarm.step;
       const title = `${words(name)} at step ${x}: ${alarmText(alarm.message)}`;
       if (marks.has(x)) marks.get(x).title += `\n${title}`;
       else marks.set(x, { x, title, alarm });
@@ -169,11 +169,11 @@ function alarmMarks() {
 // Return the [first, last] logged step of all curves and groups: all plots have the same x axis.
 function curvesSpan() {
   const everything = data.head.curves.flatMap((curve) => curve.series.flatMap((series) => series.points.map(([x]) => x)));
-  return extremes([...everything, ...data.splits.flatMap((split) => data.steps[split].map((step) => loggedStep(step, split)))]);
+  return extremes([...everything, ...data.splits.flatMap((split) => data.steps[split])]);
 }
 
 function addPlot(among, name, spec, xs) {
-  const pick = (x) => goToStep(nearestStep(x - loggedStep(0, state.split)));
+  const pick = (x) => goToStep(nearestStep(x));
   const plot = newPlot(spec, { xs, pick, go: (mark) => goToAlarm(mark.alarm) });
   among.set(name, plot);
   plots.push(plot);
@@ -187,7 +187,7 @@ function dropPlot(among, name) {
   plot.node.remove();
 }
 
-const markStep = () => plots.forEach((plot) => plot.rest(loggedStep(state.step, state.split)));
+const markStep = () => plots.forEach((plot) => plot.rest(state.step));
 
 // -- all logged metrics: a list of names to pick from, and a small plot of each picked one
 
@@ -293,7 +293,7 @@ function fillCalibration() {
     $("calibration-plot").replaceChildren(calibrationPlot(tenths, range));
     $("calibration-table").replaceChildren(...calibrationTable(tenths));
   };
-  const name = (steps, i) => `${i ? "last, " : "all, "}${steps.map((step) => number(loggedStep(step, "train"))).join(" – ")}`;
+  const name = (steps, i) => `${i ? "last, " : "all, "}${steps.map((step) => number(step)).join(" – ")}`;
   const chosen = Math.max($("calibration-steps").selectedIndex, 0);
   $("calibration-steps").replaceChildren(...spans.map(({ steps }, i) => el("option", {}, name(steps, i))));
   $("calibration-steps").selectedIndex = Math.min(chosen, spans.length - 1);

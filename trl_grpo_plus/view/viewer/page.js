@@ -140,7 +140,7 @@ function setScope(scope) {
 function showStep() {
   const steps = data.steps[state.split];
   $("step").value = steps.indexOf(state.step);
-  const [now, first, last] = [state.step, steps[0], steps[steps.length - 1]].map((step) => loggedStep(step, state.split));
+  const [now, first, last] = [state.step, steps[0], steps[steps.length - 1]];
   $("step").setAttribute("aria-valuetext", `step ${now}`);
   $("step-shown").textContent = `${now} (${first} – ${last})`;
   markStep();
@@ -161,7 +161,7 @@ function goToAlarm({ step, message, groups }) {
   const key = groups.map((group) => group.join(".")).find((place) => findGroup("train", step, place) >= 0);
   const found = goTo("train", step, key);
   const missing = found ? "" : groups.length ? " Its groups are not in this page." : " It names no group.";
-  announce(`Step ${loggedStep(step, "train")}: ${alarmText(message)}${missing}`);
+  announce(`Step ${step}: ${alarmText(message)}${missing}`);
 }
 
 const isLive = (g) => (data.verdict[g] ? data.verdict[g] === "alive" : spread(scoredRewards(g)) > 0);

@@ -226,7 +226,7 @@ async function drawFollow(g, turn) {
   const plot = promptPlot(g, groups, line);
   const view = el("div", { id: "follow" }, promptFacts(groups, line, lists.bar), plot.node);
   $("group").replaceChildren(followHead(g), view, taskNode(found[0]), pair);
-  plot.rest(loggedStepOf(g));
+  plot.rest(data.step[g]);
 }
 
 function followHead(g) {
@@ -245,7 +245,7 @@ function promptFacts(groups, line, bar) {
   const whole = line || pageFacts(groups, bar);
   const facts = [`Sampled ${count(whole.groups, "time")}, ${count(whole.attempts, "attempt")}`];
   if (bar !== null && whole.groups) {
-    const at = (step) => `at step ${number(loggedStep(step, data.split[groups[0]]))}`;
+    const at = (step) => `at step ${number(step)}`;
     facts.push(whole.solved === null ? "no group all solved" : `first solved by all attempts ${at(whole.solved)}`);
     facts.push(whole.failed === null ? "never failed by all" : `last failed by all ${at(whole.failed)}`);
   }
@@ -274,33 +274,33 @@ function pageFacts(groups, bar) {
 function promptPlot(g, groups, line) {
   const reward = data.belief[g]?.[4]; // the name of a reward, if beliefs are about one reward and not about the total
   const earned = (other) => (reward ? data.belief[other]?.[3] ?? null : meanReward(other));
-  const here = groups.map((other) => [loggedStepOf(other), earned(other)]).filter(([, mean]) => mean !== null);
-  const missing = !reward && line && line.groups > groups.length ? line.steps.map((step, i) => [loggedStep(step, data.split[g]), line.means[i]]) : [];
+  const here = groups.map((other) => [data.step[other], earned(other)]).filter(([, mean]) => mean !== null);
+  const missing = !reward && line && line.groups > groups.length ? line.steps.map((step, i) => [step, line.means[i]]) : [];
   const believed = groups.filter((other) => data.belief[other] && data.belief[other][0] !== null);
-  const means = believed.map((other) => [loggedStepOf(other), data.belief[other][0]]);
+  const means = believed.map((other) => [data.step[other], data.belief[other][0]]);
   const range = extremes([...(reward ? [0, 1] : data.range), ...[...here, ...missing, ...means].map(([, y]) => y)]);
   const within = (y) => Math.max(range[0], Math.min(range[1], y));
   const band = believed.map((other) => {
     const [mean, std] = data.belief[other];
-    return [loggedStepOf(other), within(mean - (std || 0)), within(mean + (std || 0))];
+    return [data.step[other], within(mean - (std || 0)), within(mean + (std || 0))];
   });
   const series = [{ name: "mean reward", label: reward ? `mean ${reward}` : "mean reward", style: "s0", points: byStep(missing.length ? missing : here) }];
   if (means.length) series.push({ name: "believed", style: "s1", points: means, band });
   const dots = thinned(groups, MOST_SPOTS).filter((other) => earned(other) !== null).map((other) => spotOf(other, earned(other)));
-  const pick = (x) => leaveFor(nearest(groups, x, loggedStepOf));
-  const xs = extremes(data.steps[data.split[g]].map((step) => loggedStep(step, data.split[g])));
+  const pick = (x) => leaveFor(nearest(groups, x, (g) => data.step[g]));
+  const xs = extremes(data.steps[data.split[g]]);
   const plot = newPlot({ title: reward ? `mean ${reward}` : "mean reward", series, range, dots }, { xs, pick, go: (dot) => leaveFor(dot.g) });
   plot.node.id = "follow-plot";
   return plot;
 }
 
-const stepAndRound = (g) => `step ${loggedStepOf(g)}${data.round[g] ? `, round ${data.round[g]}` : ""}`;
+const stepAndRound = (g) => `step ${data.step[g]}${data.round[g] ? `, round ${data.round[g]}` : ""}`;
 
 function spotOf(g, y) {
   const verdict = data.verdict[g];
   const chosen = following.sides.some((side) => side.g === g) ? "chosen" : "";
   const title = `${stepAndRound(g)}: ${number(y, 3)}${verdict ? `, ${words(verdict)}` : ""}`;
-  return { x: loggedStepOf(g), y, g, title, style: `${verdict || ""} ${chosen}`.trim() };
+  return { x: data.step[g], y, g, title, style: `${verdict || ""} ${chosen}`.trim() };
 }
 
 // Return the mean of the points at each step, sorted by step.
