@@ -22,6 +22,7 @@ from trl_grpo_plus.cli.race.live import standing_of
 from trl_grpo_plus.cli.race.plan import PLUS, STOCK, command, plan
 from trl_grpo_plus.cli.race.script import reset
 from trl_grpo_plus.launch import Start, launchers
+from trl_grpo_plus.view.run_summary import differing, open_runs
 
 
 # The warm-up takes a second. Steps are slow enough to be interrupted, and step 6 waits while the file `hold` exists.
@@ -323,6 +324,21 @@ def test_both_start_from_one_model_and_train_it_in_their_own_ways(raced):
     }
     assert weights["warm_start"][0] == weights["warm_start"][1]
     assert weights["."][0] != weights["."][1]
+
+
+def test_the_comparison_knows_the_options_of_both(raced):
+    folder, *_ = raced
+    runs = open_runs([folder / STOCK, folder / PLUS])
+    assert [run.tells_all for run in runs] == [True, True]
+    assert {name: cells for name, *cells in differing([[run] for run in runs])} == {
+        "trainer": [run.race["trainer"] for run in runs],
+        "num_generations": ["4", "2"],
+        "zero_variance_groups": ["default", "drop"],
+        "advantage_baseline": ["default", "belief"],
+        "scale_rewards": ["default", "prior"],
+        "prompt_selection": ["default", "belief"],
+    }
+    assert [run.keeps_attempts for run in runs] == [False, True]
 
 
 FAILS = """

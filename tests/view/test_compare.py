@@ -17,7 +17,7 @@ browser = browser_pages.browser  # a fixture
 @pytest.fixture
 def opened(browser):
     """Yield a function that opens a page from disk."""
-    with browser_pages.quiet(browser, ".one, .empty", offline=True) as open_page:
+    with browser_pages.quiet(browser, ".one, .empty, #prompts-note:not([hidden])", offline=True) as open_page:
         yield open_page
 
 
@@ -254,6 +254,17 @@ def test_runs_of_stock_trl_and_logs_alone(opened, tmp_path):
     soon(lambda: legend(page, "reward") == "one 0.5 at 1 | two 0 at 1 | log 0.5 at 5")
     for note in ("log has no attempts", "one has no log", "one, two: Read from TRL's own", "Options of one, two, log"):
         soon(lambda note=note: note in page.text_content("#notes"))
+
+
+def test_a_run_without_attempts_gives_a_sentence_in_place_of_the_prompts(opened, tmp_path):
+    kept = a_run(tmp_path / "kept", [0.0, 1.0], {"seed": 1}, reward=0.5)
+    (tmp_path / "log").mkdir()
+    state = {"global_step": 5, "log_history": [{"step": 5, "reward": 0.5}]}
+    (tmp_path / "log" / "trainer_state.json").write_text(json.dumps(state))
+    page = opened(write_comparison([kept, tmp_path / "log"]).path)
+    soon(lambda: page.inner_text("#prompts-note") == "log kept no attempts, so there are none to compare.")
+    soon(lambda: page.inner_text("#facts") == "2 runs")
+    soon(lambda: page.locator("#controls:visible, #both:visible, #status:visible").count() == 0)
 
 
 # -- many runs, credit, and paths that the page hides

@@ -56,6 +56,7 @@ from ..utils.validation import RunError
 from ..view import Trackers, failed_in
 from .batch import Batch
 from .progress import closing_words
+from .run_metadata import content
 from .training_state import StopsWhole
 
 
@@ -219,8 +220,7 @@ class Recorder(StopsWhole):
 
     def _about(self) -> dict[str, Any]:
         """Return the content of run.json as the trainer is now."""
-        names = ("num_generations", "zero_variance_tolerance", "solved_reward", "failed_reward")
-        return {"rewards": self.weights, **{name: getattr(self._args, name) for name in names}, **self._describe()}
+        return content(self._args, self.weights, self._describe())
 
     def _follow_output_dir(self) -> None:
         """Write into `output_dir` if a script has set another one."""

@@ -38,6 +38,18 @@ _THEIRS = ("transformers", "trl", "trl_grpo_plus")
 _FILES = {"json", "csv", "parquet", "text", "arrow", "generator", "pandas"}
 
 
+def content(options: Any, weights: Mapping[str, float], described: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of run.json.
+
+    Args:
+        options: the options by which groups are judged, with `num_generations`.
+        weights (`dict[str, float]`): weight of each reward.
+        described (`dict`): what [`describe`] returns.
+    """
+    names = ("num_generations", "zero_variance_tolerance", "solved_reward", "failed_reward")
+    return {"rewards": weights, **{name: getattr(options, name) for name in names}, **described}
+
+
 def describe(trainer: Any) -> dict[str, Any]:
     """Return the content of run.json about a trainer's model, datasets and options, as they are now.
 

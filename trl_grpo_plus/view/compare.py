@@ -248,7 +248,7 @@ def _head(runs: Sequence[Run], tallies: Sequence[Tally], shared: int) -> tuple[d
     together = list(settings.values())
     head = {
         "title": " · ".join(run.name for run in runs),
-        "runs": [{"name": run.name, **run.outcome} for run in runs],
+        "runs": [{"name": run.name, "attempts": run.keeps_attempts, **run.outcome} for run in runs],
         "settings": together,
         "options": differing([[runs[number] for number in numbers] for numbers in together]),
         "axes": {axis: [_points(run.axes.get(axis)) for run in runs] for axis in AXES},
@@ -285,7 +285,7 @@ def _notes(runs: Sequence[Run]) -> list[str]:
     for run in runs:
         if not run.series:
             notes.append(f"{run.name} has no log: its curves are means over the attempts that it kept.")
-        if not (run.traced or run.of_stock_trl):
+        if not run.keeps_attempts:
             notes.append(f"{run.name} has no attempts: its folder holds neither rollouts nor TRL's completions.")
     if any(run.of_stock_trl for run in runs):
         names = ", ".join(run.name for run in runs if run.of_stock_trl)

@@ -72,6 +72,11 @@ class Run:
         except ValueError:  # the run has no attempts
             return False
 
+    @property
+    def keeps_attempts(self) -> bool:
+        """True if the run's folder has attempts, in its traces or in TRL's own files."""
+        return self.traced or self.of_stock_trl
+
     @cached_property
     def log(self) -> list[Row]:
         """Log entries of the trainer, in order: of the journal, or else of the most advanced trainer_state.json."""
@@ -202,7 +207,7 @@ def open_runs(paths: Sequence[str | Path]) -> list[Run]:
         run = Run("", folder)
         if not folder.is_dir():
             raise ConfigError(f"{path} is not a folder. Give the output_dir of each run.")
-        if not (run.traced or run.of_stock_trl or run.log):
+        if not (run.keeps_attempts or run.log):
             raise ConfigError(
                 f"{path} is no run: it has neither attempts ({traces.FOLDER}/, or TRL's completions/) nor a log "
                 f"({traces.FOLDER}/metrics.jsonl, trainer_state.json). Give the output_dir of each run."

@@ -31,15 +31,22 @@ function fillHead() {
   document.title = `${title}: runs side by side`;
   $("run").replaceChildren(el("bdi", {}, title));
   const settingsText = settings.length < runs.length ? ` of ${count(settings.length, "setting")}` : "";
-  $("facts").textContent = `${count(runs.length, "run")}${settingsText}, ${count(data.head.shared, "prompt")} of two runs or more`;
+  const prompts = data.head.shared ? `, ${count(data.head.shared, "prompt")} of two runs or more` : "";
+  $("facts").textContent = `${count(runs.length, "run")}${settingsText}${prompts}`;
   $("note").hidden = !notes.length;
   $("note").open = notes.length < 4;
   $("note").querySelector("summary").textContent = count(notes.length, "note");
   $("notes").append(...notes.map((note) => el("li", {}, note)));
 }
 
+// Fill the controls of the prompts. If no two runs share a prompt, say why in their place.
 function fillControls() {
-  const { runs } = data.head;
+  const { runs, shared } = data.head;
+  const without = runs.filter((run) => !run.attempts).map((run) => run.name);
+  const lacks = runs.length - without.length < 2;
+  $("prompts-note").textContent = lacks ? `${without.join(", ")} kept no attempts, so there are none to compare.` : "No prompt was sampled by two of the runs.";
+  $("prompts-note").hidden = shared;
+  for (const id of ["controls", "status", "both"]) $(id).hidden = !shared;
   const splits = data.splits.map((split) => [split, words(split)]);
   $("split").append(...[["", "any"], ...splits].map(([value, name]) => el("option", { value }, name)));
   $("split-field").hidden = splits.length < 2;
@@ -181,7 +188,7 @@ async function drawAttempts() {
   const turn = ++prompts.drawing;
   remember();
   const prompt = prompts.chosen;
-  if (!prompt || !prompts.rows.length) return $("group").replaceChildren(el("p", { className: "empty" }, prompts.all.length ? "No prompt matches." : "No prompt was sampled by two of the runs."));
+  if (!prompt || !prompts.rows.length) return $("group").replaceChildren(el("p", { className: "empty" }, prompts.all.length ? "No prompt matches." : "No prompt fits in the page."));
   const shown = [...prompt.runs].map(([r, groups]) => [r, groups[state.at[r]]]);
   const loaded = await Promise.all(shown.map(([, g]) => texts(g)));
   const marked = await Promise.all(loaded.map((group) => hits(prompts.source, textsOf(group))));
