@@ -14,7 +14,8 @@
 # make test-vllm        run the tests that need vLLM, on its CPU build
 # make lint             run ruff and mypy
 # make format           format the code with ruff and apply its fixes
-# make docs             build the site of the docs into outputs/site; a dead link, anchor or name is an error
+# make docs             build the site of the docs into outputs/site, to be opened from disk, with OFFLINE=false to be
+#                       published; a dead link, anchor or name is an error
 # make what-works       write docs/what_works.md, after a change of tests/helpers/compatibility_matrix.py
 # make dist             build the wheel and the source archive into dist/
 # make release-check    run `make dist`, train with the wheel in a new environment, and build a wheel from the archive
@@ -29,6 +30,7 @@
 # RACE_ARGS            options for both runs of `make race`
 PYTHON ?= python3
 WORKERS ?= 2
+OFFLINE ?= true
 # Fewer than the recipe's 400 steps: at its end both trainers are near the best that the model can do.
 RACE_ARGS ?= --max_steps 125
 VENV := .venv
@@ -182,7 +184,7 @@ $(DOCS_STAMP): $(STAMP)
 
 # Not with --quiet: it would hide the warnings from --strict.
 docs: $(DOCS_STAMP)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 OFFLINE=$(OFFLINE) $(BIN)/python -m mkdocs build --strict
 	@echo "The site is in outputs/site: open outputs/site/index.html, or serve it with $(BIN)/python -m mkdocs serve"
 
 lint: $(STAMP)

@@ -150,6 +150,18 @@ def test_a_strict_build_stops_at_a_target_that_does_not_exist(tmp_path, caplog, 
             assert told in caplog.text
 
 
+def test_a_site_for_the_disk_links_files_and_has_its_search_in_a_script(tmp_path, monkeypatch):
+    monkeypatch.setenv("OFFLINE", "true")
+    build(small_site(tmp_path, index="# Page\n\n[fine](other.md#there)\n", other="# Other\n\n## There\n"))
+    page = (tmp_path / "site" / "index.html").read_text()
+    assert 'href="other.html#there"' in page
+    assert 'src="iframe-worker.js"' in page
+    assert "unpkg" not in page
+    assert (tmp_path / "site" / "search" / "search_index.js").exists()
+    assert (ROOT / "docs" / "iframe-worker.js").exists()
+    assert "make docs OFFLINE=false" in (ROOT / ".github" / "workflows" / "docs.yml").read_text()
+
+
 @pytest.mark.full
 def test_the_site_is_built_strictly_and_needs_no_network(tmp_path):
     config = load_config(str(ROOT / "mkdocs.yml"), site_dir=str(tmp_path / "site"), strict=True)
