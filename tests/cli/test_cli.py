@@ -76,6 +76,9 @@ def test_what_cannot_be_launched_is_refused(capsys):
         main(["ls", "--all"])
     assert "--all" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
+        main(["check", "rewards", "math_answer", "--atack"])
+    assert "unrecognized arguments: --atack. Did you mean --attack" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
         main(["view"])
     assert capsys.readouterr().err.endswith("arguments are required: RUN\n")
 

@@ -77,7 +77,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         words[:2] = [CHECK_REWARDS]
     options, rest = parser.parse_known_args(_with_name(words))
     if rest and options.run not in (_run, _race, _check):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        names = [word.partition("=")[0] for word in rest if word.startswith("--")]
+        meant = "".join(did_you_mean(name, options.option_names) for name in names)
+        parser.error(f"unrecognized arguments: {' '.join(rest)}.{meant}")
     options.rest, options.words = rest, words
     try:
         status = options.run(options)
@@ -157,7 +159,7 @@ def _command(
     shape: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
     description = description or f"{summary[0].upper()}{summary[1:]}."
     added: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=description, **shape)
-    added.set_defaults(run=run)
+    added.set_defaults(run=run, option_names=added._option_string_actions)
     return added
 
 
