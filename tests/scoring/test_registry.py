@@ -483,6 +483,10 @@ def test_arguments_that_workers_do_not_have_are_refused(scratch):
 # -- columns
 
 
+def of_solution(completions, solution, **columns):
+    return [float(text == right) for text, right in zip(completions, solution, strict=True)]
+
+
 ROWS = Dataset.from_dict({"prompt": ["a", "b", "c"], "answr": ["1", "2", "3"], "gold": ["1", None, "3"]})
 
 
@@ -493,6 +497,10 @@ ROWS = Dataset.from_dict({"prompt": ["a", "b", "c"], "answr": ["1", "2", "3"], "
         ({"name": "user_judge", "args": {"column": "golf"}}, ["needs the column 'golf'", "Did you mean gold"]),
         ({"name": "user_judge", "args": {"columns": {"answer": "gold", "hint": "clue"}}}, ["the column 'clue'"]),
         (user_rewards.hangs_on_one, ["reward 'hangs_on_one' needs the column 'number', the data has prompt, answr"]),
+        (
+            of_solution,
+            ["data has prompt, answr, gold. If", "{'name': of_solution, 'args': {'columns': {'solution': NAME}}}"],
+        ),
     ],
 )
 def test_a_missing_column(reward, words):
@@ -502,7 +510,8 @@ def test_a_missing_column(reward, words):
 
 
 def test_columns_that_are_there_pass():
-    for reward in [{"name": "user_judge", "args": {"column": "gold"}}, plain, user_rewards.asynchronous]:
+    renamed = {"name": of_solution, "args": {"columns": {"solution": "gold"}}}  # the form that the message gives
+    for reward in [{"name": "user_judge", "args": {"column": "gold"}}, plain, user_rewards.asynchronous, renamed]:
         (built,), _ = resolve([reward])
         check_columns(built, ROWS, "train")
 

@@ -52,7 +52,8 @@ def check_columns(reward: Any, dataset: Any, what: str, read: bool = True) -> No
             return
         for name in needed(reward):
             if name not in TRL_GIVES:
-                _check_column(name_of(reward), name, available, f"columns: {{{name}: NAME}}")
+                called = f"{{'name': {name_of(reward)}, 'args': {{'columns': {{{name!r}: NAME}}}}}}"
+                _check_column(name_of(reward), name, available, f"give the reward as {called}")
 
 
 def is_model(reward: Any) -> bool:
@@ -72,20 +73,23 @@ def columns_of(
     """
     available = list(available)
     columns = {name: renamed.get(name, name) for name in definition.columns}
-    rename = "column: NAME" if len(definition.needed) == 1 else "columns: {{{}: NAME}}"
+    args = "{{column: NAME}}" if len(definition.needed) == 1 else "{{columns: {{{}: NAME}}}}"
     for name in (*definition.needed, *renamed):
-        _check_column(label, columns[name], available, rename.format(name))
+        _check_column(label, columns[name], available, f"say so in the reward's args: {args.format(name)}")
     return {name: column for name, column in columns.items() if column in available}
 
 
-def _check_column(label: str, column: str, available: Sequence[str], rename: str) -> None:
+def _check_column(label: str, column: str, available: Sequence[str], renaming: str) -> None:
+    """Refuse a column that is missing or is not passed. `renaming` says how to name another column for the reward."""
     if column in available and column not in NOT_GIVEN:
         return
-    readable = [*(name for name in available if name not in NOT_GIVEN), *TRL_GIVES]
+    readable = [name for name in available if name not in NOT_GIVEN]
+    if column in NOT_GIVEN:  # TRL gives the arguments `prompts` and `completions`
+        readable.append(f"{column}s")
     raise ConfigError(
         f"reward {label!r} needs the column {column!r}, the data has "
         f"{', '.join(available)}.{did_you_mean(column, readable)} If "
-        f"it has another name there, say so in the reward's args: {{{rename}}}."
+        f"it has another name there, {renaming}."
     )
 
 
