@@ -116,6 +116,20 @@ def test_unknown_options_and_wrong_values_are_refused(tmp_path):
         trl_grpo_plus.attach(tiny_models.trainer(tmp_path / "ours"))
 
 
+def test_a_trainer_that_has_trained_already_is_warned_of(tmp_path, caplog):
+    trainer = made(tmp_path, "grpo", max_steps=1)
+    trainer.train()
+    trl_grpo_plus.attach(trainer)
+    assert "has trained 1 steps already" in caplog.text
+    assert "Call attach(trainer) before the first train()" in caplog.text
+    trainer.args.max_steps = 2
+    trainer.train()
+    assert {step for step, _, _ in reader.files(trainer.args.output_dir)} == {0, 1}
+    caplog.clear()
+    trl_grpo_plus.attach(made(tmp_path, "grpo"))
+    assert "already" not in caplog.text
+
+
 def test_attach_takes_every_option_for_traces_and_alarms():
     watching = ("trace_", "alarm", "halt_")
     fields = trl_grpo_plus.GRPOPlusConfig.__dataclass_fields__

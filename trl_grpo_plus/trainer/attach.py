@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from accelerate.logging import get_logger
 from torch import Tensor
 from trl import GRPOTrainer, RLOOTrainer
 
@@ -32,6 +33,8 @@ from .recorder import Recorder
 from .run_metadata import describe
 
 
+logger = get_logger(__name__)
+
 OPTIONS = (
     "alarm_thresholds",
     "alarms",
@@ -51,9 +54,10 @@ OPTIONS = (
 def attach(trainer: Any, **options: Any) -> None:
     """Keep traces of one of TRL's trainers, raise alarms, and log tables to its trackers.
 
-    Call `attach` before `train()`. The weights, TRL's metrics and TRL's checkpoints are the same as without it, bit
-    for bit. `log` gains the metrics `alarms/*` and `completions/mean_length_of/*`. The alarms' history is not in TRL's
-    checkpoints: after a resume the alarms start anew.
+    Call `attach` before the first `train()`: it keeps nothing of earlier steps, and warns if there are any. The
+    weights, TRL's metrics and TRL's checkpoints are the same as without it, bit for bit. `log` gains the metrics
+    `alarms/*` and `completions/mean_length_of/*`. The alarms' history is not in TRL's checkpoints: after a resume the
+    alarms start anew.
 
     Args:
         trainer ([`~trl.GRPOTrainer`] or [`~trl.RLOOTrainer`]): or a subclass that makes batches as they do.
@@ -84,6 +88,11 @@ def attach(trainer: Any, **options: Any) -> None:
                 f"attach has no option {name!r}.{did_you_mean(name, OPTIONS)} It takes {', '.join(OPTIONS)}."
             )
     _Observer(trainer, _Options(trainer.args, options)).wrap()
+    if steps := trainer.state.global_step:
+        logger.warning(
+            f"This trainer has trained {steps} steps already, and attach keeps nothing of them: traces and alarms "
+            "begin with the next train(). Call attach(trainer) before the first train()."
+        )
 
 
 class _Options:
