@@ -176,6 +176,12 @@ def test_a_batch_is_that_of_so_many_processes(place):
     assert "zero2: not installed here (pip install deepspeed)" in rows["machine"].text
 
 
+@pytest.mark.parametrize(("folder", "status"), [("/proc/nope", FAILED), ("/proc/no/run", UNSEEN)])
+def test_a_folder_that_cannot_be_made_fails_if_its_parent_is_here(place, folder, status):
+    row = by_name(checked(place(), ["--output_dir", folder]))["output"]
+    assert (row.status, "may not write into /proc" in row.text) == (status, True)
+
+
 def test_an_earlier_run_is_announced_and_left_alone(place, tmp_path):
     (tmp_path / "out" / "checkpoint-3").mkdir(parents=True)
     (tmp_path / "out" / "checkpoint-3" / "trainer_state.json").write_text("{}")

@@ -116,12 +116,15 @@ def output(recipe: Recipe) -> list[CheckRow]:
     from ..utils import folder_lock
     from . import previous_run  # they import transformers
 
-    if why := not_writable(recipe.training.output_dir):  # for a check alone, the folder may be on another machine
-        return [CheckRow("output", FAILED if recipe.launching else UNSEEN, why)]
+    folder = recipe.training.output_dir
+    if why := not_writable(folder):
+        # For a check alone, the folder may be on another machine, unless it or its parent is on this one.
+        here = recipe.launching or os.path.isdir(os.path.dirname(os.path.abspath(folder)))
+        return [CheckRow("output", FAILED if here else UNSEEN, why)]
     try:
         if recipe.name:
-            folder_lock.check(recipe.training.output_dir)
-        checkpoint = to_resume(previous_run.requested(recipe.training), recipe.training.output_dir)
+            folder_lock.check(folder)
+        checkpoint = to_resume(previous_run.requested(recipe.training), folder)
         previous_run.check_start(recipe.training, recipe.model, resumes=checkpoint is not None)
     except ConfigError as error:
         return [CheckRow("output", FAILED, str(error))]
@@ -129,7 +132,6 @@ def output(recipe: Recipe) -> list[CheckRow]:
         return []
     if checkpoint:
         return [CheckRow("output", OK, f"resumes from {checkpoint}")]
-    folder = recipe.training.output_dir
     moves = ": an earlier run there would be moved to earlier-N" if previous_run.of_a_run(Path(folder)) else ""
     return [CheckRow("output", OK, f"{folder}{moves}")]
 
