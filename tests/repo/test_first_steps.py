@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import html
 import http.server
 import importlib.util
 import json
@@ -188,7 +189,8 @@ def test_the_notebook_runs_from_top_to_bottom_on_a_cpu(here, monkeypatch):
     assert float(scores["this trainer"]) > before + 0.05
     assert (here / "outputs" / "ours" / "report.html").stat().st_size > 100_000
     frames = [output for cell in book.cells for output in cell.get("outputs", ()) if "data" in output]
-    assert 'src="outputs/ours/report.html"' in frames[-1]["data"]["text/html"]
+    page = (here / "outputs" / "ours" / "report.html").read_text()
+    assert f'<iframe srcdoc="{html.escape(page)}"' in frames[-1]["data"]["text/html"]
 
 
 @pytest.mark.parametrize("shown", re.findall(r"`(trl_grpo_plus\.rewards\.\w+\.\w+)`", FOR_TRL.read_text()))
