@@ -96,6 +96,17 @@ def test_a_pin_on_one_of_several_equal_attempts_moves_to_their_column(opened, re
     soon(lambda: page.locator(".pinned").count() == 0)
 
 
+def test_on_a_phone_a_short_list_leaves_no_gap(browser, tmp_path):
+    groups = [synthetic_traces.group([1.0, 0.0], group=n, prompt=f"p{n}") for n in range(40)]
+    runs = [synthetic_traces.write_traces(tmp_path / str(count), groups[:count]) for count in (1, 40)]
+    pages = [write_page(run, run / "report.html").path for run in runs]
+    with browser.new_page(viewport={"width": 390, "height": 844}) as page:
+        for path, tall in zip(pages, (68, 0.38 * 844), strict=True):
+            page.goto(f"file://{path}")
+            page.wait_for_selector(".attempt")
+            soon(lambda tall=tall: abs(page.locator("#list").bounding_box()["height"] - tall) < 2)
+
+
 @pytest.mark.parametrize("several", [False, True])
 def test_a_long_name_is_not_wider_than_a_phone(browser, tmp_path, several):
     names = [f"{n}_{'long_name' * 8}" for n in range(2)]
