@@ -809,7 +809,9 @@ def test_a_folder_without_attempts_says_what_to_give_in_its_place(tmp_path, caps
     (tmp_path / "first" / "rollouts").mkdir(parents=True)
     assert f"holds the folders of runs: first. Give one of them, such as {tmp_path / 'first'}." in told(tmp_path)
     (tmp_path / "first" / "rollouts" / "run.json").write_text("{}")
-    assert "the run ended before its first batch was finished" in told(tmp_path / "first")
+    assert "the run ended before its first batch was finished." in told(tmp_path / "first")
+    (tmp_path / "first" / "race_settings.json").write_text("{}")
+    assert "finished, or it is stock TRL's run of a race, which keeps none." in told(tmp_path / "first")
 
 
 def test_every_verdict_has_a_colour_on_light_and_on_dark():

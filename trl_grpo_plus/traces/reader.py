@@ -118,7 +118,8 @@ def _lack_of_traces(run: Path) -> str:
     if not run.is_dir():
         return f"is not a folder. Give the output_dir of a run: its attempts are in its folder `{FOLDER}`."
     if (run / FOLDER / "run.json").is_file():
-        return "has no attempts in it: the run ended before its first batch was finished."
+        of_a_race = ", or it is stock TRL's run of a race, which keeps none" if (run / RACE_SETTINGS).is_file() else ""
+        return f"has no attempts in it: the run ended before its first batch was finished{of_a_race}."
     runs = sorted(path.parent.name for path in run.glob(f"*/{FOLDER}") if path.is_dir())
     if runs:
         listed = ", ".join([*runs[:5], *(["..."] if runs[5:] else [])])
