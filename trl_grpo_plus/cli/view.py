@@ -6,7 +6,7 @@ import sys
 
 from ..utils.files import beside
 from ..utils.terminal import say
-from ..utils.validation import ConfigError
+from ..utils.validation import ConfigError, Number
 
 
 MAX_MB = 100
@@ -57,6 +57,7 @@ def run(options: argparse.Namespace) -> int:
         return _serve(options)
     if options.port is not None:
         raise ConfigError("--port needs --serve.")
+    Number(above=0, optional=True).check("--max-mb", options.max_mb)
     max_mb = MAX_MB if options.max_mb is None else options.max_mb
     if options.others:
         return _compare(options, max_mb)
