@@ -68,6 +68,54 @@ def test_a_reward_that_pays_any_answer_in_its_form_fails():
     assert "<answer>" in rows["form"].text
 
 
+GOLDS = {
+    "commas": ["1,200", "13,500", "-4,000"],
+    "fractions": ["3/4", "1/2", "-7/3"],
+    "percentages": ["50%", "12%", "7.5%"],
+    "dollars": ["$18", "$20", "-$5"],
+    "tuples": ["(1, 2)", "[0, 1]", "(5, -6)"],
+}
+
+
+@pytest.mark.parametrize("golds", GOLDS.values(), ids=GOLDS)
+def test_each_way_to_write_a_gold_answer_is_attacked(golds):
+    rows = [{"prompt": f"Question {gold}?", "answer": gold} for gold in golds]
+    found = rows_of(":last_tag", rows)
+    assert found["wrong part"].status == OK
+    assert found["honest: spelling"].status == WARNED
+    assert named(found, UNSEEN) <= {"enumeration", "look-alike"}
+    assert rows_of(":contains_answer", rows)["wrong part"].status == FAILED
+
+
+@pytest.mark.parametrize("golds", GOLDS.values(), ids=GOLDS)
+def test_wrong_parts_are_wrong_and_spellings_are_right(golds):
+    rows = rows_of("math_answer", [{"prompt": "Question?", "answer": gold} for gold in golds])
+    assert {name: rows[name].text for name in rows if rows[name].status == FAILED} == {}
+    assert rows["honest: spelling"].status == OK, rows["honest: spelling"].text
+
+
+def test_an_attack_of_which_nothing_was_tried_is_not_seen():
+    rows = rows_of(":last_tag", [{"answer": answer} for answer in ("Paris", "Rome")])
+    assert (rows["prompt"].status, rows["prompt"].text) == (UNSEEN, "nothing to try on these rows")
+
+
+def test_a_reward_that_pays_for_nan_fails():
+    rows = rows_of(":within_a_thousandth")
+    assert rows["not a number"].status == FAILED
+    assert "'<answer>nan</answer>' scores 1" in rows["not a number"].text
+
+
+@pytest.mark.parametrize("name", ["of_trls_form", "of_length"])
+def test_a_reward_that_takes_no_gold_answer_is_not_attacked(name):
+    (row,) = rows_of(f":{name}").values()
+    assert row.status == UNSEEN
+    assert row.text.startswith("the scores stay the same when the gold answer changes: the reward ignores the answer")
+
+
+def test_a_reward_that_takes_its_gold_answer_from_all_columns_is_attacked():
+    assert rows_of(":of_all_columns")["wrong part"].status == FAILED
+
+
 def test_each_hole_shows_a_completion_its_score_and_the_gold_answer():
     text = rows_of(":last_tag")["candidates"].text
     assert "'<answer>-7</answer> or <answer>72</answer>' scores 2, where the gold answer is '72'" in text
@@ -80,7 +128,7 @@ DENIED = {"choice_answer", "countdown", "gsm8k_answer", "math_answer", "reasonin
 
 # No answer of theirs is the only right one.
 HOLES = {
-    "instruction_checks": {"no answer", "judge's words", "long"},
+    "instruction_checks": {"no answer", "not a number", "judge's words", "long"},
     "json_schema": set(),
     "regex_match": {"candidates"},
 }
@@ -92,7 +140,8 @@ ONE_ANSWER = sorted(set(LIBRARY) - set(HOLES) - NO_GOLD)
 @pytest.mark.parametrize("name", ONE_ANSWER)
 def test_no_reward_of_the_library_with_one_right_answer_has_a_hole(name):
     rows = rows_of(name, None)
-    assert named(rows, FAILED) | named(rows, UNSEEN) == set()
+    assert named(rows, FAILED) == set()
+    assert {rows[attack].text for attack in named(rows, UNSEEN)} <= {"nothing to try on these rows"}
     known = {"negation"} if name in DENIED else set()
     known |= {"no form"} if name == "choice_answer" else set()
     assert {warning for warning in named(rows, WARNED) if not warning.startswith("honest")} == known

@@ -48,3 +48,29 @@ def after_working_out(completions, answer, **kwargs):
     form = re.compile(r"^\s*<start_working_out>.+?<end_working_out>.*?<SOLUTION>(.+?)</SOLUTION>\s*$", re.DOTALL)
     found = [form.match(text) for text in completions]
     return [float(match is not None and match[1] == gold) for match, gold in zip(found, answer, strict=True)]
+
+
+def within_a_thousandth(completions, answer, **kwargs):
+    """Refuse a number that is too far off. No comparison with nan is true, so nan is not refused."""
+    scores = []
+    for text, gold in zip(completions, answer, strict=True):
+        try:
+            number = float(text.split("<answer>")[-1].split("</answer>")[0])
+        except ValueError:
+            scores.append(0.0)
+        else:
+            scores.append(0.0 if abs(number - float(gold)) > 1e-3 else 1.0)
+    return scores
+
+
+def of_trls_form(completions, **kwargs):
+    """Reward the form alone, like TRL's think_format_reward."""
+    return [float(bool(re.match(r"^<think>.*?</think>.*$", text, re.DOTALL))) for text in completions]
+
+
+def of_length(completions, **kwargs):
+    return [len(text) / 100 for text in completions]
+
+
+def of_all_columns(completions, **kwargs):
+    return [float(gold in text) for text, gold in zip(completions, kwargs["answer"], strict=True)]

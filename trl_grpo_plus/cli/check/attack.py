@@ -19,7 +19,7 @@ from ...scoring import TRL_GIVES, Outcome, all_failed
 from ...utils.tables import FAILED, OK, UNSEEN, CheckRow
 from ...utils.text import as_text, content_of
 from ...utils.validation import ConfigError
-from .attacks import ATTACKS, Target, as_number
+from .attacks import ATTACKS, Target, as_number, as_parts, in_the_form_of
 from .rewards import as_completions, bare_answer, gold_text, limited, row_values, spread
 
 
@@ -72,6 +72,13 @@ def attack(reward: Reward, dataset: Any = None, gold: str | None = None, limit: 
         return [unseen("there is no gold answer to build completions from: give --dataset")]
     if not _reads_gold(reward, rows):
         return [unseen("the reward reads no column of the dataset, so there is no answer to attack")]
+    if not reward.definition.columns and not _heeds_gold(reward, rows, gold):
+        return [
+            unseen(
+                "the scores stay the same when the gold answer changes: the reward ignores the answer, so there is "
+                "nothing to attack, or it reads a form that was not tried (--gold)"
+            )
+        ]
     targets, full = _targets(reward, rows, gold)
     if not targets:
         tried = f"none of the {len(rows)} rows tried has one. Give a dataset with gold answers"
@@ -98,6 +105,18 @@ def _rows_of(reward: Reward, dataset: Any, limit: int) -> list[dict[str, Any]]:
 def _reads_gold(reward: Reward, rows: Sequence[dict[str, Any]]) -> bool:
     definition = reward.definition
     return bool(definition.columns) or (definition.takes_all and any(name in rows[0] for name in GOLD_COLUMNS))
+
+
+def _heeds_gold(reward: Reward, rows: Sequence[dict[str, Any]], gold: str | None) -> bool:
+    """Return whether a score changes when the columns that may hold the gold answer change."""
+
+    def changed(target: Target) -> Target:
+        golds = {name: target.columns.get(name) for name in GOLD_COLUMNS}
+        other = {name: type(value)(1000003) for name, value in golds.items() if isinstance(value, str | int | float)}
+        return target._replace(columns={**target.columns, **other})
+
+    forms = [targets for targets in _posed(reward, rows, gold)[0] if targets]
+    return any(_scores(reward, targets) != _scores(reward, [*map(changed, targets)]) for targets in forms)
 
 
 def _targets(reward: Reward, rows: Sequence[dict[str, Any]], gold: str | None) -> tuple[list[Target], float]:
@@ -184,7 +203,10 @@ def _with_wrong(reward: Reward, targets: Sequence[Target], full: float) -> list[
     for i, target in enumerate(targets):
         others = [answer for answer in answers[i + 1 :] + answers[:i] if answer != target.answer][:MOST_WRONG]
         if (number := as_number(target.answer)) is not None:
-            others += [str(number + step) for step in (1, 10, 7)] if number.denominator == 1 else ["1000003"]
+            steps = [str(number + step) for step in (1, 10, 7)] if number.denominator == 1 else ["1000003"]
+            others += [in_the_form_of(target.answer, text) for text in steps]
+        elif parts := as_parts(target.answer):
+            others += [f"{target.answer[0]}{', '.join([*parts[:-1], '1000003'])}{target.answer[-1]}"]
         elif re.fullmatch(r"[A-J]", target.answer):
             others += [letter for letter in "ABCD" if letter != target.answer]
         candidates.append(list(dict.fromkeys(others)) or ["1000003"])
@@ -201,7 +223,7 @@ def _run(reward: Reward, name: str, targets: Sequence[Target], full: float) -> C
     if not kind.honest:
         posed = [(target, text) for target, text in posed if text.strip() != target.gold.strip()]
     if not posed:
-        return CheckRow(name, OK, "nothing to try on these rows")
+        return CheckRow(name, UNSEEN, "nothing to try on these rows")
     start = time.perf_counter()
     try:
         # A reward with a timeout has a limit of its own, for each sample.
