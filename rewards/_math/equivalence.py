@@ -22,7 +22,11 @@ _BY_TEXT = re.compile(
 )
 _INDEX = re.compile(r"_(?:\{[0-9]+\}|[0-9])$")
 _EQUALS = re.compile(r"=|\\approx(?![A-Za-z])")
-_LETTER, _EITHER_CASE = re.compile(r"[A-J]"), re.compile(r"(?:\\text\{\s*\(?)?([A-Ja-j])(?:\)?\s*\})?")
+_LETTER = re.compile(r"[A-J]")
+_CHOICE = re.compile(
+    r"(?:\\text\{)?\s*(?:(?:option|choice)\s*)?(?:\(([A-J])\)|(?<![a-z])([A-J])\)?)\s*[.:]?\s*\}?",
+    re.IGNORECASE | re.ASCII,
+)
 _CAPITALS = re.compile(r"[A-Z]\s*[A-Z]")
 _SUM = re.compile(r"([a-df-hj-z](?:\s*\+\s*[a-df-hj-z])+)\s*=\s*(.+)", re.DOTALL)  # m+n = 72, where m+n is asked for
 _MOST_LINKS = 4
@@ -146,8 +150,8 @@ def _same_labelled(gold: str, answer: str, evaluated: bool) -> bool:
 
     If both have labels, these must be the same, and so must values. An answer may write a label as a small letter.
     """
-    bare = _EITHER_CASE.fullmatch(answer)
-    label, value = labelled(answer) or ((bare[1].upper(), "") if bare else ("", answer))
+    bare = _CHOICE.fullmatch(answer)
+    label, value = labelled(answer) or (((bare[1] or bare[2]).upper(), "") if bare else ("", answer))
     gold_label, gold_value = labelled(gold, gold=True) or ((gold, "") if _LETTER.fullmatch(gold) else ("", gold))
     if not (label or gold_label) or not all(_is_sound(part) for part in (value, gold_value) if part):
         return False

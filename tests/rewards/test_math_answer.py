@@ -327,3 +327,24 @@ def test_a_failure_of_its_own_is_no_silent_0(monkeypatch):
     (outcome,) = here.score([r"\boxed{\frac{1}{2}}"], answer=["0.5"])
     assert (outcome.score, outcome.status) == (0.0, "error")
     assert "the algebra has changed" in outcome.message
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["b", "b)", "b.", "(b)", r"\text{b}", r"\text{b)}", r"\text{(b).}", "option b", "Option (b)", r"\text{choice b}"],
+)
+def test_a_choice_may_be_written_as_a_small_letter(answer):
+    assert math_answer([rf"\boxed{{{answer}}}"] * 2, answer=["B", "(B)"]) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["a)", "option a", "a or b", "a) or b)", "b) a)", "option a or b", r"\text{not b)}", "(b", "ab", "2b)", "b.5"],
+)
+def test_another_choice_or_two_are_refused(answer):
+    assert math_answer([rf"\boxed{{{answer}}}"], answer=["B"]) == [0.0]
+
+
+@pytest.mark.parametrize("answer", ["x", "x)", "option x"])
+def test_a_small_letter_is_no_capital_variable(answer):
+    assert math_answer([rf"\boxed{{{answer}}}"], answer=["X"]) == [0.0]
