@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import attack_table
 import naive_rewards
 import pytest
 from datasets import Dataset
@@ -161,6 +162,10 @@ def test_rewards_of_the_library_whose_examples_have_no_gold_answers_are_not_atta
 def test_the_page_of_rewards_says_what_each_reward_of_the_library_fails_at():
     (told,) = re.findall(r"^Of this package's rewards that .*?\n\n", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     assert {name for name in LIBRARY if f"`{name}`" in told} == set(LIBRARY)
+
+
+def test_the_table_of_attacks_is_what_the_attacks_find():
+    assert attack_table.TABLE.findall(PAGE.read_text()) == [attack_table.table()]
 
 
 PROGRAMS = {"+": ("3", "12"), "*": ("2", "35")}
