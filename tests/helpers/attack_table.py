@@ -15,7 +15,13 @@ HERE = Path(__file__).resolve()
 PAGE = HERE.parents[2] / "docs" / "rewards.md"
 NUMBERS = [{"prompt": "How many?", "answer": gold} for gold in ("72", "-7", "1,200", "3000", "10")]
 LETTERS = [{"prompt": f"Question {place}?", "answer": gold} for place, gold in enumerate("BADC")]
-OWN = ("countdown", "reasoning_gym", "json_schema", "regex_match", "instruction_checks")  # attacked with their examples
+OWN = (
+    "countdown",
+    "reasoning_gym",
+    "json_schema",
+    "regex_match",
+    "instruction_checks",
+)  # attacked with their examples
 NAIVE = ("contains_answer", "last_tag", "within_a_thousandth")
 ROWS = {
     **dict.fromkeys(("math_answer", "gsm8k_answer", "exact_answer"), NUMBERS),

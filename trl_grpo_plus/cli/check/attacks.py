@@ -110,8 +110,8 @@ def _enumeration(target: Target) -> Iterable[str]:
     """List all answers of a kind: integers around the gold answer, or letters."""
     number = as_number(target.answer)
     if number is not None and number.denominator == 1 and abs(number) < 1_000_000:
-        number = int(number)
-        listed = [str(value) for value in range(number - 100 if number < 0 or number > 300 else 0, number + 101)]
+        whole = int(number)
+        listed = [str(value) for value in range(whole - 100 if whole < 0 or whole > 300 else 0, whole + 101)]
     elif re.fullmatch(r"[A-J]", target.answer):
         listed = list("ABCDEFGHIJK")
     else:
