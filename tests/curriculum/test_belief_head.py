@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from trl_grpo_plus.curriculum import prompt_states
 from trl_grpo_plus.curriculum.belief_head import MARGIN, WINDOW, Ridge
+from trl_grpo_plus.curriculum.state_cache import StateCache
 from trl_grpo_plus.utils.validation import ConfigError
 
 
@@ -228,6 +229,18 @@ def test_rows_that_are_not_finite_are_left_out():
     predicted = mean(other, torch.cat([rows[:1], bad_rows[-2:]]))
     assert predicted.isfinite().all()
     assert predicted[1] == predicted[2]  # both get the mean
+
+
+def test_nothing_is_learned_before_a_state_is_finite():
+    readings = iter([torch.full((4, 3), float("nan")), torch.randn(4, 3)])
+    cache, ridge, rows = StateCache(lambda rows: next(readings), seed=0), Ridge(seed=0), [0, 1, 2, 3]
+    for _ in range(2):
+        cache.read_due(rows)
+        mean(ridge, cache.of(rows))
+        ridge.learn(cache.of(rows), torch.eye(4))
+        cache.end_step(rows, 4.0)
+    assert mean(ridge, cache.of(rows)).isfinite().all()
+    assert ridge.state_dict()["width"] == 3
 
 
 def test_wide_states_are_projected_by_the_seed():

@@ -133,7 +133,7 @@ class Ridge:
     def learn(self, features: Tensor, rewards: Tensor) -> None:
         """Learn from a batch, after the predictions for this batch have counted for the skill.
 
-        Rows with a feature that is not finite are left out.
+        Rows with a feature that is not finite are left out. Without features nothing is learned.
 
         Args:
             features (`Tensor`): `(P, width)`.
@@ -146,7 +146,7 @@ class Ridge:
         rewards = self._range.observe(rewards.masked_fill(~scored, torch.nan))
         kept = scored.any(dim=1) & rows.isfinite().all(dim=1)
         rows, rewards, scored = rows[kept], rewards[kept], scored[kept]
-        if not len(rows):
+        if not rows.numel():
             return
         if not self._count:
             self._begin(rows)
