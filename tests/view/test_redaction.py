@@ -1,6 +1,7 @@
 """What run.json and the pages show of a run's options: no secret, wherever it is in them; and all that is harmless."""
 
 import base64
+import inspect
 import json
 from dataclasses import dataclass, fields
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import torch
 from test_links import served, told_in
 
 from trl_grpo_plus import GRPOPlusConfig, traces
+from trl_grpo_plus.curriculum.selection import SAMPLERS
 from trl_grpo_plus.traces import redaction
 from trl_grpo_plus.traces.alarms import Thresholds
 from trl_grpo_plus.trainer.run_metadata import _LEFT_OUT, changed_options, describe
@@ -125,6 +127,15 @@ def test_every_option_that_may_be_a_text_is_shown_or_private_or_left_out():
     undecided = {name for name in texts if not redaction.is_private(name)} - redaction.TEXTS - _LEFT_OUT
     assert undecided == set()
     assert vars(Thresholds()).keys() <= redaction.KEYS
+
+
+def test_the_column_that_chooses_prompts_is_shown_and_the_values_in_it_are_not():
+    by_column = {"name": "by_column", "args": {"column": "level", "order": "easy_first"}}
+    assert written(prompt_selection=by_column)["prompt_selection"] == by_column
+    told = written(prompt_selection={"name": "mixture", "args": {"column": "of", "weights": {"me": 1, "you": 2}}})
+    assert told["prompt_selection"]["args"] == {"column": "of", "weights": {"not shown": 2}}
+    for selection in SAMPLERS.values():
+        assert {*inspect.signature(selection.make).parameters} - {"train_set", "args"} <= redaction.KEYS
 
 
 def test_options_that_tell_runs_apart_are_shown():
