@@ -15,7 +15,7 @@ from trl import GRPOTrainer
 
 from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
 from trl_grpo_plus.objective.baselines import reads_columns
-from trl_grpo_plus.scoring import check_prompts, check_tokens
+from trl_grpo_plus.scoring import check_prompts, check_tokens, wrong_prompts
 from trl_grpo_plus.traces import reader as traces
 from trl_grpo_plus.utils.validation import ConfigError
 
@@ -173,6 +173,24 @@ def test_after_a_dataset_was_refused_another_one_is_trained_on(tmp_path):
 def test_prompts_made_by_a_transform_are_not_checked():
     data = Dataset.from_dict({"question": ["1 ", "2 "]}).with_transform(lambda rows: {"prompt": rows["question"]})
     check_prompts(data, None)
+
+
+def test_the_first_row_that_a_transform_makes_is_checked_in_a_recipe():
+    data = Dataset.from_dict({"question": ["1 ", "2 "]})
+
+    def found(make):
+        return wrong_prompts(data.with_transform(make), "train_dataset")
+
+    assert found(lambda rows: {"prompt": rows["question"]}) is None
+    assert re.match("train_dataset, as its transform .* has no column 'prompt'.* It has 'text'", found(texts_alone))
+    assert "The first one is 1" in found(lambda rows: {"prompt": [1 for _ in rows["question"]]})
+    unknown = data.to_iterable_dataset().map(lambda row: {"text": ""}, remove_columns="question")
+    assert unknown.column_names is None
+    assert "It has 'text'" in wrong_prompts(unknown, "train_dataset")
+
+
+def texts_alone(rows):
+    return {"text": rows["question"]}
 
 
 def test_messages_that_are_stored_as_json_are_messages():

@@ -34,7 +34,11 @@ def check_prompts(train_dataset: Any, eval_dataset: Any, read: bool = True) -> N
         ConfigError: there is no column `prompt`, its values are neither texts nor messages, or some are `None`.
     """
     for what, dataset in datasets_named(train_dataset, eval_dataset).items():
-        if why := _wrong_column(dataset, what) or (read and _is_stored(dataset) and _wrong_values(dataset, what)):
+        why = _wrong_column(dataset, what)
+        if why is None and read and _is_stored(dataset):
+            first = _first(dataset)
+            why = _wrong_values(dataset, what, None if _is_pair(first) else first, _null)
+        if why:
             raise ConfigError(why)
 
 
@@ -75,18 +79,14 @@ def wrong_prompts(dataset: Any, what: str) -> str | None:
     """Return why a recipe's dataset cannot be trained on; `None` if it can.
 
     The reasons are: there is no column `prompt`, its values are neither texts nor messages, or some prompts are empty
-    or blank.
+    or blank. Of a stream, and of rows that a transform makes, only the first row is read.
     """
     if why := _wrong_column(dataset, what, PREPARED):
         return why
-    if getattr(dataset, "column_names", None) is None:  # a stream that does not know its columns
-        return None
-    first = next((row["prompt"] for row in islice(dataset, 1)), "")
-    if first is not None and (why := _wrong_kind(first, what)):
-        return why
-    if not hasattr(dataset, "__len__") or not (empty := _rows(dataset, _blank)):
-        return None
-    return _said_empty(dataset, what, empty)
+    row = next(iter(dataset), {"prompt": ""})
+    if "prompt" not in row:
+        return _without_prompts([*row], f"{what}, as its transform or its stream makes it,", PREPARED)
+    return _wrong_values(dataset, what, row["prompt"], _blank)
 
 
 def is_conversation(prompt: Any) -> bool:
@@ -99,10 +99,14 @@ def has_messages(dataset: Any) -> bool:
     return any(is_conversation(row.get("prompt")) for row in islice(dataset, 1))
 
 
-def _wrong_column(dataset: Any, what: str, advice: str | None = None) -> str | None:
+def _wrong_column(dataset: Any, what: str, advice: str = "") -> str | None:
     columns = getattr(dataset, "column_names", None)
     if columns is None or "prompt" in columns or _is_transformed(dataset):
         return None
+    return _without_prompts(columns, what, advice)
+
+
+def _without_prompts(columns: Sequence[str], what: str, advice: str) -> str:
     near = did_you_mean("prompt", columns)
     return (
         f"{what} has no column 'prompt', the text or the messages to complete. It has "
@@ -120,14 +124,11 @@ def _renaming(columns: Sequence[str], named: bool) -> str:
     return f"Rename it: {how}." if named else f"If it is {likely!r}, rename it: {how}."
 
 
-def _wrong_values(dataset: Any, what: str) -> str | None:
-    """Return a message about stored prompts that TRL cannot tokenize; `None` if there are none."""
-    if not len(dataset):
-        return None
-    first = _first(dataset)
-    if first is not None and not _is_pair(first) and (why := _wrong_kind(first, what)):
+def _wrong_values(dataset: Any, what: str, first: Any, mask: Any) -> str | None:
+    """Return a message about a first prompt of another kind, or about stored prompts in the mask."""
+    if first is not None and (why := _wrong_kind(first, what)):
         return why
-    return _said_empty(dataset, what, empty) if (empty := _rows(dataset, _null)) else None
+    return _said_empty(dataset, what, empty) if _is_stored(dataset) and (empty := _rows(dataset, mask)) else None
 
 
 def _is_pair(prompt: Any) -> bool:
