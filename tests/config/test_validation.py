@@ -1,6 +1,7 @@
 """Tests of the options: refused and accepted values, messages, and parsing of a command line and of YAML."""
 
 import dataclasses
+import functools
 import inspect
 import json
 import pickle
@@ -602,6 +603,13 @@ def test_a_function_of_ones_own_is_saved_by_its_path(make):
     saved = json.loads(config.to_json_string())["advantage_estimator"]
     assert make(advantage_estimator=saved).advantage_estimator == saved
     assert pickle.loads(pickle.dumps(config)).advantage_estimator["name"] is centred
+
+
+@pytest.mark.parametrize("option", ["advantage_estimator", "advantage_baseline"])
+def test_a_partial_is_refused_as_it_has_no_path(make, option):
+    with pytest.raises(ValueError, match=rf"{option}=functools.partial.* has no path.* Define a function") as caught:
+        make(**{option: functools.partial(centred, about=None)})
+    assert ('or give {"name"' in str(caught.value)) == (option == "advantage_estimator")
 
 
 def test_the_command_line_wins_over_yaml(from_yaml):

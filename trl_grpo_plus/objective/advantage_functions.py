@@ -190,7 +190,7 @@ def check_estimator(value: Any) -> None:
     name, _ = _read(value)
     names = [GRPO, *VARIANTS, *_REGISTERED]
     if not isinstance(name, str):
-        check_picklable("advantage_estimator", name)
+        check_picklable("advantage_estimator", name, ', or give {"name": the function, "args": {...}}')
     elif name not in names and not is_path(name):
         raise ConfigError(
             f"advantage_estimator={name!r} is not one of {', '.join(map(repr, names))}, and no path of a function."

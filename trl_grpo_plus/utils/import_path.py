@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -56,8 +57,16 @@ def same_source(first: Callable[..., Any], second: Callable[..., Any]) -> bool:
     return (_file_of(first), first.__qualname__) == (_file_of(second), second.__qualname__)
 
 
-def check_picklable(option: str, function: Callable[..., Any]) -> None:
-    """Refuse a function that a checkpoint cannot save with the configuration."""
+def check_picklable(option: str, function: Callable[..., Any], or_else: str = "") -> None:
+    """Refuse a function that a checkpoint cannot save with the configuration, or that has no path.
+
+    `or_else` is another way than a function of one's own to set the arguments of a `functools.partial`.
+    """
+    if isinstance(function, functools.partial):
+        raise ConfigError(
+            f"{option}={function!r} has no path, and a run is recorded with the path of its functions. Define a "
+            f"function that calls it with def at the top of a file{or_else}."
+        )
     try:
         pickle.dumps(function)
     except (pickle.PicklingError, AttributeError, TypeError):
