@@ -9,6 +9,7 @@ import re
 import typing
 import warnings
 
+import numpy as np
 import pytest
 import trl
 from transformers import HfArgumentParser
@@ -603,6 +604,18 @@ def test_a_function_of_ones_own_is_saved_by_its_path(make):
     saved = json.loads(config.to_json_string())["advantage_estimator"]
     assert make(advantage_estimator=saved).advantage_estimator == saved
     assert pickle.loads(pickle.dumps(config)).advantage_estimator["name"] is centred
+
+
+def test_numbers_of_numpy_become_pythons_own(make):
+    given = {"selection_pool": np.int64(4), "kl_target": np.float32(0.5), "alarms": np.bool_(False), **KL}
+    given |= {"prompt_selection": "belief", "num_generations": np.int32(4), "learning_rate": np.float64(0.25)}
+    config = make(**given)
+    told = json.loads(config.to_json_string())
+    for name, value in given.items():
+        assert told[name] == value
+        assert type(getattr(config, name)) in (int, float, bool, str)
+    with pytest.raises(ValueError, match=r"selection_pool=2.5 must be an integer"):
+        make(selection_pool=np.float64(2.5), prompt_selection="belief")
 
 
 @pytest.mark.parametrize("option", ["advantage_estimator", "advantage_baseline"])

@@ -16,6 +16,7 @@ from ..objective.ratios import LOSSES_WITH_THEIR_OWN, RATIOS
 from ..objective.scales import SCALES
 from ..rollouts.verdicts import VERDICTS
 from ..traces.alarms import ALARMS, Thresholds
+from ..utils.dataset_rows import plain
 from ..utils.import_path import is_path
 from ..utils.validation import ConfigError, Number, one_of
 from . import presets
@@ -78,9 +79,14 @@ READ_WITH: dict[str, tuple[str, str | None]] = {
 
 
 def check_before_trl(config: "GRPOPlusConfig") -> None:
-    """Refuse a text as the value of any option that takes a number, and what TRL cannot divide by."""
+    """Refuse a text as the value of any option that takes a number, and what TRL cannot divide by.
+
+    NumPy's numbers become Python's own, which JSON can hold.
+    """
     for name, field in config.__dataclass_fields__.items():
-        value = getattr(config, name)
+        value = plain(given := getattr(config, name))
+        if value is not given:
+            setattr(config, name, value)
         kinds = {*typing.get_args(field.type)} or {field.type}
         if isinstance(value, str) and kinds <= {int, float, type(None)}:
             NUMBERS.get(name, Number()).check(name, value)
