@@ -51,6 +51,13 @@ def test_a_text_for_a_number_is_refused(options):
         GRPOPlusConfig(**{**tiny_models.BASE, **options})
 
 
+@pytest.mark.parametrize("name", ["alarm_thresholds", "advantage_estimator", "model_init_kwargs"])
+def test_a_text_that_is_not_json_is_refused_with_its_option(name):
+    text = re.escape("""{"x"' is not JSON: Expecting ':' delimiter: line 1 column 5 (char 4). Write it as in""")
+    with pytest.raises(ConfigError, match=f"^{name}='{text}"):
+        GRPOPlusConfig(**{**tiny_models.BASE, name: '{"x"'})
+
+
 DEVICE = "per_device_train_batch_size (8)"
 
 

@@ -1,5 +1,6 @@
 """Errors of TRL's constructors with the cause and the fix: of the config's batch sizes, a folder, a model's name."""
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,18 +11,26 @@ from ..utils.files import beside, looks_local, no_folder, not_writable
 from ..utils.validation import ConfigError
 
 
+_AS_JSON = """Write it as in '{"key": 0.5, "other": null}', in single quotes in a shell."""
+
+
 @contextmanager
 def making_config(config: Any) -> Iterator[None]:
     """Make TRL's part of a config inside this context.
 
     TRL says that the generation batch does not divide, but not how its size is computed. transformers says that the
-    setup does not support bf16, but not that TRL turned bf16 on.
+    setup does not support bf16, but not that TRL turned bf16 on, and that a text is not JSON, but not of which option.
 
     Raises:
         ConfigError: in the place of such an error.
     """
     try:
         yield
+    except json.JSONDecodeError as error:
+        for name in config._VALID_DICT_FIELDS:
+            if getattr(config, name) == error.doc:
+                raise ConfigError(f"{name}={error.doc!r} is not JSON: {error}. {_AS_JSON}") from None
+        raise
     except ValueError as error:
         if (text := _explained(str(error), config)) is None:
             raise
