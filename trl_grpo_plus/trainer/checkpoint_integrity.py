@@ -166,56 +166,42 @@ def checkpoints(output_dir: str) -> list[Path]:
     return sorted(numbers, key=numbers.__getitem__)
 
 
-def last_complete(output_dir: str) -> str:
+def last_complete(output_dir: str, required: bool = True) -> str | None:
     """Return the last complete checkpoint of a run, and warn of later checkpoints that are not taken.
 
     These are incomplete, or known to be of an earlier run than the traces in the folder.
 
+    Args:
+        output_dir (`str`): the run's folder.
+        required (`bool`, *optional*, defaults to `True`): whether there must be one; without it, `None` may return.
+
     Raises:
-        ConfigError: there is no complete checkpoint of the run.
+        ConfigError: there is no complete checkpoint of the run, and there must be one or some checkpoint cannot be
+            read. A failing disk must not make a run start anew.
     """
-    checkpoint, lacks, others = _last_complete(output_dir)
-    if checkpoint is None and others:
+    checkpoint, lacks, others = _newest(output_dir)
+    if checkpoint is None and required and others:
         raise ConfigError(
             f"resume_from_checkpoint is true, but no complete checkpoint in {output_dir} is of the run whose traces "
             "are there, which was started anew. To resume the earlier run, name its checkpoint: "
             f"resume_from_checkpoint={others[0]!r}. To start anew, leave resume_from_checkpoint out."
         )
-    if checkpoint is None:
+    if checkpoint is None and required:
         reasons = f" that is complete: {'; '.join(lacks)}" if lacks else ""
         raise ConfigError(
             f"resume_from_checkpoint is true, but {output_dir} holds no checkpoint{reasons}. "
             f"{AUTO!r} starts anew where there is none."
         )
-    return checkpoint
-
-
-def last_complete_if_any(output_dir: str) -> str | None:
-    """Return the last complete checkpoint of a run; `None` if there is none. Warn of later ones that are not taken.
-
-    Raises:
-        ConfigError: there is none, and some checkpoint cannot be read. A failing disk must not make a run start anew.
-    """
-    checkpoint, lacks, others = _last_complete(output_dir)
     if checkpoint is None and any(UNREAD in lack for lack in lacks):
         raise ConfigError(
             f"resume_from_checkpoint={AUTO!r}: {'; '.join(lacks)}. Make it readable, or move it away to start anew."
         )
-    if checkpoint is None and lacks:
-        _warn(f"{'; '.join(lacks)}. No checkpoint can be used, so the run starts from step 0.")
-    if checkpoint is None and others:
-        _warn(f"Not of the run whose traces are in {output_dir}: {', '.join(others)}. The run starts from step 0.")
+    then = f"resuming from {checkpoint}" if checkpoint else "the run starts from step 0"
+    if lacks:
+        _warn(f"{'; '.join(lacks)}. Not saved completely: {then}.")
+    if others:
+        _warn(f"Not of the run whose traces are in {output_dir}: {', '.join(others)}. So {then}.")
     return checkpoint
-
-
-def _last_complete(output_dir: str) -> tuple[str | None, list[str], list[str]]:
-    """Return what [`_newest`] returns, and warn of later checkpoints that are not taken."""
-    checkpoint, lacks, others = _newest(output_dir)
-    if checkpoint is not None and lacks:
-        _warn(f"{'; '.join(lacks)}. Not saved completely: resuming from {checkpoint}.")
-    if checkpoint is not None and others:
-        _warn(f"Not of the run whose traces are in {output_dir}: {', '.join(others)}. Resuming from {checkpoint}.")
-    return checkpoint, lacks, others
 
 
 def _newest(output_dir: str) -> tuple[str | None, list[str], list[str]]:
@@ -276,10 +262,8 @@ def to_resume(resume_from_checkpoint: Any, output_dir: str) -> str | None:
     """
     if not resume_from_checkpoint:
         return None
-    if resume_from_checkpoint is True:
-        return last_complete(output_dir)
-    if str(resume_from_checkpoint).lower() == AUTO:
-        return last_complete_if_any(output_dir)
+    if resume_from_checkpoint is True or str(resume_from_checkpoint).lower() == AUTO:
+        return last_complete(output_dir, required=resume_from_checkpoint is True)
     check(resume_from_checkpoint)
     return str(resume_from_checkpoint)
 
