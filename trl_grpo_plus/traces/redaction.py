@@ -30,8 +30,7 @@ ddp_backend fsdp deepspeed debug cache_implementation vllm_mode vllm_model_impl 
 importance_sampling_level multi_objective_aggregation scale_rewards loss_type vllm_importance_sampling_mode preset
 zero_variance_groups filter_metric filtered_verdicts resample_fallback advantage_baseline advantage_estimator
 halt_on_alarm importance_ratio step_reward_credit prompt_selection belief_key belief_id belief_head kl_estimator
-kl_placement kl_reward_form nonfinite_step pad_to_multiple_of half_precision_backend group_by_length_column
-mp_parameters fp16_opt_level fp16_backend torchdynamo ray_scope
+kl_placement kl_reward_form nonfinite_step pad_to_multiple_of
 """
 TEXTS = set(_OF_TEXT.split())
 # Keys nested in options: of models, sampling, chat templates, schedules, liger, FSDP, DeepSpeed, this package.
