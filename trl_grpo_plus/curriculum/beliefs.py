@@ -247,9 +247,14 @@ class Beliefs:
     def state_dict(self) -> dict[str, Any]:
         """Return the learned state as tensors, numbers and lists of them."""
         return {
-            **{"num_rows": self._num_rows, "step": self.step, "compared": self._compared},
-            **{"range": self._range.state_dict(), "batch": list(self._batch), "half_lives": list(self._half_lives)},
-            **{"keys": self._shared.keys, "shared": self._shared.state_dict()},
+            "num_rows": self._num_rows,
+            "step": self.step,
+            "compared": self._compared,
+            "range": self._range.state_dict(),
+            "batch": list(self._batch),
+            "half_lives": list(self._half_lives),
+            "keys": self._shared.keys,
+            "shared": self._shared.state_dict(),
             **{name: getattr(self, f"_{name}").clone() for name in _SUMS},
             "table": self._history.state_dict(),
         }

@@ -133,7 +133,8 @@ class Block:
         of = self._word(record["of"])
         belief = [_or_none(record[name]) for name in ("mean", "std", "attempts", "earned")]
         return {
-            **{"split": split, "step": step},
+            "split": split,
+            "step": step,
             **{name: record[name] for name in ("batch", "round", "group")},
             "verdict": self._word(record["verdict"]),
             "kept": None if record["kept"] < 0 else record["kept"],

@@ -73,9 +73,15 @@ def _row(row: dict[str, Any], number: int, attempt: int, size: int) -> dict[str,
     scores = {name: finite_or_none(row[name]) for name in row["_rewards"]}
     finite_scores = [score for score in scores.values() if score is not None]
     return {
-        **{"step": int(row["step"]), "split": "train", "batch": 0, "round": 0, "group": number},
-        **{"attempt": attempt, "size": size},
-        **{key: row[key] for key in ("prompt", "completion")},
+        "step": int(row["step"]),
+        "split": "train",
+        "batch": 0,
+        "round": 0,
+        "group": number,
+        "attempt": attempt,
+        "size": size,
+        "prompt": row["prompt"],
+        "completion": row["completion"],
         "reference": {},
         "rewards": scores,
         "steps": {},

@@ -24,7 +24,9 @@ LOGPS, OLD, REFERENCE = "log-probs", "log-probs when sampled", "log-probs of the
 RATIO, KL = "ratio to the policy that sampled", "KL"
 # The inputs of a loss other than the log-probs: key of TRL's batch -> name in the message.
 PARTS = {
-    **{"old_per_token_logps": OLD, "ref_per_token_logps": REFERENCE, "advantages": "advantages"},
+    "old_per_token_logps": OLD,
+    "ref_per_token_logps": REFERENCE,
+    "advantages": "advantages",
     "importance_sampling_ratio": "importance to the sampler",
 }
 MOST_GROUPS = 8  # maximum groups that a message names

@@ -37,7 +37,8 @@ def to_lines(rescoring: Rescoring) -> Iterator[bytes]:
             outcomes = {label: of_group[attempt] for label, of_group in group.outcomes.items()}
             line = {
                 **group.place,
-                **{"split": rescoring.split, "attempt": attempt},
+                "split": rescoring.split,
+                "attempt": attempt,
                 "recorded": {name: group.recorded[name][attempt] for name in against if name in group.recorded},
                 "new": {label: outcome.score for label, outcome in outcomes.items()},
                 "outcome": {label: outcome.status for label, outcome in outcomes.items()},

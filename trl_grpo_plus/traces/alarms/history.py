@@ -49,8 +49,14 @@ class Record:
 
 # Values of the fields that depend on totals, for a batch whose totals are forgotten.
 _NO_TOTALS: dict[str, Any] = {
-    **{"total": None, "top": None, "at_top": 0.0, "best": None, "lengths": (0.0,) * 5},
-    **{"unanswered": (0, 0), "distinct": (0, 0), "calling": (0.0, 0)},
+    "total": None,
+    "top": None,
+    "at_top": 0.0,
+    "best": None,
+    "lengths": (0.0,) * 5,
+    "unanswered": (0, 0),
+    "distinct": (0, 0),
+    "calling": (0.0, 0),
 }
 
 # The quantities whose best level is kept: record -> number or `None`.
