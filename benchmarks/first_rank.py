@@ -4,10 +4,10 @@
 
 Each gloo process of this machine sends `--mb` MB of pickled text to the first one, as the recorder does with the
 attempts of a batch (`utils.distributed.gather_on_first_rank`), and the last process sends three times as much. The
-table compares pieces of that function's bound with a bound that is never reached, which is how
-`torch.distributed.gather_object` sends. "buffers" is the most that lies in the receiving tensors at once. On a GPU
-this is memory of the GPU. "peak" is the most resident memory of the first process beyond what it had before, without
-the objects that it returns. Each line has processes of its own, so that no line uses memory that another one freed.
+table compares pieces of that function's bound with a bound that is never reached. "buffers" is the most that lies in
+the receiving tensors at once. On a GPU this is memory of the GPU. "peak" is the most resident memory of the first
+process beyond what it had before, without the objects that it returns. Each line has processes of its own, so that no
+line uses memory that another one freed.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 
@@ -38,11 +39,11 @@ def measure(mb: int, name: str) -> None:
     from trl_grpo_plus.utils import distributed
 
     state = PartialState(cpu=True)
-    largest, gather = [0], torch.distributed.gather
+    largest, exchange = [0], torch.distributed.all_to_all_single
 
-    def noted(piece: torch.Tensor, everyones: list[torch.Tensor] | None) -> None:
-        largest[0] = max(largest[0], state.num_processes * piece.numel())
-        gather(piece, everyones)
+    def noted(buffer: torch.Tensor, *others: Any) -> None:
+        largest[0] = max(largest[0], buffer.numel())
+        exchange(buffer, *others)
 
     share = 3 * mb if state.process_index == state.num_processes - 1 else mb
     own = [f"{state.process_index} {number:9} ".ljust(4096, "x") for number in range(share * MB // 4096)]
@@ -50,7 +51,10 @@ def measure(mb: int, name: str) -> None:
     state.wait_for_everyone()
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     before, begun = resident("VmRSS"), time.perf_counter()
-    with mock.patch.object(distributed, "RECEIVED_AT_ONCE", bound), mock.patch("torch.distributed.gather", noted):
+    with (
+        mock.patch.object(distributed, "RECEIVED_AT_ONCE", bound),
+        mock.patch("torch.distributed.all_to_all_single", noted),
+    ):
         everyones = distributed.gather_on_first_rank(own)
     seconds, peak = time.perf_counter() - begun, resident("VmHWM") - before
     kept = sum(len(text) for texts in everyones for text in texts)

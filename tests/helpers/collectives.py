@@ -31,7 +31,7 @@ TENSORS, OBJECTS, EXCHANGES = "tensor gathers", "object gathers", "exchanges"
 BROADCASTS, SUMS, BARRIERS = "broadcasts", "sums", "barriers"
 KINDS = {
     **dict.fromkeys(("all_gather", "all_gather_into_tensor"), TENSORS),
-    **dict.fromkeys(("all_gather_object", "gather"), OBJECTS),  # `gather` sends pieces of a pickle
+    **dict.fromkeys(("all_gather_object", "gather"), OBJECTS),
     **dict.fromkeys(("broadcast", "broadcast_object_list", "scatter", "scatter_object_list"), BROADCASTS),
     **dict.fromkeys(("all_to_all", "all_to_all_single"), EXCHANGES),
     **dict.fromkeys(("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor"), SUMS),
@@ -66,8 +66,6 @@ def _counting(original: Callable[..., Any], name: str, kind: str, calls: list[Ca
     def call(*args: Any, **kwargs: Any) -> Any:
         owner, site = _caller()
         result = original(*args, **kwargs)
-        if kind == TENSORS and _sends_size():
-            return result  # torch's own object gathers send a size too, which is not counted either
         calls.append(Call(kind, owner, site, *_bytes(name, args, kwargs)))
         return result
 
@@ -94,14 +92,6 @@ def _caller() -> tuple[str, str]:
     return owner or THEIRS, "another module"
 
 
-def _sends_size() -> bool:
-    """Return whether the call is the first message of `gather_on_first_rank`."""
-    frame = sys._getframe(2)
-    while frame is not None and frame.f_code.co_name != "gather_on_first_rank":
-        frame = frame.f_back
-    return frame is not None
-
-
 def _bytes(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
     """Return the bytes that the operation sends and gets, without what a ring or tree algorithm would repeat."""
     rank, others = torch.distributed.get_rank(), torch.distributed.get_world_size() - 1
@@ -114,8 +104,9 @@ def _bytes(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[in
         return _pickled(args[1]), others * max(map(_pickled, first))
     if name == "gather":
         return _size(first), others * _size(first) if args[1] else 0
-    if name == "all_to_all_single":  # no rank sends a part to itself
-        return _size(args[1]), _size(first)
+    if name == "all_to_all_single":
+        coming, going = args[2:]
+        return sum(going) - going[rank], sum(coming) - coming[rank]
     if name in ("broadcast", "broadcast_object_list"):
         size = _size(first) if name == "broadcast" else sum(map(_pickled, first))
         return (size, 0) if kwargs.get("src", args[1] if len(args) > 1 else 0) == rank else (0, size)
@@ -272,7 +263,7 @@ def summary(calls: list[Call]) -> dict[str, Any]:
             "sites": dict(Counter(f"{call.kind} {call.site}" for call in calls if call.owner == owner)),
             "sent": sum(call.sent for call in calls if call.owner == owner),
             "got": sum(call.got for call in calls if call.owner == owner),
-            "pickled": sum(call.got for call in calls if call.owner == owner and call.kind == OBJECTS),
+            "exchanged": sum(call.got for call in calls if call.owner == owner and call.kind == EXCHANGES),
         }
         for owner in (OURS, THEIRS)
     }

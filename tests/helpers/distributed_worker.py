@@ -778,15 +778,15 @@ TRACED_MODES = {"keep": {}, "drop": {}, "resample": {"max_resample_rounds": 2}}
 
 
 def traces(folder, rows=8, modes=tuple(TRACED_MODES)):
-    """Write traces. What two ranks send for them travels in pieces of 100 bytes; return the sizes of the pieces."""
-    gather, pieces = torch.distributed.gather, []
+    """Write traces. What two ranks send for them travels in pieces; return how much this rank gets at once."""
+    exchange, pieces = torch.distributed.all_to_all_single, []
 
-    def noted(piece, *args):
-        pieces.append(piece.numel())
-        return gather(piece, *args)
+    def noted(buffer, sent, coming, going):
+        pieces.append(buffer.numel())
+        return exchange(buffer, sent, coming, going)
 
     at_once = mock.patch.object(distributed, "RECEIVED_AT_ONCE", 2 * 100)
-    with at_once, mock.patch.object(torch.distributed, "gather", noted):
+    with at_once, mock.patch.object(torch.distributed, "all_to_all_single", noted):
         for mode in modes:
             options = {**TRACED, **TRACED_MODES[mode], "zero_variance_groups": mode, "output_dir": str(folder / mode)}
             options |= {"per_device_train_batch_size": rows, "per_device_eval_batch_size": rows}

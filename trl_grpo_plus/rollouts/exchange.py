@@ -137,7 +137,7 @@ def _on_cpu(attempt: Attempt) -> Attempt:
     return replace(attempt, inputs=inputs, logged=logged)
 
 
-def _unpickled(parcel: bytes) -> list[tuple[int, Attempt]]:
+def _unpickled(parcel: bytes | bytearray) -> list[tuple[int, Attempt]]:
     device = PartialState().device  # the dataloader has put this rank's own rows there
     return [(at, replace(moved, inputs=send_to_device(moved.inputs, device))) for at, moved in pickle.loads(parcel)]
 

@@ -110,7 +110,7 @@ def gather_made(make: Callable[[], Sequence[T]]) -> list[T]:
     return [one for _, made in everyones for one in made]
 
 
-def all_to_all_made(make: Callable[[], Mapping[int, bytes]]) -> list[bytes]:
+def all_to_all_made(make: Callable[[], Mapping[int, bytes]]) -> list[bytes | bytearray]:
     """Send the bytes that `make` returns for each rank to that rank; return those for this rank. Collective.
 
     The received bytes are in order of the ranks that sent them. A rank that sent nothing has no entry. They travel in
@@ -127,7 +127,7 @@ def all_to_all_made(make: Callable[[], Mapping[int, bytes]]) -> list[bytes]:
     table = gather(sizes).view(state.num_processes, -1).cpu()  # [from, to]
     if table.min() < 0:
         _raise_first(error, gather_object([_facts_of(error)]))
-    received: list[list[bytes]] = [[] for _ in parcels]
+    received = [bytearray() for _ in parcels]
     most = max(1, RECEIVED_AT_ONCE // max(1, int((table > 0).sum(dim=0).max())))  # each rank receives from so many
     for start in range(0, int(table.max()), most):
         lengths = (table - start).clamp(0, most)
@@ -136,8 +136,8 @@ def all_to_all_made(make: Callable[[], Mapping[int, bytes]]) -> list[bytes]:
         buffer = torch.empty(sum(coming), dtype=torch.uint8, device=state.device)
         torch.distributed.all_to_all_single(buffer, pieces.to(state.device), coming, going)
         for of_rank, piece in zip(received, buffer.cpu().split(coming), strict=True):
-            of_rank.append(piece.numpy().tobytes())
-    return [joined for of_rank in received if (joined := b"".join(of_rank))]
+            of_rank += piece.numpy().data
+    return [of_rank for of_rank in received if of_rank]
 
 
 def _is_gloo_or_nccl(device: torch.device) -> bool:
@@ -158,32 +158,11 @@ def _bytes_as_tensor(data: bytes) -> Tensor:
 def gather_on_first_rank(own: T) -> list[T]:
     """Gather an object of each rank on rank 0, in order of rank. Collective.
 
-    The other ranks return an empty list, and do not receive the objects. Pickles travel in pieces, so that rank 0's
-    device never holds more than [`RECEIVED_AT_ONCE`] bytes of them; up to that size there is one piece. With a backend
-    other than gloo and NCCL all ranks get all objects, because not every backend can gather on one rank.
+    The other ranks return an empty list. The pickles travel as the bytes of [`all_to_all_made`] do.
     """
-    state = PartialState()
-    if not _is_gloo_or_nccl(state.device):
-        return gather_object([own])
-    pickled = _bytes_as_tensor(pickle.dumps(own))
-    sizes = gather(torch.tensor([pickled.numel()], device=state.device)).tolist()
-    received = _gathered_in_pieces(pickled, sizes, state)
+    received = all_to_all_made(lambda: {0: pickle.dumps(own)})
     received.reverse()
     return [pickle.loads(received.pop()) for _ in range(len(received))]  # frees each pickle once it is read
-
-
-def _gathered_in_pieces(pickled: Tensor, sizes: Sequence[int], state: PartialState) -> list[bytearray]:
-    most = max(1, RECEIVED_AT_ONCE // len(sizes))
-    received = [bytearray() for _ in sizes] if state.is_main_process else []
-    own_buffer = torch.zeros(min(most, max(sizes)), dtype=torch.uint8, device=state.device)
-    buffers = [torch.empty_like(own_buffer) for _ in received]  # made once, not for each message
-    for start in range(0, max(sizes), most):
-        mine, length = pickled[start : start + most], min(most, max(sizes) - start)
-        own_buffer[: mine.numel()] = mine
-        torch.distributed.gather(own_buffer[:length], [buffer[:length] for buffer in buffers] or None)
-        for rank, buffer in enumerate(buffers):
-            received[rank] += buffer[: max(0, min(length, sizes[rank] - start))].cpu().numpy().data
-    return received
 
 
 def _try(make: Callable[[], T]) -> tuple[T | None, Exception | None]:
