@@ -83,9 +83,11 @@ def pytest_xdist_make_scheduler(config, log):
     return ByFile(config, log)
 
 
-def pytest_collection_finish():
+@pytest.fixture(autouse=True, scope="module")
+def frozen():
     # Each training run begins with `gc.collect()`. It would take as long as the run itself if it had to traverse all
-    # imported objects.
+    # imported objects, and those that earlier files left.
+    gc.collect()
     gc.freeze()
 
 

@@ -207,7 +207,7 @@ def on_a_cpu(configuration):
 
 
 def main():
-    gc.freeze()  # see `pytest_collection_finish` in conftest.py
+    gc.freeze()  # see `frozen` in conftest.py
     out, environments = Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text())
     state = PartialState(cpu=True)
     rank = state.process_index

@@ -867,7 +867,7 @@ def resumed_elsewhere(folder):
 
 
 def main():
-    gc.freeze()  # see `pytest_collection_finish` in conftest.py
+    gc.freeze()  # see `frozen` in conftest.py
     out, names = Path(sys.argv[1]), sys.argv[2:]
     state = PartialState(cpu=True)
     for name in names:
