@@ -1,5 +1,6 @@
 """Made-up traces of runs, for tests of the code that reads traces."""
 
+import functools
 import itertools
 import json
 import random
@@ -57,16 +58,15 @@ def sampled(rounds: list[Round], weights: dict[str, float], size: int, **changes
 
 def group(scores: list[float], length: int = 40, seed: int = 0, **changes: Any) -> list[dict[str, Any]]:
     """Return the attempts on one prompt. `scores` are their accuracies; each completion has about `length` words."""
-    rng = random.Random(f"{seed} {changes}")
     mean = sum(scores) / len(scores)
     spread = max(scores) - min(scores)
     alike = "all_good" if scores[0] >= 1 else "all_bad" if scores[0] <= 0 else "tied"
-    answers = [42 if score >= 1 else rng.randrange(40) for score in scores]
+    completions = _completions(f"{seed} {changes}", tuple(score >= 1 for score in scores), length)
     return [
         row(
             attempt=attempt,
             size=len(scores),
-            completion=f"<think>{_prose(rng, length)}</think> <answer>{answers[attempt]}</answer>",
+            completion=completions[attempt],
             rewards={"accuracy": score, "format": 1.0},
             reward=score + 1.0,
             advantage=score - mean,
@@ -120,6 +120,13 @@ SYLLABLES = ["ka", "to", "mi", "re", "su", "no", "ha", "li"]
 WORDS = [
     "".join(made) for n in (1, 2, 3) for made in itertools.product(SYLLABLES, repeat=n) for _ in range(8 ** (3 - n))
 ]
+
+
+@functools.lru_cache(10_000)  # many made-up runs have the same texts
+def _completions(seed: str, right: tuple[bool, ...], length: int) -> list[str]:
+    rng = random.Random(seed)
+    answers = [42 if is_right else rng.randrange(40) for is_right in right]
+    return [f"<think>{_prose(rng, length)}</think> <answer>{answer}</answer>" for answer in answers]
 
 
 def _prose(rng: random.Random, length: int) -> str:

@@ -1,3 +1,5 @@
+import copy
+import functools
 import io
 import json
 import math
@@ -64,9 +66,9 @@ def coins(rng, chance):
 
 
 def raised(make, steps, watch=None):
-    """Return the alarms that were new in a run of `steps` batches."""
-    watch = watch or Watch()
-    return [alarm for step in range(steps) for alarm in watch.see(make(step)) if alarm.new]
+    """Return the alarms that were new in a run of `steps` batches, or in those of a range."""
+    watch, steps = watch or Watch(), range(steps) if isinstance(steps, int) else steps
+    return [alarm for step in steps for alarm in watch.see(make(step)) if alarm.new]
 
 
 def only(alarms, name, low, high):
@@ -341,12 +343,20 @@ def test_length_that_only_seems_paid_for(why, rng):
 
 def with_texts(write):
     """Return the new alarms of 100 batches whose texts `write` makes from batch 40 on."""
-    rng = random.Random(0)
+    rng, watch = copy.deepcopy(before_those_texts())
+    return raised(text_batch(rng, write), range(40, 100), watch)
 
-    def late(row):
-        return write(row) if row["step"] >= 40 else row["completion"]
 
-    return raised(lambda step: batch(step, {"a": scores(rng, 0.4)}, traced=6, length=40, write=late), 100)
+@functools.cache
+def before_those_texts():
+    """Return the state of chance and of the watch after 40 batches, which raise no alarm."""
+    rng, watch = random.Random(0), Watch()
+    assert raised(text_batch(rng), 40, watch) == []
+    return rng, watch
+
+
+def text_batch(rng, write=None):
+    return lambda step: batch(step, {"a": scores(rng, 0.4)}, traced=6, length=40, write=write)
 
 
 PROSE = "we add the first two numbers and then take away the third one before we look at the sum once more and stop"
