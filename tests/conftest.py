@@ -37,8 +37,8 @@ if threading.current_thread() is threading.main_thread() and signal.getsignal(si
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Files with `pytestmark = pytest.mark.timed` measure how long something takes. They share one worker, because they
-# would wait for each other anyway (cpu_load.py). The files of tests/process share one worker too, because starting the
-# fork server of warm_processes.py takes as long as several of these tests.
+# would wait for each other anyway (cpu_load.py). The files of tests/process, and others that use warm_processes.py,
+# share one worker too, because starting its fork server takes as long as several of these tests.
 PROCESS = "process"
 
 
@@ -49,12 +49,18 @@ def _marked(file):
     return re.findall(r"pytest\.mark\.(\w+)", line[1]) if line else []
 
 
+@functools.cache
+def _forks(file):
+    """Return whether a file starts processes with warm_processes.py."""
+    return re.search(r"^import warm_processes$", (ROOT / file).read_text(), re.MULTILINE) is not None
+
+
 def _scope(nodeid):
     """Return the group of tests, usually one file, that runs on one worker and shares its module fixtures."""
     file = nodeid.partition("::")[0]
     if "timed" in _marked(file):
         return "timed"
-    return PROCESS if Path(file).parent.name == PROCESS else file
+    return PROCESS if Path(file).parent.name == PROCESS or _forks(file) else file
 
 
 def pytest_collection_modifyitems(config, items):
