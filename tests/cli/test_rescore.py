@@ -182,7 +182,7 @@ def test_examples_are_from_all_over_a_run(run, capsys):
     assert main(["rescore", run, "--reward", "mine.py:later"]) == 0
     out = capsys.readouterr().out
     of_higher = out.partition("  higher")[2].splitlines()[1:6]
-    assert {line.split()[1] for line in of_higher} == {"1,", "2,", "3,"}
+    assert {line.split()[1] for line in of_higher} == {"0,", "1,", "2,"}
     assert out.count("    step ") == 10
     assert "0 -> 0.25" in of_higher[0]
 
@@ -223,7 +223,7 @@ def test_rewards_get_prompts_and_loggers_that_do_nothing(run, capsys):
 def test_the_last_steps_and_another_split(run, capsys):
     synthetic_traces.write_traces(Path(run), [rows_of([1.0, 0.0], 3, split="eval_hard", advantage=None)])
     assert main(["rescore", run, "--reward", "exact_answer", "--last", "2"]) == 0
-    assert "train, steps 2 to 3, 32 attempts in 8 groups" in capsys.readouterr().out
+    assert "train, steps 1 to 2, 32 attempts in 8 groups" in capsys.readouterr().out
     assert main(["rescore", run, "--reward", "exact_answer", "--split", "eval_hard"]) == 0
     out = capsys.readouterr().out
     assert "eval_hard, steps 3 to 3, 2 attempts in 1 groups" in out

@@ -201,8 +201,8 @@ DRAWN = """(node, where) => {
 
 
 def shows(page, step, group=0, round=0, split="train"):
-    """Wait until the page shows that group. `step` is the trace's; the page shows a training step as `step` + 1."""
-    title = f"{split}, step {step + (split == 'train')}, batch 0, round {round}, group {group}"
+    """Wait until the page shows that group."""
+    title = f"{split}, step {step}, batch 0, round {round}, group {group}"
     until(page, "title => document.querySelector('#group-head h2')?.textContent === title", title)
 
 

@@ -40,22 +40,22 @@ class Run:
     def go_on(self, steps=1, alarm=None, word="", scores=SCORES, length=400, task="Task {step}.{n} {word}"):
         """Write so many more steps, with one group for each entry of `scores`."""
         for step in range(self.step, self.step + steps):
-            named = {"step": step, "batch": self._writer.number("train", step)}
+            named = {"step": step + 1, "batch": self._writer.number("train", step + 1)}
             groups = [
                 synthetic_traces.group(of, length, **named, group=n, prompt=prompt, alarms=[alarm] if alarm else [])
                 for n, of in enumerate(scores)
                 for prompt in [task.format(step=step, n=n, word=word)]
             ]
-            self._writer.write("train", step, [row for rows in groups for row in rows])
+            self._writer.write("train", step + 1, [row for rows in groups for row in rows])
             self._writer.note("metrics", [{"step": step + 1, "reward": step / 10, "kl": 0.1}])
             if alarm:
                 self._writer.note(
-                    "alarms", [{"step": step, "name": alarm, "message": "it loops", "groups": [[0, 0, 0]]}]
+                    "alarms", [{"step": step + 1, "name": alarm, "message": "it loops", "groups": [[0, 0, 0]]}]
                 )
         self.step += steps
 
     def note_first_prompt(self, text):
-        self._writer.note("first_prompt", [{"step": 0, "text": text, "tokens": len(text), "flags": []}])
+        self._writer.note("first_prompt", [{"step": 1, "text": text, "tokens": len(text), "flags": []}])
 
     def go_back(self, step):
         """Resume from a checkpoint of that step, as another process would."""
@@ -240,7 +240,7 @@ def test_each_request_returns_only_what_is_new(tmp_path, compress):
 
 def test_what_is_half_written_is_told_once_it_is_whole(run):
     run.go_on()
-    path = run.folder / "rollouts" / "train-00000000.jsonl"
+    path = run.folder / "rollouts" / "train-00000001.jsonl"
     whole = path.read_bytes()
     lines = whole.splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:6]) + lines[6][:100])
@@ -272,12 +272,12 @@ def test_steps_that_are_made_again_take_the_place_of_those_before(run):
 
 def test_a_file_that_is_broken_is_named_and_the_others_are_read(run):
     run.go_on(2)
-    broken = run.folder / "rollouts" / "train-00000000.jsonl"
+    broken = run.folder / "rollouts" / "train-00000001.jsonl"
     broken.write_text('{"batch": 0, "round": 0\n' + broken.read_text())
     reader = Feed(run.folder)
     news = reader.news()
     assert titles_of(news) == ["Task 1.0", "Task 1.1", "Task 1.2"]
-    assert re.search(r"train-00000000\.jsonl, line 1 is no JSON object .* Mend or remove it", news["live"]["problem"])
+    assert re.search(r"train-00000001\.jsonl, line 1 is no JSON object .* Mend or remove it", news["live"]["problem"])
     assert reader.news(**known(news))["live"]["problem"] == news["live"]["problem"]
 
 
@@ -331,15 +331,15 @@ def follows(page, text):
 def test_new_groups_appear_and_the_open_group_stays(run, opened):
     run.go_on(3, scores=SCORES * 5)
     with serving(run.folder) as server:
-        page = opened(f"{server.address}#split=train&step=1&group=0.0.12")
+        page = opened(f"{server.address}#split=train&step=2&group=0.0.12")
         soon(lambda: page.inner_text("#live") == "Live: step 3 of 50")
         page.check("#all-steps")
-        shows(page, 1, 12)
+        shows(page, 2, 12)
         page.evaluate("document.querySelector('#group-head').dataset.before = ''")
         page.select_option("#verdict", "alive")
         until(page, "document.querySelector('#status').textContent.startsWith('15 groups')")
         until(page, "document.querySelector('[data-before]') === null")  # the group is drawn again
-        shows(page, 1, 12)
+        shows(page, 2, 12)
         kept = "[list, ...document.querySelectorAll('.attempt .body')].map((node) => node.scrollTop)"
         kept = f"(() => {{ const list = document.querySelector('#list'); return {kept}; }})()"
         page.evaluate("document.querySelector('#list').scrollTop = 300")
@@ -352,7 +352,7 @@ def test_new_groups_appear_and_the_open_group_stays(run, opened):
         # The page asks by itself within a few seconds.
         until(page, "document.querySelector('#live').textContent.startsWith('Live: step 5 of 50, new at')")
         until(page, "document.querySelector('#status').textContent.startsWith('25 groups')")
-        shows(page, 1, 12)
+        shows(page, 2, 12)
         soon(lambda: page.evaluate(kept) == before)
         soon(lambda: page.evaluate("document.activeElement.matches('.attempt .body')"))
         soon(lambda: page.locator(".attempt .think[open]").count() == 4)
@@ -362,7 +362,7 @@ def test_new_groups_appear_and_the_open_group_stays(run, opened):
         soon(lambda: page.get_attribute("#step", "max") == "4")
         soon(lambda: "5 steps of train; 75 groups, 300 attempts" in page.inner_text("#facts"))
         soon(lambda: page.locator("#curves svg").first.get_attribute("aria-label").endswith("at last 0.4"))
-        for step in (2, 3, 4):
+        for step in (3, 4, 5):
             page.keyboard.press("l")
             shows(page, step, 0)
         soon(lambda: "Task 4.0" in page.inner_text("#task"))
@@ -372,7 +372,7 @@ def test_the_first_prompt_is_shown_and_stays_as_it_is_read(run, opened):
     with serving(run.folder) as server:
         run.go_on()
         page = opened(server.address)
-        shows(page, 0)
+        shows(page, 1)
         soon(lambda: page.locator("#given").is_hidden())
         run.note_first_prompt("\n".join(f"line {i}" for i in range(200)))
         follows(page, "Live: step 1 ")
@@ -391,54 +391,54 @@ def test_the_first_prompt_is_shown_and_stays_as_it_is_read(run, opened):
 def test_the_last_step_is_followed_until_one_moves_off_it(run, opened):
     run.go_on(2)
     with serving(run.folder) as server:
-        page = opened(f"{server.address}#split=train&step=0")
-        shows(page, 0)
-        page.check("#follow-last")
+        page = opened(f"{server.address}#split=train&step=1")
         shows(page, 1)
+        page.check("#follow-last")
+        shows(page, 2)
         run.go_on()
         follows(page, "Live: step 3 ")
-        shows(page, 2)
+        shows(page, 3)
         soon(lambda: titles(page) == ["Task 2.0", "Task 2.1", "Task 2.2"])
         page.locator(".row").nth(1).click()
         run.go_on()
         follows(page, "Live: step 4 ")
-        shows(page, 3)
+        shows(page, 4)
         page.click("#step-back")
-        shows(page, 2)
+        shows(page, 3)
         run.go_on()
         follows(page, "Live: step 5 ")
         until(page, "!document.querySelector('#follow-last').checked")
-        shows(page, 2)
+        shows(page, 3)
 
 
 def test_the_newest_step_is_followed_unless_an_address_names_another(run, opened):
     run.go_on(2)
     with serving(run.folder) as server:
         page = opened(server.address)
-        shows(page, 1)
+        shows(page, 2)
         soon(lambda: page.is_checked("#follow-last"))
         soon(lambda: page.evaluate("location.hash") == "#split=train")  # no step, so that a reload still follows
         run.go_on()
         follows(page, "Live: step 3 ")
-        shows(page, 2)
+        shows(page, 3)
         page.reload()
-        shows(page, 2)
+        shows(page, 3)
         page.locator(".attempt .body").first.focus()  # as somebody who reads the attempt does
         run.go_on()
         follows(page, "Live: step 4 ")
         until(page, "!document.querySelector('#follow-last').checked")
+        shows(page, 3)
+        soon(lambda: "step=3" in page.evaluate("location.hash"))
+        page = opened(f"{server.address}#split=train&step=2")
         shows(page, 2)
-        soon(lambda: "step=2" in page.evaluate("location.hash"))
-        page = opened(f"{server.address}#split=train&step=1")
-        shows(page, 1)
         soon(lambda: not page.is_checked("#follow-last"))
 
 
 def test_what_has_not_changed_is_not_drawn_again(run, opened):
     run.go_on(2, alarm="repetition")
     with serving(run.folder) as server:
-        page = opened(f"{server.address}#split=train&step=0&metric=kl")
-        shows(page, 0)
+        page = opened(f"{server.address}#split=train&step=1&metric=kl")
+        shows(page, 1)
         page.wait_for_selector("#picked .curve")
         page.click("#picker > summary")
         page.wait_for_selector("#metric-names input")
@@ -462,8 +462,8 @@ def test_what_has_not_changed_is_not_drawn_again(run, opened):
 def test_an_open_view_of_prompts_is_not_left_for_the_last_step(run, opened, key, there):
     run.go_on(2)
     with serving(run.folder) as server:
-        page = opened(f"{server.address}#split=train&step=1")
-        shows(page, 1)
+        page = opened(f"{server.address}#split=train&step=2")
+        shows(page, 2)
         page.check("#follow-last")
         page.keyboard.press(key)
         page.wait_for_selector(there)
@@ -479,8 +479,8 @@ def test_prompts_that_are_solved_while_the_run_goes_on_are_listed(run, opened):
     again = "Task {n}"
     run.go_on(scores=([0.0] * 4, [1.0] * 4, [0.0] * 4), task=again)
     with serving(run.folder) as server:
-        page = opened(f"{server.address}#split=train&step=0")
-        shows(page, 0)
+        page = opened(f"{server.address}#split=train&step=1")
+        shows(page, 1)
         page.keyboard.press("o")
         page.wait_for_selector("#prompt-list")
         soon(lambda: page.inner_text("#list-newly") == "Newly solved 0")
@@ -517,7 +517,7 @@ def test_lists_name_prompts_as_the_page_that_asks_knows_them(run):
 def test_new_groups_are_sorted_by_the_step_at_which_their_prompt_was_first_seen(run, opened):
     run.go_on(2)
     with serving(run.folder) as server:
-        page = opened(f"{server.address}#split=train&step=0&scope=all&sort=first.down")
+        page = opened(f"{server.address}#split=train&step=1&scope=all&sort=first.down")
         until(page, "document.querySelector('.row-title bdi')?.textContent === 'Task 1.0'")
         run.go_on()
         follows(page, "Live: step 3 ")
@@ -529,7 +529,7 @@ def test_new_groups_are_sorted_by_the_step_at_which_their_prompt_was_first_seen(
 def test_a_metric_that_is_picked_grows_with_the_run(run, opened):
     run.go_on(2)
     with serving(run.folder) as server:
-        page = opened(f"{server.address}#split=train&step=0")
+        page = opened(f"{server.address}#split=train&step=1")
         page.click("#picker > summary")
         page.wait_for_selector("#metric-names input")
         page.check("#metric-names input[data-metric=kl]")
@@ -547,7 +547,7 @@ def test_new_groups_are_searched_too(run, opened):
     run.go_on(2, word="plain")
     with serving(run.folder) as server:
         page = opened(server.address)
-        shows(page, 1)  # the last step
+        shows(page, 2)  # the last step
         page.check("#all-steps")
         page.fill("#query", "mango")
         until(page, "document.querySelector('#status').textContent.startsWith('0 groups')")
@@ -556,7 +556,7 @@ def test_new_groups_are_searched_too(run, opened):
         follows(page, "Live: step 4 ")
         until(page, "document.querySelector('#status').textContent.startsWith('3 groups')")
         soon(lambda: titles(page) == [f"Task 2.{n} mango" for n in range(3)])
-        shows(page, 2)
+        shows(page, 3)
 
 
 def test_a_search_says_what_it_did_not_read(run, opened, monkeypatch):
@@ -580,7 +580,7 @@ def test_it_waits_for_a_run_that_has_not_begun(tmp_path, opened):
         Run(tmp_path / "later").go_on()
         ask_now(page)
         page.wait_for_selector(".attempt")
-        shows(page, 0)
+        shows(page, 1)
         soon(lambda: page.inner_text("#live") == "Live: step 1 of 50")
         soon(lambda: page.locator("#live-note").is_hidden())
 
@@ -588,8 +588,8 @@ def test_it_waits_for_a_run_that_has_not_begun(tmp_path, opened):
 def test_a_run_that_is_resumed_shows_what_it_makes_again(run, opened):
     run.go_on(4, word="before")
     with serving(run.folder) as server:
-        page = opened(f"{server.address}#split=train&step=3&group=0.0.1")
-        shows(page, 3, 1)
+        page = opened(f"{server.address}#split=train&step=4&group=0.0.1")
+        shows(page, 4, 1)
         page.select_option("#verdict", "all_good")
         run.go_back(2)
         run.go_on(2, word="after")
@@ -602,7 +602,7 @@ def test_a_run_that_is_resumed_shows_what_it_makes_again(run, opened):
 def test_it_says_that_the_run_has_ended_and_that_its_server_is_gone(run, opened):
     run.go_on(2)
     with serving(run.folder) as server:
-        page = opened(f"{server.address}#split=train&step=0")
+        page = opened(f"{server.address}#split=train&step=1")
         run.end()
         follows(page, "Ended: step 2 of 50")
         soon(lambda: page.inner_text("#live-note").startswith("The run has ended."))
@@ -610,14 +610,14 @@ def test_it_says_that_the_run_has_ended_and_that_its_server_is_gone(run, opened)
     soon(lambda: page.inner_text("#live-note").startswith("The server is gone since "))
     soon(lambda: page.locator(".attempt").count() == 4)
     page.click("#step-on")  # the page has loaded the chunk of that step already
-    shows(page, 1)
+    shows(page, 2)
 
 
 def test_a_prompt_whose_attempts_are_gone_says_so(run, opened):
     run.go_on(2, length=200_000)
     with serving(run.folder) as server:
-        page = opened(f"{server.address}#split=train&step=0")
-        shows(page, 0)
+        page = opened(f"{server.address}#split=train&step=1")
+        shows(page, 1)
     page.select_option("#verdict", "all_bad")
     page.keyboard.press("f")
     until(page, "document.querySelector('#group')?.textContent.includes('the server is gone')")

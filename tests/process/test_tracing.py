@@ -486,6 +486,13 @@ def test_alarms_are_logged_journalled_and_marked(tmp_path, caplog):
     assert of_first == {tuple(place) for place in alarms[0]["groups"]}
 
 
+def test_a_run_without_traces_says_that_little_was_learned(tmp_path, capsys):
+    train(tmp_path, tiny_models.always_dead, max_steps=4, trace_every=0)
+    out = capsys.readouterr().out
+    assert "Little was learned in step" in out
+    assert "To look at them" not in out
+
+
 def test_alarms_hear_what_is_logged(tmp_path):
     """Alarms get the logged metrics of training, and not those of evaluations."""
     evaluated = {"eval_strategy": "steps", "eval_steps": 1, "extra": {"eval_dataset": tiny_models.prompts(4)}}

@@ -183,17 +183,17 @@ def test_prompts_are_sorted_by_how_far_apart_the_runs_are(page):
 
 def test_each_run_shows_its_attempts_at_a_step(page):
     soon(lambda: columns(page) == ["seed1", "seed2", HOSTILE.replace("/", "")])
-    soon(lambda: page.locator(".when").first.inner_text().split("\n")[:2] == ["step 9", "3 times sampled"])
+    soon(lambda: page.locator(".when").first.inner_text().split("\n")[:2] == ["step 8", "3 times sampled"])
     # The best attempt of seed1 is "one two four"; words of the other runs that differ from it are marked.
     soon(lambda: page.locator(".of-run").first.locator(".one").first.inner_text().split("\n")[0].startswith("2"))
     soon(lambda: page.locator(".of-run").nth(1).locator("mark.differs").all_inner_texts() == ["three", "2 three"])
     page.locator("#first-0").click()
-    until(page, "document.querySelector('.when span').textContent === 'step 1'")
+    until(page, "document.querySelector('.when span').textContent === 'step 0'")
     soon(lambda: page.evaluate("document.activeElement.id") == "first-0")
-    soon(lambda: "step 9" in page.locator(".when").nth(1).inner_text())
+    soon(lambda: "step 8" in page.locator(".when").nth(1).inner_text())
     page.locator("#when-0").focus()
     page.keyboard.press("ArrowRight")
-    until(page, "document.querySelector('.when span').textContent === 'step 5'")
+    until(page, "document.querySelector('.when span').textContent === 'step 4'")
 
 
 def test_text_and_keys_find_a_prompt(page):

@@ -224,10 +224,10 @@ def test_a_prompt_is_followed_from_its_first_group_to_its_last(opened, report):
     soon(lambda: page.url.endswith("&view=follow"))
     soon(
         lambda: page.inner_text("#follow-facts").startswith(
-            "newly solved Sampled 12 times, 24 attempts; first solved by all attempts at step 7"
+            "newly solved Sampled 12 times, 24 attempts; first solved by all attempts at step 6"
         )
     )
-    soon(lambda: page.inner_text("#follow-facts").endswith("last failed by all at step 6."))
+    soon(lambda: page.inner_text("#follow-facts").endswith("last failed by all at step 5."))
     soon(
         lambda: (
             page.locator("#follow-plot .spot").evaluate_all("nodes => nodes.map((n) => n.getAttribute('class'))")
@@ -242,7 +242,7 @@ def test_a_prompt_is_followed_from_its_first_group_to_its_last(opened, report):
     soon(
         lambda: (
             [page.locator(f"#side-group-{i} option:checked").inner_text() for i in range(2)]
-            == ["step 1: 1", "step 12: 2"]
+            == ["step 0: 1", "step 11: 2"]
         )
     )
     # This view, too, shows what a model writes as text. Words that differ are marked on both sides.
@@ -274,7 +274,7 @@ def test_a_dot_leads_to_its_group_by_pointer_and_by_keys(opened, report):
     follow(page)
     page.locator("#follow-plot > svg").focus()
     page.keyboard.press("ArrowRight")
-    soon(lambda: page.locator("#follow-plot .where").text_content() == "step 9")
+    soon(lambda: page.locator("#follow-plot .where").text_content() == "step 8")
     page.keyboard.press("Enter")
     shows(page, 8, group=1)
     follow(page)
@@ -383,7 +383,7 @@ def test_a_prompt_is_followed_by_its_whole_text_and_reference_in_its_split(opene
     groups.append(synthetic_traces.group([0.0, 0.0], step=4, prompt=long, split="eval"))
     page = opened_panel(groups)
     follow(page)
-    soon(lambda: page.locator("#side-group-0 option").all_inner_texts() == ["step 1: 1.5", "step 3: 1.5"])
+    soon(lambda: page.locator("#side-group-0 option").all_inner_texts() == ["step 0: 1.5", "step 2: 1.5"])
     page.keyboard.press("j")
     until(page, "document.querySelector('#follow-facts')?.textContent.includes('Sampled 1 time')")
     soon(lambda: [page.input_value(f"#side-which-{i}") for i in range(2)] == ["best", "worst"])
@@ -400,8 +400,8 @@ def test_dots_of_many_groups_are_thinned_and_opening_one_clears_the_filters(open
             (options.count(), options.first.inner_text(), options.last.inner_text())
             == (
                 300,
-                "step 1: 1.5",
-                "step 1600: 2",
+                "step 0: 1.5",
+                "step 1599: 2",
             )
         )
     )

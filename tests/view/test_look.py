@@ -134,7 +134,7 @@ def test_a_long_first_prompt_scrolls_by_itself(opened, tmp_path):
     page = opened(write_page(a_run(tmp_path, first_prompt=long), tmp_path / "report.html").path)
     summary, text = page.locator("#given summary"), page.locator("#given-text")
     summary.click()
-    soon(lambda: "a prompt of step 8, the first that was kept, 1,047 tokens" in page.inner_text("#given-facts"))
+    soon(lambda: "a prompt of step 7, the first that was kept, 1,047 tokens" in page.inner_text("#given-facts"))
     soon(lambda: text.evaluate("node => node.scrollHeight > node.clientHeight && node.clientHeight < innerHeight / 2"))
     soon(lambda: sideways(page) == 0)
 
@@ -180,7 +180,7 @@ def test_a_legend_shows_the_last_value_at_or_before_the_cursor(opened, report):
     soon(lambda: values(reward) == ["train –", "eval easy 0.125 at 0 → 0.969", "eval hard 0 at 0 → 0"])
     assert reward.locator("> svg").bounding_box()["width"] == wide  # the plot keeps its width when the legend changes
     page.mouse.move(0, 0)
-    soon(lambda: reward.locator(".where text").text_content() == "step 1")
+    soon(lambda: reward.locator(".where text").text_content() == "step 0")
     # Each evaluation has its own style and marked points. The ends of both axes have labels.
     soon(lambda: [reward.locator(f".s{i} .point").count() for i in range(3)] == [0, 4, 4])  # one of 4 is in the legend
     soon(
@@ -248,11 +248,11 @@ def test_alarms_are_marked_on_the_curves_and_a_mark_leads_there(opened, report):
     page = opened(report, FIRST)
     soon(lambda: [page.locator(".curve").nth(i).locator(".mark").count() for i in range(3)] == [2, 2, 0])
     marks = curve(page, "verdicts").locator(".mark")
-    soon(lambda: marks.nth(1).locator("title").text_content() == f"dead groups at step 39: {HOSTILE}")
+    soon(lambda: marks.nth(1).locator("title").text_content() == f"dead groups at step 38: {HOSTILE}")
     marks.nth(1).locator("path").click()
     shows(page, 38, group=1)
     marks.nth(0).locator("path").click()
-    settled(page, "Step 6: it loops It names no group.")
+    settled(page, "Step 5: it loops It names no group.")
 
 
 def test_every_metric_can_be_found_and_drawn(opened, report):

@@ -80,8 +80,8 @@ ALL = "#split=train&step=0&scope=all"
 def numbered(page):
     """Return the groups of the list as "step.group", in the order shown."""
     titles_ = [" ".join(text.split()) for text in page.locator(".row-title").all_inner_texts()]
-    names = {"step 1 again": "0.0", "step 2 Solve $x^2$.": "1.0", "step 2 tools": "1.1", "step 3 again": "2.0"}
-    names |= {"step 3 dead": "2.1"}
+    names = {"step 0 again": "0.0", "step 1 Solve $x^2$.": "1.0", "step 1 tools": "1.1", "step 2 again": "2.0"}
+    names |= {"step 2 dead": "2.1"}
     return [names.get(title, "0.1") for title in titles_]
 
 

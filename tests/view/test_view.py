@@ -491,12 +491,12 @@ def test_groups_of_one_prompt_have_its_number(tmp_path):
 
 def test_alarms_name_groups_of_the_training_only(tmp_path):
     rows = [
-        synthetic_traces.group([1.0, 0.0], step=1, split=split, group=g) for split in ("eval", "train") for g in (0, 1)
+        synthetic_traces.group([1.0, 0.0], step=1, split=split, group=g) for split in ("train", "eval") for g in (0, 1)
     ]
     alarms = [{"step": 1, "name": "repetition", "message": "loops", "groups": [[0, 0, 1]]}]
     _, head, index, _ = page_of(tmp_path, rows, alarms=alarms)
     code = index["words"].index("repetition")
-    assert index["groups"]["alarms"] == [[], [], [], [code]]
+    assert index["groups"]["alarms"] == [[], [code], [], []]
     assert head["alarms"] == [
         {"name": "repetition", "count": 1, "times": [{"step": 1, "message": "loops", "groups": [[0, 0, 1]]}]}
     ]
