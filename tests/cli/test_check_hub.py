@@ -100,11 +100,34 @@ def test_a_proxy_that_forbids_the_hub_is_named(asking, monkeypatch):
 
 
 def test_the_check_imports_no_library_that_asks_the_hub():
-    """huggingface_hub reads HF_HUB_OFFLINE only on import, so the check must set it before the import."""
-    names = "{'huggingface_hub', 'transformers', 'datasets', 'trl'} & {*sys.modules}"
-    code = f"import sys, trl_grpo_plus.cli.check.recipe; print({names} or 'none')"
+    """The libraries read HF_HUB_OFFLINE only on import, so the check must set it before the import.
+
+    accelerate 1.10 imports huggingface_hub; a later accelerate does not.
+    """
+    names = "{'huggingface_hub', 'transformers', 'datasets', 'trl'}"
+    code = f"""
+import sys, accelerate
+of_accelerate = {{*sys.modules}} & {{'huggingface_hub'}}
+import trl_grpo_plus.cli.check.recipe
+print({names} & {{*sys.modules}} - of_accelerate or 'none')
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout == "none\n", done.stderr
+
+
+@pytest.mark.parametrize("imported", ["huggingface_hub.constants", "accelerate"])
+def test_an_unreachable_hub_is_not_asked_by_a_library_that_was_imported(imported):
+    code = f"""
+import {imported}
+from trl_grpo_plus.cli.check import hub
+hub.settle()
+from huggingface_hub import is_offline_mode
+print(is_offline_mode())
+"""
+    environment = {**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9"}
+    environment.pop("HF_HUB_OFFLINE", None)
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "True\n", done.stderr
 
 
 def test_the_hub_is_not_asked_if_the_user_is_offline(monkeypatch):

@@ -1,11 +1,13 @@
 """Access to the Hub, and stand-ins if it cannot be reached: sample rows, models' facts, a tokenizer of bytes.
 
 Call [`settle`] before transformers or datasets is imported. Without a network, each of their look-ups retries for half
-a minute, unless `HF_HUB_OFFLINE` was set before the import.
+a minute, unless `HF_HUB_OFFLINE` was set before the import. huggingface_hub may be imported already: accelerate 1.10
+imports it.
 """
 
 import contextlib
 import os
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -42,6 +44,8 @@ def settle() -> None:
     """Find out whether the Hub answers; if not, set `HF_HUB_OFFLINE`."""
     if online() and (why := _no_answer()):
         os.environ["HF_HUB_OFFLINE"] = "1"
+        if constants := sys.modules.get("huggingface_hub.constants"):  # it read the variable on import
+            constants.HF_HUB_OFFLINE = True  # type: ignore[attr-defined]
         _REASON.append(why)
 
 
