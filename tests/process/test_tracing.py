@@ -257,7 +257,7 @@ def test_the_first_prompt_is_kept_as_generation_got_it(tmp_path, asked, mode):
     assert text.endswith("+1=<eos>b=")
     first = rows_of(tmp_path)[0]["prompt"][0]["content"]
     assert text[len("a 00<eos>") : -len("<eos>b=")] == first
-    told = {"step": 0, "text": text, "tokens": len(generated[0]), "flags": [ADDS_SYSTEM]}
+    told = {"step": 1, "text": text, "tokens": len(generated[0]), "flags": [ADDS_SYSTEM]}
     assert first_prompts(tmp_path) == [told]
     assert len(generated) >= 3
 
@@ -284,7 +284,7 @@ def test_a_first_prompt_that_cannot_be_told_costs_nothing_else(tmp_path, asked, 
 
 def test_size_is_bounded(tmp_path):
     train(tmp_path, trace_every=3, trace_max_groups=1, trace_compress=True, max_steps=7)
-    assert steps_of(tmp_path) == [0, 3, 6]
+    assert steps_of(tmp_path) == [1, 4, 7]
     assert len(list((tmp_path / "run" / "rollouts").glob("*.gz"))) == 3
 
 
@@ -561,7 +561,7 @@ def test_a_crash_loses_nothing_that_was_sampled(tmp_path):
     done = run_killed(tmp_path, "4", code=code)
     assert done.returncode == 1
     assert "RewardError: reward 'deadly' failed" in done.stderr
-    assert steps_of(tmp_path) == [0, 0, 1, 1, 2, 2]
+    assert steps_of(tmp_path) == [1, 1, 2, 2, 3, 3]
 
 
 def _as_two_rewards(groups):

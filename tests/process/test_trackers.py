@@ -403,7 +403,7 @@ seen = -1
 while len(written) > seen:  # until three seconds bring no more
     seen = len(written)
     time.sleep(3)
-for step in range(5):  # one is being sent, one waits
+for step in range(1, 6):  # one is being sent, one waits
     log(trackers, step)
 trackers.close(timeout=0.5)
 print("trained on", {thread.daemon for thread in threading.enumerate() if thread.name == "trackers"})
@@ -609,7 +609,7 @@ def test_a_run_whose_wandb_is_killed_ends_with_an_error_and_all_its_traces(tmp_p
     assert re.search(word, printed, re.MULTILINE), printed
     steps = int(re.search(r"steps: (\d+)", printed)[1])
     assert steps >= 2
-    assert traced_steps(tmp_path)[:steps] == list(range(steps))
+    assert traced_steps(tmp_path)[:steps] == list(range(1, steps + 1))
     for path in (tmp_path / "run" / "rollouts").glob("*.jsonl"):
         assert all(json.loads(line) for line in path.read_text().splitlines())
 
@@ -644,4 +644,4 @@ def test_a_run_goes_on_when_the_folder_of_trackio_is_gone(tmp_path):
     code = f"{TRAIN}\nname, broken = 'trackio', lambda: {broken}\n{BREAKING}\nos._exit(0)"
     printed = run_script(tmp_path, code, start=warm_processes.cold)
     assert "steps: 8" in printed
-    assert traced_steps(tmp_path) == list(range(8))
+    assert traced_steps(tmp_path) == list(range(1, 9))

@@ -15,6 +15,7 @@ import torch
 import yaml
 from datasets import Dataset
 from package_source import LAYERS
+from transformers.utils import logging as transformers_logging
 from trl import GRPOConfig, GRPOTrainer
 
 import trl_grpo_plus
@@ -412,7 +413,11 @@ def test_a_script_has_the_recipes_lines_and_is_told_where_the_attempts_are(folde
 
 @pytest.mark.parametrize("options", [{"trace_every": 0}, {"log_level": "error"}])
 def test_a_script_is_not_told_where_the_attempts_are_if_there_are_none_or_it_is_quiet(folder, capsys, options):
-    tiny_models.trained(folder, max_steps=1, **options)
+    level = transformers_logging.get_verbosity()
+    try:
+        tiny_models.trained(folder, max_steps=1, **options)
+    finally:
+        transformers_logging.set_verbosity(level)  # `log_level` sets it for the whole process
     assert "trl-grpo-plus" not in capsys.readouterr().out
 
 

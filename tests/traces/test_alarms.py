@@ -506,7 +506,7 @@ def test_an_alarm_is_added_by_its_rule_alone(monkeypatch):
         return batch(step, {"a": [1.0, 0.0]}, size=2, tokens=[30 - step // 2] * 2)
 
     alarm = only(raised(make, 60, Watch(Thresholds.of({"brief": 15, "min_batches": 1}))), "brief", 30, 30)
-    assert (alarm.threshold, alarm.message) == (15, "brief at step 31: 15.0 tokens. Say more.")
+    assert (alarm.threshold, alarm.message) == (15, "brief at step 30: 15.0 tokens. Say more.")
     assert only(raised(make, 60, Watch()), "brief", 40, 40)
     assert raised(make, 60, Watch(Thresholds(brief=None))) == []
     with pytest.raises(ValueError, match="brief=0 must be a finite number and >= 1"):

@@ -262,7 +262,7 @@ def test_a_long_list_leaves_groups_out_and_says_so(run, monkeypatch):
     alive = news["index"]["words"].index("alive")
     assert sorted(groups["step"]) == groups["step"]
     assert groups["verdict"].count(alive) == 8
-    assert [point[0] for point in head["curves"][0]["series"][0]["points"]] == [1, 2, 3, 4], "of all groups"
+    assert [point[0] for point in head["curves"][0]["series"][0]["points"]] == [0, 1, 2, 3], "of all groups"
     titles = [texts["prompt"][0][1] for texts in feed.texts(0, 0, 12)]
     assert titles == groups["title"]
     assert feed.lists()["counts"]["train"]["all"] == 9

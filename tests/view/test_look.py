@@ -343,6 +343,7 @@ def test_attempts_begin_in_the_upper_half_and_filters_are_one_row(opened, tmp_pa
 def test_a_long_legend_cuts_names_but_no_values_and_scrolls(opened, tmp_path):
     page = opened(evaluated_on(tmp_path, 10))
     plot = curve(page, "reward")
+    point(plot, 40)  # the end of the axis
     series, key = plot.locator(".series"), plot.locator(".value")
     soon(lambda: values(plot)[1] == "eval few 0.123 → 0.323")
     soon(lambda: series.evaluate_all(CUT) == [[False, False]] * 2 + [[True, False]] * 9)

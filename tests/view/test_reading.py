@@ -133,7 +133,7 @@ def test_a_sorted_list_is_searched_and_walked_by_steps(opened, reading):
         ("mean", "1.5", "1.6", ["1.0", "2.0"]),
         ("spread", "0.5", "1", ["1.0", "1.1", "2.0"]),
         ("tokens", "", "40", ["1.0", "1.1"]),
-        ("first", "2", "", ["1.0", "1.1", "2.1"]),
+        ("first", "1", "", ["1.0", "1.1", "2.1"]),
     ],
 )
 def test_the_list_is_filtered_by_a_range_of_a_measure(opened, reading, measure, low, high, found):

@@ -705,7 +705,7 @@ def test_calibration_opens_by_key_and_draws_the_last_steps_or_all(opened, believ
     for (x, y), (mean, earned, _) in zip(places, cells, strict=True):
         diagonal = ends[1] + (x - ends[0]) / (ends[2] - ends[0]) * (ends[3] - ends[1])
         assert (y < diagonal) == (float(earned) > float(mean))
-    page.select_option("#calibration-steps", "last, 7 – 8")
+    page.select_option("#calibration-steps", "last, 6 – 7")
     soon(lambda: page.inner_text("#calibration summary").endswith("over 3 groups"))
     soon(lambda: page.locator("#tenths circle").count() == page.locator("#tenths tbody tr").count() == 3)
 

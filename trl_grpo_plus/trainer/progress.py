@@ -1,6 +1,7 @@
 """The output of a run: progress bars, one short line for each log entry, and what the log says at the end."""
 
 import math
+import shlex
 import statistics
 import warnings
 from typing import Any
@@ -10,7 +11,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.utils import logging
 
 from ..rollouts.verdicts import ADVICE, VERDICTS
-from ..traces import by_split, evaluated
+from ..traces import FOLDER, by_split, evaluated
 from ..utils.text import percent
 
 
@@ -108,15 +109,20 @@ def _each_reward(logs: dict[str, Any], prefix: str = "") -> str:
     return f" ({', '.join(shown)})"
 
 
-def closing_words(state: Any, args: Any) -> list[str]:
+def closing_words(state: Any, args: Any, traced: bool) -> list[str]:
     """Return lines on a run that has ended: on attempts that were cut off, and on groups that taught nothing.
 
     Args:
         state (`TrainerState`): the trainer's.
         args ([`GRPOPlusConfig`]): the trainer's.
+        traced (`bool`): whether to say where the traces are, and how to look at them.
     """
     summary = {"steps": state.global_step, **sampled(state.log_history, args)}
-    return [*cut_off(summary), *hardly_alive(summary)]
+    lines = [*cut_off(summary), *hardly_alive(summary)]
+    if traced:
+        lines += [f"Attempts: {args.output_dir}/{FOLDER}. To look at them:", ""]
+        lines += [f"  trl-grpo-plus view {shlex.quote(args.output_dir)}", ""]
+    return lines
 
 
 def sampled(history: list[dict[str, Any]], args: Any) -> dict[str, Any]:

@@ -31,7 +31,6 @@ from ..objective.padding import first_tokens
 from ..rollouts.groups import Attempt, totals
 from ..traces import (
     FIRST_PROMPT,
-    FOLDER,
     Part,
     SampledBatch,
     Thumbnails,
@@ -174,16 +173,12 @@ class Recorder(StopsWhole):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End the record. Print whether the run learned something, and where the traces are."""
         self.end()
-        if not (self.says_where and self._main and args.get_process_log_level() <= logging.WARNING):
-            return
-        self.says_where = False
-        lines = closing_words(state, self._args)
-        if self._writer is not None and newest_training_file(args.output_dir) is not None:
-            lines += [f"Attempts: {args.output_dir}/{FOLDER}. To look at them:", ""]
-            lines += [f"  trl-grpo-plus view {shlex.quote(args.output_dir)}", ""]
-        if lines:
-            # Printed, because loggers show only warnings by default. transformers prints its logs the same way.
-            tqdm.write("\n".join(lines))
+        if self.says_where and self._main and args.get_process_log_level() <= logging.WARNING:
+            self.says_where = False
+            traced = self._writer is not None and newest_training_file(args.output_dir) is not None
+            if lines := closing_words(state, self._args, traced):
+                # Printed, because loggers show only warnings by default. transformers prints its logs the same way.
+                tqdm.write("\n".join(lines))
 
     # -- a run
 
