@@ -197,7 +197,7 @@ def test_the_error_names_the_groups_with_values_that_are_not_finite(tmp_path, pa
 
 def test_the_norm_of_a_shard_is_not_taken_for_that_of_all():
     """FSDP 2 with PyTorch 2.6: each rank has the norm of its own shard, in a DTensor whose whole is the real norm."""
-    guard = StepGuard(SimpleNamespace(nonfinite_step="raise", output_dir="out", trace_every=0), Accelerator(cpu=True))
+    guard = StepGuard(SimpleNamespace(nonfinite_step="raise", output_dir="out", trace_every=0), Accelerator())
     whole = torch.tensor(3.0)
     shard = SimpleNamespace(full_tensor=lambda: whole)
     assert guard.checked(shard, 1, lambda: None) is whole
