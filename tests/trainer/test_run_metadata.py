@@ -31,6 +31,15 @@ def test_changed_options_are_those_not_at_their_defaults():
     assert told == json.loads(json.dumps(told)) == {"use_cpu": True, "advantage_estimator": f"{__name__}:tell"}
 
 
+def test_the_settings_of_fsdp_are_not_a_changed_option_without_fsdp():
+    """transformers 5.8 fills `fsdp_config` of each config."""
+    args = GRPOPlusConfig("out", **PLAIN)
+    args.fsdp_config = {"min_num_params": 0}
+    assert "fsdp_config" not in changed_options(args)
+    args.fsdp = True
+    assert "fsdp_config" in changed_options(args)
+
+
 def tell(rewards, weights, about):
     return rewards
 

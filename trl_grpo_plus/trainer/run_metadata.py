@@ -83,11 +83,13 @@ def changed_options(args: Any) -> dict[str, Any]:
         "bf16": not args.fp16,
         "steps_per_generation": args.gradient_accumulation_steps,
     }
+    # transformers reads it with `fsdp` alone. Release 5.8 fills it in all the same.
+    unread = () if args.fsdp else ("fsdp_config",)
     values = args.to_dict()  # plain data
     changed = {
         field.name: values.get(field.name)
         for field in fields(args)
-        if field.name not in _LEFT_OUT
+        if field.name not in (*_LEFT_OUT, *unread)
         and not _same(values.get(field.name), _default(field))
         and not (field.name in derived and values.get(field.name) == derived[field.name])
     }
