@@ -153,7 +153,7 @@ def over_steps(groups: Groups, size: int, value: Any) -> tuple[list[float], list
     """Return the middle of each bin of `size` steps, and the mean of `value(group)` in it."""
     bins = defaultdict(list)
     for group in groups:
-        bins[group[0]["step"] // size].append(float(value(group)))
+        bins[(group[0]["step"] - 1) // size].append(float(value(group)))
     return [(at + 0.5) * size for at in sorted(bins)], [fmean(bins[at]) for at in sorted(bins)]
 
 

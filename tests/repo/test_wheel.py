@@ -162,7 +162,7 @@ def test_a_recipe_runs_on_two_processes_of_a_cpu_and_is_viewed(commands, printed
     assert re.fullmatch(r"accelerate launch --config_file \S+multi_gpu\.yaml --num_processes 2 .*", first)
     assert first.endswith(f" -m trl_grpo_plus.recipes.grpo --config {shlex.join(['arithmetic_cpu', *OPTIONS])}")
     sampled = [group[0] for group in traces.groups(folder / "out")]
-    assert sum((row["split"], row["step"], row["round"]) == ("train", 0, 0) for row in sampled) == 2 * 32 / 2
+    assert sum((row["split"], row["step"], row["round"]) == ("train", 1, 0) for row in sampled) == 2 * 32 / 2
     assert printed["run"].count("attempts     out/report.html") == 1
     assert (folder / "out" / "checkpoint-2").is_dir()
     page = folder / "page.html"

@@ -71,7 +71,7 @@ def test_rounds_ask_for_what_is_missing(run):
     found = {}
     for group in traces.groups(folder):
         found.setdefault(group[0]["step"], {}).setdefault(group[0]["round"], []).append(group[0]["verdict"])
-    for step, batch in enumerate(trained.batches):
+    for step, batch in enumerate(trained.batches, 1):
         missing = 4
         for asked, (_, verdicts) in zip(batch["asked"], sorted(found[step].items()), strict=True):
             assert asked == watched.SIZE * missing == watched.SIZE * len(verdicts)
@@ -84,7 +84,7 @@ def test_rounds_ask_for_what_is_missing(run):
 def test_traces_hold_every_attempt(run):
     _, trained, folder = run
     attempts = [row for group in traces.groups(folder) for row in group]
-    for step, batch in enumerate(trained.batches):
+    for step, batch in enumerate(trained.batches, 1):
         here = [row for row in attempts if row["step"] == step]
         assert len(here) == sum(batch["asked"])
         for row in here:
