@@ -207,10 +207,7 @@ def _trains(path: Path) -> bool:
 def _made_again(path: Path, step: int) -> bool:
     """Return whether the file holds attempts of steps that a run will repeat if it starts at `step`."""
     named = parse_name(path)
-    if named is None:
-        return False
-    at, _ = named
-    return at > step or step == 0
+    return named is not None and (named[0] > step or step == 0)
 
 
 def _content(path: Path) -> bytes | None:

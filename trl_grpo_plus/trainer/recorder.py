@@ -55,7 +55,7 @@ from ..utils.validation import RunError
 from ..view import Trackers, failed_in
 from .batch import Batch
 from .progress import closing_words
-from .run_metadata import content
+from .run_metadata import run_json
 from .training_state import StopsWhole
 
 
@@ -219,7 +219,7 @@ class Recorder(StopsWhole):
 
     def _about(self) -> dict[str, Any]:
         """Return the content of run.json as the trainer is now."""
-        return content(self._args, self.weights, self._describe())
+        return run_json(self._args, self.weights, self._describe())
 
     def _follow_output_dir(self) -> None:
         """Write into `output_dir` if a script has set another one."""

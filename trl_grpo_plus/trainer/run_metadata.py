@@ -38,7 +38,7 @@ _THEIRS = ("transformers", "trl", "trl_grpo_plus")
 _FILES = {"json", "csv", "parquet", "text", "arrow", "generator", "pandas"}
 
 
-def content(options: Any, weights: Mapping[str, float], described: Mapping[str, Any]) -> dict[str, Any]:
+def run_json(options: Any, weights: Mapping[str, float], described: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of run.json.
 
     Args:

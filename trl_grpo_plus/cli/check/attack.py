@@ -72,14 +72,15 @@ def attack(reward: Reward, dataset: Any = None, gold: str | None = None, limit: 
         return [unseen("there is no gold answer to build completions from: give --dataset")]
     if not _reads_gold(reward, rows):
         return [unseen("the reward reads no column of the dataset, so there is no answer to attack")]
-    if not reward.definition.columns and not _heeds_gold(reward, rows, gold):
+    forms, full = _posed(reward, rows, gold)
+    if not reward.definition.columns and not _heeds_gold(reward, forms):
         return [
             unseen(
                 "the scores stay the same when the gold answer changes: the reward ignores the answer, so there is "
                 "nothing to attack, or it reads a form that was not tried (--gold)"
             )
         ]
-    targets, full = _targets(reward, rows, gold)
+    targets = _targets(reward, forms, full, gold)
     if not targets:
         tried = f"none of the {len(rows)} rows tried has one. Give a dataset with gold answers"
         if dataset is None:
@@ -107,7 +108,7 @@ def _reads_gold(reward: Reward, rows: Sequence[dict[str, Any]]) -> bool:
     return bool(definition.columns) or (definition.takes_all and any(name in rows[0] for name in GOLD_COLUMNS))
 
 
-def _heeds_gold(reward: Reward, rows: Sequence[dict[str, Any]], gold: str | None) -> bool:
+def _heeds_gold(reward: Reward, forms: Sequence[list[Target]]) -> bool:
     """Return whether a score changes when the columns that may hold the gold answer change."""
 
     def changed(target: Target) -> Target:
@@ -115,20 +116,18 @@ def _heeds_gold(reward: Reward, rows: Sequence[dict[str, Any]], gold: str | None
         other = {name: type(value)(1000003) for name, value in golds.items() if isinstance(value, str | int | float)}
         return target._replace(columns={**target.columns, **other})
 
-    forms = [targets for targets in _posed(reward, rows, gold)[0] if targets]
-    return any(_scores(reward, targets) != _scores(reward, [*map(changed, targets)]) for targets in forms)
+    return any(_scores(reward, one) != _scores(reward, [*map(changed, one)]) for one in forms if one)
 
 
-def _targets(reward: Reward, rows: Sequence[dict[str, Any]], gold: str | None) -> tuple[list[Target], float]:
-    """Return the rows whose gold answer earns full marks in one form (none without gold answers), and full marks."""
-    forms, full = _posed(reward, rows, gold)
+def _targets(reward: Reward, forms: Sequence[list[Target]], full: float, gold: str | None) -> list[Target]:
+    """Return the rows whose gold answer earns full marks in one form; none without gold answers."""
     if not any(forms):
-        return [], full
+        return []
     for targets in forms:
         scores = _scores(reward, targets)
         earned = [target for target, score in zip(targets, scores, strict=True) if score >= full - _TOLERANCE]
         if full > 0 and 2 * len(earned) > len(targets):
-            return earned, full
+            return earned
     tried = "the gold answer" if gold is None else f"--gold {gold!r}"
     raise ConfigError(
         f"reward {reward.__name__!r}: {tried} does not earn full marks, so that there is nothing to attack. Give the "

@@ -26,7 +26,7 @@ from ...launch import train
 from ...registry import resolve
 from ...scoring import configure
 from ...traces import RACE_SETTINGS, Writer, json_value
-from ...trainer.run_metadata import content, describe
+from ...trainer.run_metadata import describe, run_json
 from ...utils.files import write_json
 from .plan import RACER, STOCK
 
@@ -92,7 +92,7 @@ class SettingsAndJournal(TrainerCallback):
         main = trainer.accelerator.is_main_process
         keeps = isinstance(trainer, GRPOPlusTrainer) and args.trace_every
         weights = dict(zip(trainer.reward_func_names, trainer.reward_weights.tolist(), strict=True))
-        about = content(args, weights, describe(trainer))
+        about = run_json(args, weights, describe(trainer))
         self._writer = Writer(args.output_dir, about=about) if main and not keeps else None
         self._folder = Path(args.output_dir) if main else None
 
