@@ -62,8 +62,8 @@ class Trackers:
 
     ```python
     trackers = Trackers(args.report_to, state.max_steps)
-    if trackers.due(state.global_step):
-        trackers.log(state.global_step, groups, totals)
+    if trackers.due(state.global_step + 1):
+        trackers.log(state.global_step + 1, groups, totals)  # the step at which the batch is logged
     trackers.close()
     ```
     """
