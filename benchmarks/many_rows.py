@@ -2,11 +2,12 @@
 
     python benchmarks/many_rows.py [--rows 100000 1000000 10000000] [--steps 60]
 
-It prints three tables: the median milliseconds of each part of a step; seconds and bytes of a run's start; megabytes
-of a checkpoint and the seconds to write and to read it, after these steps and once every row was visited. A checkpoint
-is written three times, and read as often. Its seconds are by the clock, until the disk has it, and the processor's in
-brackets; each is the least of three. A step samples 48 prompts x 2 attempts from a pool of 8 x 48, on one core. The
-training set has a column of 20 levels (`belief_key`) and a column of texts that identify the rows (`belief_id`).
+It prints four tables: the median milliseconds of each part of a step; seconds and bytes of a run's start; megabytes
+of a checkpoint and the seconds to write and to read it, after these steps; the same once every row was visited. A
+checkpoint is written three times, and read as often. Its seconds are by the clock, until the disk has it, and the
+processor's in brackets; each is the least of three. A step samples 48 prompts x 2 attempts from a pool of 8 x 48, on
+one core. The training set has a column of 20 levels (`belief_key`) and a column of texts that identify the rows
+(`belief_id`). "The set in another order" is read with a shuffled set, in which each id is looked up.
 """
 
 import argparse
@@ -24,6 +25,8 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import torch
 from datasets import Dataset
 
+from trl_grpo_plus import GRPOPlusConfig
+from trl_grpo_plus.curriculum.belief_store import BeliefStore
 from trl_grpo_plus.curriculum.beliefs import Beliefs
 from trl_grpo_plus.curriculum.row_ids import RowIds
 from trl_grpo_plus.curriculum.samplers import LearnabilitySampler
@@ -42,8 +45,17 @@ def training_set(num_rows: int) -> Dataset:
     return Dataset(pa.table({"level": levels, "id": pa.array(np.arange(num_rows)).cast(pa.string())}))
 
 
-def started(train_set: Dataset) -> tuple[Beliefs, LearnabilitySampler, dict[str, float]]:
-    """Return beliefs, a sampler, and the figures of the run's start."""
+def memory(train_set: Dataset, belief_id: str | None = "id") -> BeliefStore:
+    """Return a run's beliefs about one reward."""
+    options: dict[str, Any] = {"use_cpu": True, "bf16": False, "report_to": "none", "num_generations": 2}
+    options |= {"prompt_selection": "belief", "advantage_baseline": "belief", "scale_rewards": "prior"}
+    return BeliefStore(
+        GRPOPlusConfig("unused", belief_key="level", belief_id=belief_id, **options), train_set, ["reward"], [1.0]
+    )
+
+
+def started(train_set: Dataset) -> dict[str, float]:
+    """Return the figures of a run's start."""
     figures: dict[str, float] = {}
     num_rows = len(train_set)
     with _timed(figures, "`belief_id`"):
@@ -56,23 +68,23 @@ def started(train_set: Dataset) -> tuple[Beliefs, LearnabilitySampler, dict[str,
     in_all = _bytes(beliefs) + _bytes(sampler)
     figures["more with `belief_key`"] = keys.codes.nbytes / num_rows
     figures["bytes a row"] = in_all / num_rows - figures["more with `belief_key`"]
-    return beliefs, sampler, figures
+    return figures
 
 
-def stepped(beliefs: Beliefs, sampler: LearnabilitySampler, steps: int) -> dict[str, float]:
+def stepped(store: BeliefStore, sampler: LearnabilitySampler, steps: int) -> dict[str, float]:
     """Return the median milliseconds of each part of a step."""
     chance = torch.Generator().manual_seed(0)
     spent: dict[str, list[float]] = defaultdict(list)
     for _ in range(steps):
         figures: dict[str, float] = {}
         with _timed(figures, "choose"):
-            rows = sampler.take(PROMPTS, lambda row: True, believe=lambda pool: (beliefs.of(pool), beliefs.skill))
+            rows = sampler.take(PROMPTS, lambda row: True, believe=store.candidate_beliefs)
         rewards = torch.rand(PROMPTS, 2, generator=chance).round()
         with _timed(figures, "remember"):
-            beliefs.observe(rows, rewards, beliefs.of(rows))
+            store.observe(rows, rewards.unsqueeze(-1))
             sampler.observe(rows, rewards, judge(rewards))
         with _timed(figures, "metrics of beliefs"):
-            beliefs.metrics()
+            store.metrics()
         with _timed(figures, "metrics of the selection"):
             sampler.metrics()
         for part, seconds in figures.items():
@@ -80,38 +92,39 @@ def stepped(beliefs: Beliefs, sampler: LearnabilitySampler, steps: int) -> dict[
     return {part: median(times) for part, times in spent.items()}
 
 
-def saved(beliefs: Beliefs, sampler: LearnabilitySampler, ids: RowIds | None = None) -> str:
-    """Return the megabytes of a checkpoint, and the seconds for writing and reading it, as a cell of the table."""
-    tries = [_saved(beliefs, sampler, ids) for _ in range(3)]
+def saved(store: BeliefStore, sampler: LearnabilitySampler, read_by: BeliefStore | None = None) -> str:
+    """Return the megabytes of a checkpoint, and the seconds for writing and reading it, as a cell of the table.
+
+    `read_by` is the store that reads it, by default the one that wrote it.
+    """
+    tries = [_saved(store, sampler, read_by or store) for _ in range(3)]
     least = {name: min(figures[name] for figures in tries) for name in tries[0]}
     times = (f"{least[name]:.2f} s ({least[name + ' cpu']:.2f})" for name in ("write", "read"))
     return ", ".join((f"{least['MB']:.1f} MB", *times))
 
 
-def _saved(beliefs: Beliefs, sampler: LearnabilitySampler, ids: RowIds | None) -> dict[str, float]:
+def _saved(store: BeliefStore, sampler: LearnabilitySampler, read_by: BeliefStore) -> dict[str, float]:
     figures: dict[str, float] = {}
     with tempfile.NamedTemporaryFile() as file:
         with _timed(figures, "write"), _timed(figures, "write cpu", time.process_time):
-            state: dict[str, Any] = {"beliefs": beliefs.state_dict(), "choice": sampler.state_dict()}
-            state["ids"] = ids and ids.of(sampler.visited_rows.unique())
+            state = {"memory": store.state_dict(sampler.visited_rows), "choice": sampler.state_dict()}
             torch.save(state, file.name)
             os.fsync(file.fileno())
         figures["MB"] = os.path.getsize(file.name) / 1e6
+        del state
         with _timed(figures, "read"), _timed(figures, "read cpu", time.process_time):
             state = torch.load(file.name, weights_only=True)
-            beliefs.load_state_dict(state["beliefs"])
-            sampler.load_state_dict(state["choice"])
-            if ids is not None:
-                ids.rows_of(state["ids"])
+            read_by.load_state_dict(state["memory"])
+            LearnabilitySampler(sampler._num_prompts, 0).load_state_dict(state["choice"], read_by.moved)
     return figures
 
 
-def visit_all(beliefs: Beliefs, sampler: LearnabilitySampler, num_rows: int) -> None:
+def visit_all(store: BeliefStore, sampler: LearnabilitySampler, num_rows: int) -> None:
     """Record one visit of every row."""
     for start in range(0, num_rows, 100_000):
         rows = range(start, min(start + 100_000, num_rows))
         rewards = torch.ones(len(rows), 2)
-        beliefs.observe(rows, rewards, beliefs.of(rows))
+        store.observe(rows, rewards.unsqueeze(-1))
         sampler.observe(rows, rewards, ["all_good"] * len(rows))
     sampler._dealt.fill_(0)
 
@@ -140,20 +153,26 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    tables: list[list[str]] = [[], [], []]
+    tables: list[list[str]] = [[], [], [], []]
     for num_rows in options.rows:
         train_set = training_set(num_rows)
-        beliefs, sampler, start = started(train_set)
-        steps = stepped(beliefs, sampler, options.steps)
-        some, some_with_ids = saved(beliefs, sampler), saved(beliefs, sampler, RowIds(train_set, "id"))
-        visit_all(beliefs, sampler, num_rows)
-        everything = saved(beliefs, sampler)
+        start = started(train_set)
+        store, sampler = memory(train_set), LearnabilitySampler(num_rows, 0)
+        steps = stepped(store, sampler, options.steps)
+        without, shuffled = memory(train_set, belief_id=None), memory(train_set.shuffle(seed=0))
+        without.load_state_dict(store.state_dict())
+        some = saved(without, sampler), saved(store, sampler)
+        visit_all(store, sampler, num_rows)
+        without.load_state_dict(store.state_dict())
+        everything = saved(without, sampler), saved(store, sampler), saved(store, sampler, shuffled)
         tables[0].append(f"| {num_rows:,} | {' | '.join(f'{steps[part]:.2f} ms' for part in PARTS)} |")
         seconds = " | ".join(f"{start[name]:.2f} s" for name in STARTS[:3])
         tables[1].append(f"| {num_rows:,} | {seconds} | {' | '.join(f'{start[name]:.0f}' for name in STARTS[3:])} |")
-        tables[2].append(f"| {num_rows:,} | {some} | {some_with_ids} | {everything} |")
-    states = (f"after {options.steps} steps", "the same with `belief_id`", "every row visited")
-    for heads, lines in zip((PARTS, STARTS, states), tables, strict=True):
+        tables[2].append(f"| {num_rows:,} | {' | '.join(some)} |")
+        tables[3].append(f"| {num_rows:,} | {' | '.join(everything)} |")
+    after = (f"after {options.steps} steps", "the same with `belief_id`")
+    visited = ("every row visited", "the same with `belief_id`", "the set in another order")
+    for heads, lines in zip((PARTS, STARTS, after, visited), tables, strict=True):
         print(f"\n| rows | {' | '.join(heads)} |\n|{'---|' * (len(heads) + 1)}", *lines, sep="\n")
 
 

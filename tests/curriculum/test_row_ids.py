@@ -7,7 +7,7 @@ from datasets import Dataset, Features, Value, concatenate_datasets
 
 from trl_grpo_plus import GRPOPlusConfig
 from trl_grpo_plus.curriculum.belief_store import BeliefStore
-from trl_grpo_plus.curriculum.row_ids import RowIds, StreamIds
+from trl_grpo_plus.curriculum.row_ids import RowIds, StreamIds, packed_ids, unpacked_ids
 from trl_grpo_plus.curriculum.row_table import grown, packed, unpack
 from trl_grpo_plus.curriculum.samplers import LearnabilitySampler
 from trl_grpo_plus.traces import reader
@@ -59,6 +59,7 @@ def test_a_table_grows_by_doubling_and_keeps_its_rows():
 def test_rows_are_found_by_their_ids(column):
     data = rows(range(40)).add_column("number", [*range(100, 140)])
     ids = RowIds(data.shuffle(seed=1), column).of(torch.tensor([3, 0, 39]))
+    ids = ids.to_pylist()
     assert ids == data.shuffle(seed=1).select([3, 0, 39])[column][:]
     other = concatenate_datasets([data.shuffle(seed=2).select(range(30)), data.shuffle(seed=1).select([3, 39])])
     other = Dataset.from_list([row for row in {row["id"]: row for row in other}.values() if row[column] != ids[1]])
@@ -102,6 +103,24 @@ def test_ids_made_by_a_transform():
     )
     RowIds(mixed, "id").check()
     assert RowIds(mixed, "id").rows_of([1, "q0", 2**70, "q1"]).tolist() == [1, 0, 2, -1]
+
+
+OF_ONE_TYPE = [["q1", "é", ""], [3, -1], [0.5, 2.0], [True, False], []]
+OF_SEVERAL = [[1, "1"], [2**70, 1], ["\ud800"], [1.5, 2**60 + 1]]
+
+
+@pytest.mark.parametrize("ids", [*OF_ONE_TYPE, *OF_SEVERAL], ids=repr)
+def test_ids_pass_through_a_checkpoint(tmp_path, ids):
+    saved = through_a_file(packed_ids(ids), tmp_path)  # reads with weights_only=True
+    assert torch.is_tensor(saved) == any(ids is one for one in OF_ONE_TYPE)
+    read = unpacked_ids(saved)
+    assert repr(read.to_pylist() if torch.is_tensor(saved) else read) == repr(ids)
+
+
+@pytest.mark.parametrize(("column", "saved"), [(["1", "2"], [1, 2]), ([1, 0], [True, False])])
+def test_saved_ids_are_compared_as_python_values(column, saved):
+    found = RowIds(Dataset.from_dict({"id": column}), "id").rows_of(unpacked_ids(packed_ids(saved)))
+    assert found.tolist() == ([0, 1] if column == [1, 0] else [-1, -1])
 
 
 def test_numbers_of_equal_hashes_are_different_ids():

@@ -7,7 +7,7 @@ replace the prior that rows share.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from ..utils.text import distinct
 from ..utils.validation import ConfigError, did_you_mean
 from .belief_head import Ridge
 from .beliefs import Belief, Beliefs
-from .row_ids import RowIds, StreamIds, as_id
+from .row_ids import RowIds, StreamIds, as_id, packed_ids, unpacked_ids
 from .row_table import saved_rows
 from .state_cache import StateCache, States
 
@@ -189,11 +189,11 @@ class BeliefStore:
         state: dict[str, Any] = {**learned, "about": self._about, "rows": self._rows, "ids": None}
         if self._stream_ids is not None:
             state["ids"] = {"column": self._id_column, "ids": self._stream_ids.state_dict()}
-        if self._ids is not None:
+        if self._ids is not None and self._rows is not None:
             tables = [saved_rows(part["table"]) for part in learned["beliefs"].values()]
             tables += [part["rows"] for part in learned["states"].values()]
-            rows = torch.cat([*tables, *([] if also is None else [also])]).unique()
-            state["ids"] = {"column": self._id_column, "rows": rows, "ids": self._ids.of(rows)}
+            rows = _union([*tables, *([] if also is None else [also])], self._rows["num_rows"])
+            state["ids"] = {"column": self._id_column, "rows": rows, "ids": packed_ids(self._ids.of(rows))}
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -239,7 +239,10 @@ class BeliefStore:
             if what:
                 raise ConfigError(self._other_rows(what, column))
             return None
-        rows, found = state["ids"]["rows"], self._ids.rows_of(state["ids"]["ids"])
+        rows, ids = state["ids"]["rows"], unpacked_ids(state["ids"]["ids"])
+        if not what and self._ids.of(rows) == ids:  # in a second for ten million rows; looking them up takes four
+            return None
+        found = self._ids.rows_of(ids)
         if not what and torch.equal(rows, found):
             return None
         order = " The order of the prompts starts afresh." if self._draws else ""
@@ -304,6 +307,14 @@ class BeliefStore:
         if name == TOTAL:
             return summed
         return metric_or_total(rewards[..., self._names.index(self.believed_quantity)], summed)
+
+
+def _union(parts: Iterable[Tensor], num_rows: int) -> Tensor:
+    """Return the rows that are in any part, in ascending order. `torch.unique` takes 20 times as long."""
+    present = torch.zeros(num_rows, dtype=torch.bool)
+    for rows in parts:
+        present[rows] = True
+    return present.nonzero().squeeze(1)
 
 
 def _keys(train_set: Any, name: str) -> Codes:
