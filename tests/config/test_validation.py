@@ -297,7 +297,7 @@ IMPOSSIBLE = [
     ({"vllm_check_every": 5}, ["vllm_check_every=5 has nothing to compare", "without vLLM", "use_vllm=True"]),
     (
         {"vllm_check_every": 5, "use_vllm": True, "top_p": 0.9, "min_p": 0.1},
-        ["vllm_check_every=5 has nothing to compare", "with top_p=0.9, min_p=0.1", "Leave it out, or those"],
+        ["vllm_check_every=5 has nothing to compare", "with top_p=0.9, min_p=0.1", "or leave out top_p, min_p"],
     ),
     (
         {"use_vllm": True, "vllm_mode": "server", "generation_kwargs": {"n": 4}, "num_generations": 8},
@@ -305,7 +305,7 @@ IMPOSSIBLE = [
     ),
     (
         {"use_vllm": True, "vllm_mode": "colocate", "generation_kwargs": {"seed": 0}},
-        ["generation_kwargs has seed=0", "all attempts on a prompt would be the same", "the option seed decides"],
+        ["generation_kwargs has seed=0", "all attempts on a prompt would be the same", "set the option seed instead"],
     ),
 ]
 

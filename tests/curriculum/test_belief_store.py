@@ -233,9 +233,9 @@ def test_several_rewards_by_themselves(tmp_path):
     [
         ({"advantage_baseline": "belief"}, "scale_rewards='group': .*'batch', 'none', 'running' or 'prior'"),
         ({"advantage_baseline": "belief", "scale_rewards": "mad"}, "does not go with scale_rewards='mad'"),
-        ({"scale_rewards": "prior"}, "set advantage_baseline='belief' .now 'mean'."),
+        ({"scale_rewards": "prior"}, "It needs advantage_baseline='belief' .now 'mean'."),
         ({**BELIEF, "filtered_verdicts": ["alive"]}, "filtered_verdicts='alive' is not one of 'all_good', 'all_bad'"),
-        ({"filtered_verdicts": ["all_bad"]}, "has no effect: with zero_variance_groups='keep' no group leaves"),
+        ({"filtered_verdicts": ["all_bad"]}, "has no effect: zero_variance_groups='keep' keeps every group"),
         ({**BELIEF, "belief_head": "promp"}, "belief_head='promp' is not one of None, 'prompt'. Did you mean prompt"),
         ({"belief_key": "level"}, "belief_key='level' has no effect"),
         ({**BELIEF, "selection_pool": 4}, "selection_pool=4 has no effect with prompt_selection='shuffle'"),
@@ -289,7 +289,7 @@ def test_options_that_cannot_work_are_refused(tmp_path, options, words):
         ),
         ({"prompt_selection": "tiny_models:qwen3"}, "tiny_models has no function 'qwen3'. Did you mean qwen2"),
         ({"prompt_selection": "itertools:repeat"}, "a repeat without take, observe, metrics, state_dict, load_"),
-        ({**BELIEF, "reward_weights": [0.0]}, "no reward for advantage_baseline='belief' to remember"),
+        ({**BELIEF, "reward_weights": [0.0]}, "no reward is left for advantage_baseline='belief'"),
     ],
 )
 def test_options_that_do_not_fit_the_data_are_refused(tmp_path, options, words):

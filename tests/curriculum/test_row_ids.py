@@ -312,7 +312,7 @@ def test_a_stream_s_prompts_are_known_in_the_next_pass(tmp_path, selection):
         ({"belief_id": ""}, "belief_id='' must be the name of a column"),
         (
             {"advantage_baseline": "mean", "prompt_selection": "shuffle", "scale_rewards": "group", "belief_id": "id"},
-            "belief_id='id' has no effect: nothing is believed",
+            "belief_id='id' has no effect: this run keeps no beliefs",
         ),
     ],
 )

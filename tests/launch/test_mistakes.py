@@ -368,7 +368,7 @@ def test_a_recipe_for_a_gpu_says_that_it_needs_one(here, place, capsys):
     with pytest.raises(ConfigError) as error:
         script()
     for text in (refused, str(error.value)):
-        assert "this run needs a GPU, and there is none here" in text
+        assert "this run needs a GPU, because it trains in bf16, TRL's default. This machine has no GPU" in text
         assert "set use_cpu=True and bf16=False (in YAML use_cpu: true and bf16: false)." in text
     assert here == []
     assert main(["check", "my_run.yaml"]) == 0
