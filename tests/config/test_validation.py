@@ -239,7 +239,10 @@ IMPOSSIBLE = [
     ({"advantage_estimator": {"name": "pkpo", "args": {"k": 9}}}, ["'pkpo': k=9 must be", "<= 8, num_generations"]),
     ({"advantage_estimator": {"name": "pkpo", "args": {"k": 2.0}}}, ["'pkpo': k=2.0 must be"]),
     ({"advantage_estimator": {"name": "pkpo", "args": {"kk": 2}}}, ["no argument 'kk'; it takes k. Did you mean k?"]),
-    ({"advantage_estimator": {"name": "passk", "args": {"k": 8}}}, ["k=8 is num_generations", "no advantage is left"]),
+    (
+        {"advantage_estimator": {"name": "passk", "args": {"k": 8}}},
+        ["k=8 is equal to num_generations", "no advantage is left"],
+    ),
     ({"advantage_estimator": {"name": "pairwise", "args": {"temperature": 0}}}, ["temperature=0 must be", "> 0"]),
     ({"advantage_estimator": "pairwize"}, ["'pairwize' is not one of 'grpo', 'pairwise'", "Did you mean pairwise?"]),
     (

@@ -430,7 +430,7 @@ def test_a_stream_that_fails_on_the_first_rank_stops_both(out):
 
 def test_what_a_stream_hands_over_is_refused_on_both_ranks_in_the_same_words(out):
     told = [[refused["error"] for refused in refusals] for _, _, _, *refusals, _ in results(out, "stream_fails")]
-    assert "FromBehind.take dealt row -1: a row is a whole number" in told[0][0]
+    assert "FromBehind.take dealt row -1. A row is a whole number" in told[0][0]
     assert "Unloadable.state_dict()['rows'] holds a numpy.ndarray" in told[0][1]
     assert told[0] == told[1]
 
