@@ -247,7 +247,7 @@ def test_16_bits_on_a_processor_without_bfloat16(here, place, monkeypatch, tmp_p
         (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : {flags}\n")
     Mistake("none", (), keys).write(place)
     rows = preflight.dtype(recipe.read("my_run.yaml", (), launch.distribution(None, 1, 0)))
-    expected = f"dtype='{keys['dtype']}' with use_cpu, on a processor without instructions for bfloat16: float32 is"
+    expected = f"dtype='{keys['dtype']}' with use_cpu: this processor has no instructions for bfloat16, so float32 is"
     assert [row.text[: len(expected)] for row in rows if row.status == WARNED] == [expected] * warned
 
 
