@@ -8,7 +8,7 @@ SHOWN_ROWS = 5
 
 
 def refuse_rows(
-    name: str, problem_of: Callable[..., Any], *columns: Sequence[Any], hint: str = "Mend or filter these rows."
+    name: str, problem_of: Callable[..., Any], *columns: Sequence[Any], hint: str = "Correct or filter these rows."
 ) -> None:
     """Raise an error if any row has a problem, and show the first few such rows.
 
@@ -16,7 +16,7 @@ def refuse_rows(
         name (`str`): name of the reward.
         problem_of (`Callable`): takes a row's values, and returns the problem as text or raises it as `ValueError`.
         columns (`Sequence`): columns of equal length.
-        hint (`str`, *optional*): how to mend the rows.
+        hint (`str`, *optional*): how to correct the rows.
 
     Raises:
         ValueError: a row has a problem.

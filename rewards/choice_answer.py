@@ -106,7 +106,7 @@ def choice_answer(
         try:
             right = _gold_index(gold, texts)
         except ValueError as error:
-            raise ValueError(f"choice_answer: {error}. Mend or filter this row.") from None
+            raise ValueError(f"choice_answer: {error}. Correct or filter this row.") from None
         rewards.append(_score(text_of(completion), right, texts, think_opened))
     return rewards
 

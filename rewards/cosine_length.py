@@ -23,7 +23,10 @@ def _check_args(max_length: int, correct: str, correct_args: dict[str, Any] | No
     values = [bounds[name] for name in order]
     if not all(map(math.isfinite, bounds.values())) or values != sorted(values):
         shown = ", ".join(f"{name}={bounds[name]}" for name in order)
-        raise ValueError(f"cosine_length: {' <= '.join(order)} must hold, or a wrong answer pays; got {shown}.")
+        raise ValueError(
+            f"cosine_length: {' <= '.join(order)} must hold, so that no wrong answer earns more than a right one; got "
+            f"{shown}."
+        )
     _judge(correct, correct_args)
 
 

@@ -32,7 +32,7 @@ def _check_args(format_reward: float, **_: Any) -> None:
 
 
 def _check_columns(numbers: list[Any], target: list[Any], **_: Any) -> None:
-    hint = "Mend or filter these rows, or name the right columns: args: {columns: {numbers: nums}}."
+    hint = "Correct or filter these rows, or name the right columns: args: {columns: {numbers: nums}}."
     refuse_rows("countdown", _problem, numbers, target, hint=hint)
 
 
@@ -104,7 +104,7 @@ def countdown(
     rewards: list[float | None] = []
     for completion, operands, goal in zip(completions, numbers, target, strict=True):
         if problem := _problem(operands, goal):
-            raise ValueError(f"countdown: {problem}. Mend or filter this row.")
+            raise ValueError(f"countdown: {problem}. Correct or filter this row.")
         rewards.append(_score(text_of(completion), operands, goal, format_reward, think_opened))
     return rewards
 

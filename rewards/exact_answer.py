@@ -16,7 +16,7 @@ def _check_columns(answer: list[Any]) -> None:
 def _problem(gold: Any) -> str | None:
     if not isinstance(gold, str):
         return f"answer={gold!r:.100} is no text"
-    return None if any(map(is_seen, set(gold))) else f"answer={gold!r:.100} is blank, as is saying nothing"
+    return None if any(map(is_seen, set(gold))) else f"answer={gold!r:.100} is blank, so saying nothing is right"
 
 
 @register_reward(

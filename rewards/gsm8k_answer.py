@@ -130,7 +130,7 @@ def gsm8k_answer(
 def _score(text: str, gold: Any, near: Fraction, think_opened: bool = False) -> float:
     gold_number = _gold_number(gold)
     if gold_number is None:
-        raise ValueError(f"gsm8k_answer: {_problem(gold)}. Mend or filter this row.")
+        raise ValueError(f"gsm8k_answer: {_problem(gold)}. Correct or filter this row.")
     final = shown(after_thinking(text, opened=think_opened))
     boxed = "\\boxed" in final
     number = _number(last_box(final) if boxed else _after_hashes(final))

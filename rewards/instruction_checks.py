@@ -19,7 +19,7 @@ TWO = [{"kind": "words", "max": 2}, {"kind": "no_commas"}]
 
 
 def _check_columns(constraints: list[Any], **_: Any) -> None:
-    hint = "Mend or drop these rows; a row without constraints has None."
+    hint = "Correct or drop these rows; a row without constraints has None."
     refuse_rows("instruction_checks", _problem, constraints, hint=hint)
 
 
@@ -162,7 +162,7 @@ def _problem_of(constraint: Any) -> str | None:
     if missing:
         return f"{kind} needs {', '.join(missing)}."
     if kind in COUNTS and not _is_range(**{name: parameters.get(name) for name in BOUNDS}):
-        return f"{kind} needs min, max (not below min) or exactly, and the last alone; got {parameters!r:.100}."
+        return f"{kind} needs min, max (not below min), or exactly by itself; got {parameters!r:.100}."
     return None
 
 

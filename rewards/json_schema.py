@@ -31,7 +31,7 @@ PERSON = {
 
 def _check_columns(schema: list[Any], **_: Any) -> None:
     hint = (
-        "Mend or filter these rows. Where they look right in your file, store schemas as JSON text: a dataset that "
+        "Correct or filter these rows. If they look right in your file, store schemas as JSON text: a dataset that "
         "holds them as dicts gives each row the keys of all, as None."
     )
     refuse_rows("json_schema", lambda row: _validator(_as_text(row)), schema, hint=hint)

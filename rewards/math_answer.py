@@ -46,7 +46,7 @@ def _check_columns(answer: list[Any], **_: Any) -> None:
     unreadable = _unreadable({answer[row] for row in unsure})
     problems |= {row: unreadable[answer[row]] for row in unsure if answer[row] in unreadable}
     shown = [f"{gold!r:.100} {problems[row]}" if row in problems else None for row, gold in enumerate(answer)]
-    hint = "An answer is a number, a word, LaTeX or a text that has it in \\boxed{}. Mend or filter these rows."
+    hint = "An answer is a number, a word, LaTeX or a text that has it in \\boxed{}. Correct or filter these rows."
     refuse_rows("math_answer", lambda problem: problem, shown, hint=hint)
 
 
@@ -241,7 +241,7 @@ def math_answer(
 
 def _score(text: str, gold: Any, evaluated: bool = True, think_opened: bool = False) -> float:
     if problem := _problem(gold):
-        raise ValueError(f"math_answer: the answer {gold!r:.200} {problem}. Mend or filter this row.")
+        raise ValueError(f"math_answer: the answer {gold!r:.200} {problem}. Correct or filter this row.")
     answer = final_answer(shown(after_thinking(text, opened=think_opened)))
     return 0.0 if answer is None else float(_is_gold(_gold(gold)[0], answer, evaluated))
 

@@ -44,8 +44,8 @@ def _runs_here(setup_code: str, time_s: float, memory_mb: int, output_kb: int, a
         sandbox.close()
     if failure:
         raise ValueError(
-            f"python_tests: setup_code={shortened(setup_code, 200)!r} fails in the sandbox, so every program would: "
-            f"{failure}. There, Python has its standard library alone."
+            f"python_tests: setup_code={shortened(setup_code, 200)!r} fails in the sandbox, so every program would "
+            f"fail: {failure}. In the sandbox Python has only its standard library."
         )
 
 

@@ -177,7 +177,7 @@ def _generate(task: str, config: dict[str, Any], size: int, seed: int) -> list[d
     made_items = (made[i] for i in range(2 * size + 1))
     items = list(itertools.islice((item | settings for item in made_items if not _is_blank(item)), size))
     if len(items) < size:
-        raise ConfigError(f"make_dataset: with {config}, the right answer of most items of {task} is nothing.")
+        raise ConfigError(f"make_dataset: with {config}, the right answer of most items of {task} is empty.")
     return items
 
 
@@ -218,7 +218,7 @@ def _item(entry: Any) -> dict[str, Any]:
 
 def _problem(task: Any) -> str | None:
     if isinstance(task, str) and task in REFUSED:
-        return f"the task {task} is not to be trained on: {REFUSED[task]}."
+        return f"the task {task} is not for training: {REFUSED[task]}."
     tasks = _library().factory.DATASETS
     if isinstance(task, str) and task in tasks:
         return None
@@ -235,7 +235,7 @@ def _problem_of_entry(task: str, entry: Any) -> str | None:
             f"entry must be a dict of question, answer and metadata, or JSON of one, got {entry!r:.100} ({error!r})."
         )
     if is_blank:
-        return "the right answer is nothing, and so is no answer."
+        return "the right answer is empty, so an empty completion would be right."
     return None if source == task else f"task is {task!r}, but the entry is from {source!r}."
 
 

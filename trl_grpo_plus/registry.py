@@ -44,7 +44,7 @@ TRL_NAMES = {
         name: f"It is TRL's: write trl.rewards.{name}."
         for name in ("accuracy_reward", "reasoning_accuracy_reward", "think_format_reward")
     },
-    "get_soft_overlong_punishment": "It is TRL's: take overlong instead, which punishes length alike.",
+    "get_soft_overlong_punishment": "It is TRL's: take overlong instead, which punishes length in the same way.",
 }
 
 # These modules import torch, which the processes that score must not import.
@@ -222,8 +222,8 @@ class RewardSpec:
                 raise ConfigError(f"{what}{name}={value!r} must be {spelled(hint)}.")
         if self.monitor and self.weight not in (None, 0):
             raise ConfigError(
-                f"reward_funcs: {self.name!r} is a monitor, which has no weight, and has weight={self.weight}. Leave "
-                "one of the two out."
+                f"reward_funcs: {self.name!r} has monitor=True and weight={self.weight}, but a monitor has no weight. "
+                "Leave one of the two out."
             )
 
     @classmethod
@@ -259,7 +259,10 @@ class RewardSpec:
                 return self.name
             definition = define(self.name)
         elif changed:
-            raise ConfigError(f"reward_funcs: {changed[0]} is for functions; {self.name!r:.80} is a model.")
+            raise ConfigError(
+                f"reward_funcs: {changed[0]} applies to functions only, but {self.name!r:.80} is a model. Leave "
+                f"{changed[0]} out, or call the model in a function."
+            )
         else:
             return self.name
         if not changed and definition.target not in {registered.target for registered in _REGISTERED.values()}:
@@ -316,8 +319,8 @@ def _weights(specs: Sequence[RewardSpec], reward_weights: Sequence[float] | None
     for spec, weight, other in zip(specs, own, reward_weights, strict=True):
         if weight is not None and weight != other:
             raise ConfigError(
-                f"reward_funcs gives {spec.name!r} the weight {weight}{' (a monitor)' if spec.monitor else ''}, "
-                f"reward_weights {other}. Leave one of the two out."
+                f"reward_funcs gives {spec.name!r} the weight {weight}{' (a monitor)' if spec.monitor else ''}, but "
+                f"reward_weights gives it {other}. Leave one of the two out."
             )
     return list(reward_weights)
 

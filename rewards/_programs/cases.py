@@ -15,8 +15,8 @@ from .._rows import refuse_rows
 
 ENTRY_POINT = re.compile(r"[^\W\d]\w*(\(\))?(\.[^\W\d]\w*)*")
 FORMS = (
-    "tests must be a list of {'stdin': text, 'stdout': text} or of {'args': list or dict, 'expected': value}, the "
-    "latter with an entry_point; test_code a text of asserts, with an entry_point"
+    "tests must be a list of {'stdin': text, 'stdout': text}, or of {'args': list or dict, 'expected': value} with an "
+    "entry_point; test_code must be a text of asserts, with an entry_point"
 )
 
 
@@ -85,7 +85,7 @@ def check_columns(
     if tests is None and test_code is None:
         raise ValueError(f"python_tests needs a column tests or a column test_code: {FORMS}.")
     rows = rows_of(tests, entry_point, test_code)
-    hint = f"Mend or filter these rows: {FORMS}."
+    hint = f"Correct or filter these rows: {FORMS}."
     refuse_rows("python_tests", lambda row: _check_row(row, output_kb), rows, hint=hint)
 
 
@@ -95,10 +95,10 @@ def _check_row(row: Row, output_kb: int) -> None:
         return
     cases = row.cases() if row.tests is not None else []
     if cases and all(case.args is None and not case.stdout.strip() for case in cases):
-        raise ValueError("every stdout is blank, which a program that does nothing would print")
+        raise ValueError("every stdout is blank, so a program that does nothing passes")
     if any(case.expected_args is not None for case in cases) and all(map(_asks_for_nothing, cases)):
         raise ValueError(
-            f"expected_args is args in every case, which a program that does nothing leaves: {cases[0].args}"
+            f"expected_args equals args in every case, so a program that does nothing passes: {cases[0].args}"
         )
     for case in cases:
         if case.args is None:
@@ -108,7 +108,7 @@ def _check_row(row: Row, output_kb: int) -> None:
             message_size(case.args)
             size = message_size(case.expected) + message_size(case.expected_args)
         if size > output_kb << 10:
-            raise ValueError(f"what is expected has {size >> 10} KiB, output_kb is {output_kb}")
+            raise ValueError(f"the expected output has {size >> 10} KiB, more than output_kb={output_kb}")
 
 
 def _asks_for_nothing(case: Case) -> bool:

@@ -104,12 +104,12 @@ def bracketed(completions, answer):
         (
             lenient,
             lambda answer: answer and f"It is\n\n{answer}",
-            "as It is 0; bare, such as '0', they score full marks too.",
+            "as It is 0. Without this form, as '0', they score full marks too.",
         ),
         (
             bracketed,
             lambda answer: answer and f"<{answer}>",
-            "as <0>. Bare, such as '1', 20 of 40 score full marks: the prompt",
+            "as <0>. Without this form, as '1', 20 of 40 score full marks: the prompt",
         ),
     ],
 )
@@ -142,7 +142,10 @@ def test_a_gold_that_is_a_number_is_posed_as_a_text(scratch):
     assert shuffled.right == 40
     register_reward("user_equal", gold=lambda answer: answer)(equal)
     gold, _ = check_gold(get_reward("user_equal", column="solution"), NUMBERS)
-    assert gold.problems[3] == "the gold answer '3' scores 0.0, not 1.0: answer holds numbers, a completion is a text"
+    assert gold.problems[3] == (
+        "the gold answer '3' scores 0.0, not 1.0: answer holds numbers, but a completion is a text, and the two are "
+        "never equal"
+    )
 
 
 @pytest.mark.parametrize(
@@ -188,8 +191,10 @@ def test_the_command(data, capsys):
     assert [line[:2] for line in lines[1:]] == [["math_answer", what] for what in ("examples", "gold", "shuffled")]
     assert [line[2] for line in lines[2:]] == ["30/30", "30/30"]
     assert {line[-1] for line in lines[1:]} == {"ok"}
-    posed = r"math_answer: The gold answers were posed as \boxed{0}. Bare, such as '0', 0 of 30 score full marks: "
-    assert form == f"{posed}the prompt has to ask for that form.\n"
+    posed = (
+        r"math_answer: The gold answers were posed as \boxed{0}. Without this form, as '0', 0 of 30 score full marks: "
+    )
+    assert form == f"{posed}the prompt must ask for the form.\n"
 
 
 REGISTERED = """
@@ -261,6 +266,6 @@ def test_arguments_are_checked_without_data_too(capsys, options, words, message)
 
 def test_arguments_that_examples_do_not_use_are_named(data, capsys):
     assert main(["check", "rewards", "math_answer", "--args", '{"column": "solution"}']) == 0
-    assert "--args was checked, and not used: examples have arguments of their own." in capsys.readouterr().out
+    assert "--args was checked but not used, because examples have their own arguments." in capsys.readouterr().out
     assert main(["check", "rewards", "math_answer"]) == 0
     assert "--args" not in capsys.readouterr().out

@@ -186,7 +186,7 @@ def test_dropped_columns_are_in_no_file_and_the_others_are_named(run, capsys):
     folder = exported(run, "hf", "--drop", "answer", "completion", "--drop", "extra")
     said = capsys.readouterr().out
     assert re.match(r"out: 56 groups, 112 attempts, \d\.\d\d MB\n", said)
-    assert "Whoever gets it can read: prompts, the reference, with any gold answers (" in said
+    assert "Whoever gets this table can read: prompts, the reference, with any gold answers (" in said
     assert "answer" not in said.partition("gold answers (")[2]
     rows = load(str(folder), split="train")
     assert {"completion", "extra"} & set(rows.column_names) == set()
@@ -248,7 +248,7 @@ def test_nothing_is_overwritten_unless_it_is_an_export_and_said(run, capsys):
     exported(run, "jsonl", output="out.jsonl")
     assert "--overwrite" in refused(capsys, run, "--to", "jsonl", "--output", "out.jsonl")
     inside = run / "rollouts" / "train-00000000.jsonl"
-    assert "what the run wrote" in refused(capsys, run, "--to", "jsonl", "--output", inside, "--overwrite")
+    assert "among the run's own files" in refused(capsys, run, "--to", "jsonl", "--output", inside, "--overwrite")
     assert sorted(os.listdir()) == ["cache", "out", "out.jsonl"]
 
 

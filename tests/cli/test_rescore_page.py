@@ -172,7 +172,7 @@ def test_attempts_without_the_recorded_reward_do_not_disagree(folder, opened, mo
     until(page, "text => document.querySelector('#task').textContent.includes(text)", place(FIRST[0][0]))
     scores = page.locator(".attempt[data-attempt='0'] .rescored td")
     assert scores.inner_text().split() == ["–", "→", "1"]
-    assert scores.get_attribute("title") == "What it is compared with was not recorded; exact_answer scores 1"
+    assert scores.get_attribute("title") == "The recorded reward to compare with is missing; exact_answer scores 1"
 
 
 def test_groups_that_disagree_find_room_before_the_others(folder, monkeypatch, tmp_path, capsys):

@@ -143,7 +143,11 @@ def test_a_call_that_hangs_is_not_seen(place, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "status", "words"),
     [
-        ("steps_check", OK, "'' scores 0, '2' scores 0. It has no gold answers that tell whether this is right."),
+        (
+            "steps_check",
+            OK,
+            "'' scores 0, '2' scores 0. It has no gold answers, so nobody knows whether these scores are right.",
+        ),
         ("json_schema", FAILED, "the dataset: reward 'json_schema' needs the column 'schema', the data has prompt"),
         ("repetition", UNSEEN, "it reads completion_ids, which only the trainer has."),
     ],
@@ -169,16 +173,20 @@ def test_a_registered_reward_without_gold_is_called_on_the_data(name, status, wo
             FAILED,
             "called once, on 2 rows of the data: it returned 1 rewards for 2 completions. Return a list",
         ),
-        ("single", FAILED, "it must return one reward a completion in a list, a tensor or an array, got float: 1.0."),
+        (
+            "single",
+            FAILED,
+            "it must return one reward for each completion, in a list, a tensor or an array, got float: 1.0.",
+        ),
         (
             "starts_judge",
             FAILED,
-            "it must return one reward a completion in a list, a tensor or an array, got coroutine",
+            "it must return one reward for each completion, in a list, a tensor or an array, got coroutine",
         ),
         ("words", FAILED, "The reward must be a finite number or None, got 'good'. The completion was ''."),
         ("raises", FAILED, "it failed, ZeroDivisionError: division by zero ("),
         ("exits", FAILED, "it failed, SystemExit: 3 ("),
-        ("Judge", FAILED, "it is a class, and a call of it makes an object, not rewards"),
+        ("Judge", FAILED, "it is a class, and calling a class makes an object, not rewards"),
         ("cancelled", FAILED, "it failed, CancelledError"),
         ("unreachable", UNSEEN, "cannot reach or find what the reward needs, URLError: <urlopen error no route>"),
         ("without_key", UNSEEN, "cannot reach or find what the reward needs, KeyError: 'THE_JUDGES_KEY'"),

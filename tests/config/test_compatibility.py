@@ -32,8 +32,8 @@ def test_stops_that_are_masked(tmp_path, caplog, options, named):
     said = [record.getMessage() for record in caplog.records if record.name == compatibility.__name__]
     assert len(said) == bool(named)
     if named:
-        assert f"generation_kwargs has {named}: TRL takes an attempt that ends there as cut off" in said[0]
-        assert said[0].endswith("leaves it out of the loss. Leave one of the two out.")
+        assert f"generation_kwargs has {named}. TRL counts an attempt that ends there as truncated" in said[0]
+        assert said[0].endswith("leaves truncated attempts out of the loss. Leave one of the two out.")
 
 
 CONTINUOUS = {"use_transformers_continuous_batching": True}

@@ -256,13 +256,13 @@ def test_a_subclass_makes_its_own(tmp_path):
             lambda: dataclasses.make_dataclass("Mine", [], bases=(GRPOPlusConfig,))(
                 preset="dapo", use_cpu=True, bf16=False
             ),
-            r"cannot tell what you set from what is a default.*\.preset\('dapo', \.\.\.\) of the config's class",
+            r"cannot tell your own options from defaults.*call the class's \.preset\('dapo', \.\.\.\)",
         ),
         (
             lambda: HfArgumentParser(GRPOPlusConfig).parse_args_into_dataclasses(
                 ["--preset", "dapo", "--use_cpu", "--bf16", "false"]
             ),
-            "For a script with a parser set the preset's options themselves: loss_type='dapo', epsilon=0.2, ",
+            "In a script with a parser, set the preset's options themselves: loss_type='dapo', epsilon=0.2, ",
         ),
     ],
     ids=["unknown", "unknown to the class", "no text", "a subclass", "from a parser"],

@@ -132,7 +132,7 @@ def test_settings_that_the_user_chose(tmp_path, options, settings):
         (TWICE, "trained on in several steps"),
         ({"gradient_accumulation_steps": 2, "steps_per_generation": 4}, "trained on in several steps"),
         ({"gradient_accumulation_steps": 4, "steps_per_generation": 2}, None),
-        (VLLM, "vllm_importance_sampling_correction takes the difference for one of weights"),
+        (VLLM, "vllm_importance_sampling_correction takes this difference for a difference of weights"),
         ({**VLLM, "vllm_importance_sampling_correction": False}, None),
     ],
     ids=str,
@@ -141,7 +141,7 @@ def test_a_warning_comes_where_a_ratio_is_taken(tmp_path, options, says):
     said = differences(args_of(tmp_path, top_p=0.9, **options), {"top_p": 0.5})
     assert len(said) == (says is not None)
     if says:
-        assert said[0].startswith("top_p=0.9: attempts are sampled with it")
+        assert said[0].startswith("top_p=0.9 changes how attempts are sampled, but not the log-probs")
         assert says in said[0]
         assert "Leave out top_p." in said[0]
 

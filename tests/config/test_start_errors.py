@@ -80,7 +80,8 @@ DEVICE = "per_device_train_batch_size (8)"
         ),
         (
             {"eval_strategy": "steps", "per_device_eval_batch_size": 3},
-            "These are per_device_eval_batch_size x 1 process, and num_generations_eval, or num_generations if",
+            "The first number is per_device_eval_batch_size x 1 process. The second is num_generations_eval, or "
+            "num_generations if",
         ),
         ({"num_generations": 0}, "num_generations=0 must be an integer and >= 2: GRPO compares the attempts"),
         ({"per_device_train_batch_size": 0, "generation_batch_size": 8}, "per_device_train_batch_size=0 must be an"),

@@ -239,7 +239,10 @@ IMPOSSIBLE = [
     ({"advantage_estimator": {"name": "pkpo", "args": {"k": 9}}}, ["'pkpo': k=9 must be", "<= 8, num_generations"]),
     ({"advantage_estimator": {"name": "pkpo", "args": {"k": 2.0}}}, ["'pkpo': k=2.0 must be"]),
     ({"advantage_estimator": {"name": "pkpo", "args": {"kk": 2}}}, ["no argument 'kk'; it takes k. Did you mean k?"]),
-    ({"advantage_estimator": {"name": "passk", "args": {"k": 8}}}, ["k=8 is num_generations", "no advantage is left"]),
+    (
+        {"advantage_estimator": {"name": "passk", "args": {"k": 8}}},
+        ["k=8 is equal to num_generations", "no advantage is left"],
+    ),
     ({"advantage_estimator": {"name": "pairwise", "args": {"temperature": 0}}}, ["temperature=0 must be", "> 0"]),
     ({"advantage_estimator": "pairwize"}, ["'pairwize' is not one of 'grpo', 'pairwise'", "Did you mean pairwise?"]),
     (
@@ -297,7 +300,7 @@ IMPOSSIBLE = [
     ({"vllm_check_every": 5}, ["vllm_check_every=5 has nothing to compare", "without vLLM", "use_vllm=True"]),
     (
         {"vllm_check_every": 5, "use_vllm": True, "top_p": 0.9, "min_p": 0.1},
-        ["vllm_check_every=5 has nothing to compare", "with top_p=0.9, min_p=0.1", "Leave it out, or those"],
+        ["vllm_check_every=5 has nothing to compare", "with top_p=0.9, min_p=0.1", "or leave out top_p, min_p"],
     ),
     (
         {"use_vllm": True, "vllm_mode": "server", "generation_kwargs": {"n": 4}, "num_generations": 8},
@@ -305,7 +308,7 @@ IMPOSSIBLE = [
     ),
     (
         {"use_vllm": True, "vllm_mode": "colocate", "generation_kwargs": {"seed": 0}},
-        ["generation_kwargs has seed=0", "all attempts on a prompt would be the same", "the option seed decides"],
+        ["generation_kwargs has seed=0", "all attempts on a prompt would be the same", "set the option seed instead"],
     ),
 ]
 

@@ -289,7 +289,9 @@ def test_a_penalty_below_rounding_is_solved():
 
 def test_another_model_is_refused():
     ridge = taught(Ridge(seed=0), batches(truth(6), 1, 6))
-    with pytest.raises(ConfigError, match=r"have 7 dimensions, those learned from had 6.*same model"):
+    with pytest.raises(
+        ConfigError, match=r"have 7 dimensions, but the belief head was fitted to states with 6.*same model"
+    ):
         mean(ridge, torch.randn(2, 7))
     with pytest.raises(ConfigError, match=r"low=1\.0 must be below high=1\.0"):
         Ridge(seed=0, low=1.0, high=1.0)

@@ -233,14 +233,14 @@ def test_several_rewards_by_themselves(tmp_path):
     [
         ({"advantage_baseline": "belief"}, "scale_rewards='group': .*'batch', 'none', 'running' or 'prior'"),
         ({"advantage_baseline": "belief", "scale_rewards": "mad"}, "does not go with scale_rewards='mad'"),
-        ({"scale_rewards": "prior"}, "set advantage_baseline='belief' .now 'mean'."),
+        ({"scale_rewards": "prior"}, "It needs advantage_baseline='belief' .now 'mean'."),
         ({**BELIEF, "filtered_verdicts": ["alive"]}, "filtered_verdicts='alive' is not one of 'all_good', 'all_bad'"),
-        ({"filtered_verdicts": ["all_bad"]}, "has no effect: with zero_variance_groups='keep' no group leaves"),
+        ({"filtered_verdicts": ["all_bad"]}, "has no effect: zero_variance_groups='keep' keeps every group"),
         ({**BELIEF, "belief_head": "promp"}, "belief_head='promp' is not one of None, 'prompt'. Did you mean prompt"),
         ({"belief_key": "level"}, "belief_key='level' has no effect"),
         ({**BELIEF, "selection_pool": 4}, "selection_pool=4 has no effect with prompt_selection='shuffle'"),
         ({**BELIEF, "belief_key": 3}, "belief_key=3 must be the name of a column"),
-        ({"prompt_selection": "beleif"}, "prompt_selection='beleif' is none of .*Did you mean belief"),
+        ({"prompt_selection": "beleif"}, "prompt_selection='beleif' is not one of .*Did you mean belief"),
         ({"prompt_selection": {"name": "by_column"}}, 'it needs column, order: {"name": ..., "args": {"column": ...'),
         (
             {"prompt_selection": {"column": "level"}},
@@ -251,7 +251,7 @@ def test_several_rewards_by_themselves(tmp_path):
             re.escape('with arguments it is {"name": "mixture", "args": {"column": "level", "weights": {"a": 1}}}.'),
         ),
         ({"prompt_selection": {"name": "belief", "args": [3]}}, r"'args': \[3\]}: with arguments it is"),
-        ({"prompt_selection": {"name": print}}, "is none of 'shuffle'"),
+        ({"prompt_selection": {"name": print}}, "is not one of 'shuffle'"),
         (
             {"prompt_selection": {"name": "belief", "args": {"pool": 3}}},
             "prompt_selection='belief': there is no argument 'pool'; it takes none",
@@ -289,7 +289,7 @@ def test_options_that_cannot_work_are_refused(tmp_path, options, words):
         ),
         ({"prompt_selection": "tiny_models:qwen3"}, "tiny_models has no function 'qwen3'. Did you mean qwen2"),
         ({"prompt_selection": "itertools:repeat"}, "a repeat without take, observe, metrics, state_dict, load_"),
-        ({**BELIEF, "reward_weights": [0.0]}, "no reward for advantage_baseline='belief' to remember"),
+        ({**BELIEF, "reward_weights": [0.0]}, "no reward is left for advantage_baseline='belief'"),
     ],
 )
 def test_options_that_do_not_fit_the_data_are_refused(tmp_path, options, words):
@@ -299,7 +299,7 @@ def test_options_that_do_not_fit_the_data_are_refused(tmp_path, options, words):
 
 @pytest.mark.parametrize("options", [BELIEF, CHOICE, {"prompt_selection": "belief"}])
 def test_prompts_that_an_environment_supplies_are_no_rows(tmp_path, options):
-    with pytest.raises(ValueError, match=r"train_dataset is None: .*='belief'.* needs its rows"):
+    with pytest.raises(ValueError, match=r"train_dataset is None, but .*='belief'.* needs rows"):
         tiny_models.trainer(tmp_path, **options, extra={"train_dataset": None}, max_steps=1)
 
 
@@ -385,7 +385,7 @@ def test_a_value_that_cannot_be_a_key_is_refused_in_any_row(tmp_path, value):
 def test_levels_without_an_order_are_refused_by_their_column(tmp_path):
     data = Dataset.from_dict({"prompt": ["1=", "2="], "level": [1, None]}).with_format("torch")
     by_column = {"name": "by_column", "args": {"column": "level", "order": "easy_first"}}
-    with pytest.raises(ValueError, match="prompt_selection: column='level': the level of row 1 is None: it must be"):
+    with pytest.raises(ValueError, match="prompt_selection: column='level': the level of row 1 is None, and must be"):
         selection.check_column(data, SimpleNamespace(prompt_selection=by_column, seed=0))
 
 
@@ -442,7 +442,9 @@ class OwnLoader(GRPOPlusTrainer):
 
 def test_rows_that_do_not_say_their_index_are_refused(tmp_path):
     made = tiny_models.trainer(tmp_path, cls=OwnLoader, **PAIRS, **BELIEF)
-    with pytest.raises(ValueError, match=r"='belief' remembers rows by their index .* is not the trainer's own"):
+    with pytest.raises(
+        ValueError, match=r"='belief' remembers rows by their index .* come from another dataloader than the trainer's"
+    ):
         made.train()
 
 
@@ -469,7 +471,7 @@ def remembering(tmp_path, names=("digits",), weights=(1.0,), data=LEVELS, states
         ({"solved_reward": 2.0}, "about solved_reward=1.0, this run has solved_reward=2.0."),
         ({"failed_reward": -1.0}, "about failed_reward=0.0, this run has failed_reward=-1.0."),
         ({"belief_key": "kind"}, "about belief_key='level', this run has belief_key='kind'."),
-        ({"data": SHUFFLED}, "these in another order: of 256 rows that were compared 25"),
+        ({"data": SHUFFLED}, "the same rows in another order: of 256 rows that were compared 25"),
         (
             {"data": LEVELS.map(lambda row: {"level": (row["level"] + 1) % 3})},
             "256 rows that were compared 256 differ",
@@ -508,7 +510,7 @@ def test_beliefs_go_on_with_the_same_rows_and_rewards(tmp_path, now):
 def test_a_users_own_sampler_must_fill_the_batch(tmp_path, dealt):
     (tmp_path / "own.py").write_text(OWN.replace("self.at += count", f"return {dealt}"))
     made = tiny_models.trainer(tmp_path, **PAIRS, prompt_selection=f"{tmp_path / 'own.py'}:Backwards")
-    with pytest.raises(ValueError, match=r"dealt the rows \[0, 1, 2.*a batch needs 4 distinct rows"):
+    with pytest.raises(ValueError, match=r"dealt the rows \[0, 1, 2.*[Aa] batch needs 4 distinct rows"):
         made.train()
 
 

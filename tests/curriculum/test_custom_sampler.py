@@ -64,10 +64,13 @@ def trainer(tmp_path, **other):
     [
         (
             {"holds": {"seen": np.zeros(3)}},
-            r"InTurn.state_dict\(\)\['seen'\] holds a numpy.ndarray .*: give array.tolist\(\)",
+            r"InTurn.state_dict\(\)\['seen'\] holds a numpy.ndarray .*Save a NumPy array as array.tolist\(\)",
         ),
-        ({"logs": {"selection/left": [1, 2]}}, r"InTurn.metrics gave \[1, 2\] for 'selection/left': .*Give float\("),
-        ({"deals": lambda rows: [row - 2 for row in rows]}, "InTurn.take dealt row -2: .*whole number from 0 to 29"),
+        (
+            {"logs": {"selection/left": [1, 2]}},
+            r"InTurn.metrics returned \[1, 2\] for 'selection/left'. .*Return float\(",
+        ),
+        ({"deals": lambda rows: [row - 2 for row in rows]}, r"InTurn.take dealt row -2\. .*whole number from 0 to 29"),
     ],
     ids=["state", "metrics", "rows"],
 )
@@ -102,16 +105,16 @@ def test_numbers_of_other_libraries_are_rows_and_metrics_and_a_run_resumes(tmp_p
 @pytest.mark.parametrize(
     ("dealt", "words"),
     [
-        ([-1, 0], "take dealt row -1: a row is a whole number from 0 to 29, its index in the training set"),
-        ([0, 30], "take dealt row 30: "),
-        ([0, 1.0], "take dealt row 1.0: "),
-        ([True, 2], "take dealt row True: "),
-        ([None], "take dealt row None: "),
-        (["3"], "take dealt row '3': "),
-        (torch.tensor([[1, 2]]), r"take dealt row tensor\(\[1, 2\]\): "),
-        (torch.tensor([1.0]), r"take dealt row tensor\(1.\): "),
-        (None, "take dealt None: give a list of rows"),
-        ([4, 7, 4], r"take dealt the rows \[4, 7, 4\], 4 more than once: a batch needs 2 distinct rows"),
+        ([-1, 0], r"take dealt row -1\. A row is a whole number from 0 to 29: its index in the training set"),
+        ([0, 30], r"take dealt row 30\. "),
+        ([0, 1.0], r"take dealt row 1.0\. "),
+        ([True, 2], r"take dealt row True\. "),
+        ([None], r"take dealt row None\. "),
+        (["3"], r"take dealt row '3'\. "),
+        (torch.tensor([[1, 2]]), r"take dealt row tensor\(\[1, 2\]\)\. "),
+        (torch.tensor([1.0]), r"take dealt row tensor\(1.\)\. "),
+        (None, "take dealt None, which is no list of rows"),
+        ([4, 7, 4], r"take dealt the rows \[4, 7, 4\], with row 4 more than once. A batch needs 2 distinct rows"),
     ],
 )
 def test_rows_are_distinct_indices_of_the_training_set(dealt, words):
@@ -143,11 +146,14 @@ def test_it_may_ask_for_beliefs_only_about_rows():
 @pytest.mark.parametrize(
     ("logs", "words"),
     [
-        ({"a": torch.ones(2)}, r"gave tensor\(\[1., 1.\]\) for 'a': a metric has a text for its name and one number"),
-        ({"a": "1"}, "gave '1' for 'a'"),
-        ({"a": None}, "gave None for 'a'"),
-        ({1: 2.0}, "gave 2.0 for 1"),
-        ([1.0], r"gave \[1.0\]: give a dict of numbers by name"),
+        (
+            {"a": torch.ones(2)},
+            r"returned tensor\(\[1., 1.\]\) for 'a'. A metric has a text for its name and one number",
+        ),
+        ({"a": "1"}, "returned '1' for 'a'"),
+        ({"a": None}, "returned None for 'a'"),
+        ({1: 2.0}, "returned 2.0 for 1"),
+        ([1.0], r"returned \[1.0\]. Return a dict from names to numbers"),
     ],
 )
 def test_metrics_are_numbers_by_name(logs, words):
@@ -173,7 +179,8 @@ def test_metrics_are_numbers_by_name(logs, words):
 def test_a_state_that_a_checkpoint_cannot_hold_is_refused(holds, where):
     for call in (lambda stream: stream.state_dict(), lambda stream: stream.observe([], torch.empty(0, 2), [])):
         with pytest.raises(
-            ValueError, match=f"^prompt_selection='own.py:InTurn': InTurn.{where}.*, which no checkpoint"
+            ValueError,
+            match=f"^prompt_selection='own.py:InTurn': InTurn.{where}.*, which cannot be read back from a checkpoint",
         ):
             call(in_turn(holds=holds))
 
@@ -181,7 +188,7 @@ def test_a_state_that_a_checkpoint_cannot_hold_is_refused(holds, where):
 def test_a_failing_state_dict_gives_a_warning_at_the_first_batch(caplog):
     PartialState()  # accelerate's logger needs it
     in_turn(state_dict=lambda: {}["at"]).observe([], torch.empty(0, 2), [])
-    assert "InTurn.state_dict raised KeyError('at'). A checkpoint will fail" in caplog.text
+    assert "InTurn.state_dict raised KeyError('at'). Repair it, or saving a checkpoint will fail" in caplog.text
 
 
 def test_a_failing_load_state_dict_is_reported_with_the_class():
@@ -192,5 +199,5 @@ def test_a_failing_load_state_dict_is_reported_with_the_class():
 def test_a_state_that_holds_itself_is_refused():
     state = {}
     state["self"] = state
-    with pytest.raises(ValueError, match=r"state_dict\(\) holds itself"):
+    with pytest.raises(ValueError, match=r"state_dict\(\) contains itself"):
         in_turn(state_dict=lambda: state).state_dict()

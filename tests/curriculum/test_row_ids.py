@@ -182,10 +182,10 @@ def numbered(data):
 @pytest.mark.parametrize(
     ("before", "now", "words"),
     [
-        (None, None, "A run that sets belief_id finds its prompts again"),
-        ("id", None, "A run that sets belief_id finds its prompts again"),
-        (None, "id", "saved with belief_id=None: belief_id='id' finds nothing"),
-        ("id", "number", "saved with belief_id='id': belief_id='number' finds nothing"),
+        (None, None, "To find prompts again in a changed training set, a run must set belief_id from its start"),
+        ("id", None, "To find prompts again in a changed training set, a run must set belief_id from its start"),
+        (None, "id", "The checkpoint has belief_id=None, so belief_id='id' finds no prompt in it"),
+        ("id", "number", "checkpoint has belief_id='id', so belief_id='number' finds no prompt in it"),
     ],
 )
 def test_without_ids_other_rows_are_refused_and_the_same_rows_are_not(tmp_path, before, now, words):
@@ -331,7 +331,7 @@ def test_a_stream_s_prompts_are_known_in_the_next_pass(tmp_path, selection):
         ({"belief_id": ""}, "belief_id='' must be the name of a column"),
         (
             {"advantage_baseline": "mean", "prompt_selection": "shuffle", "scale_rewards": "group", "belief_id": "id"},
-            "belief_id='id' has no effect: nothing is believed",
+            "belief_id='id' has no effect: this run keeps no beliefs",
         ),
     ],
 )

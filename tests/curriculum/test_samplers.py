@@ -411,7 +411,7 @@ def test_a_mixture_deals_its_sources_in_proportion_for_as_long_as_they_last():
 @pytest.mark.parametrize(
     ("weights", "words"),
     [
-        ({"a": 1}, "its value 'b' has no weight. There are weights of 'a'"),
+        ({"a": 1}, "its value 'b' has no weight. These values have one: 'a'"),
         ({"a": 1, "b": 0}, "must be above 0"),
     ],
 )
@@ -436,7 +436,7 @@ def test_a_refused_row_comes_first_next_time():
     ("values", "order", "message"),
     [
         ([1, 2], "easy", "order='easy' is not one of 'easy_first', 'hard_first', 'interleaved'"),
-        ([1, None, 2], "easy_first", "level of row 1 is None: it must be a number or a text"),
+        ([1, None, 2], "easy_first", "level of row 1 is None, and must be a number or a text"),
         ([1.0, float("nan")], "easy_first", "level of row 1 is nan"),
         ([[1], [2]], "easy_first", r"level of row 0 is \[1\]"),
         ([1, 2, "3"], "hard_first", "of two kinds: 1 in row 0, '3' in row 2"),

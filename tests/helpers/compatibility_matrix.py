@@ -384,9 +384,9 @@ ELSEWHERE = {
     ],
 }
 
-NO_SCALE = "which makes the advantages in the place of a baseline and a scale"
-EACH_REWARD = "which is given each reward and the weights"
-NO_TOTAL = "there is no total reward to subtract the KL from when each reward function is normalised by itself"
+NO_SCALE = "which computes the advantages without a baseline or a scale"
+EACH_REWARD = "which gets all rewards and their weights, and combines them itself"
+NO_TOTAL = "normalises each reward function by itself, and has no total reward to subtract the KL from"
 NO_INDEX = "needs a map-style dataset to draw other prompts from"
 # (feature, mode) -> a part of the error message.
 REFUSED: dict[tuple[str, str], str] = {

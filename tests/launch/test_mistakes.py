@@ -247,7 +247,7 @@ def test_16_bits_on_a_processor_without_bfloat16(here, place, monkeypatch, tmp_p
         (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : {flags}\n")
     Mistake("none", (), keys).write(place)
     rows = preflight.dtype(recipe.read("my_run.yaml", (), launch.distribution(None, 1, 0)))
-    expected = f"dtype='{keys['dtype']}' with use_cpu, on a processor without instructions for bfloat16: float32 is"
+    expected = f"dtype='{keys['dtype']}' with use_cpu: this processor has no instructions for bfloat16, so float32 is"
     assert [row.text[: len(expected)] for row in rows if row.status == WARNED] == [expected] * warned
 
 
@@ -368,7 +368,7 @@ def test_a_recipe_for_a_gpu_says_that_it_needs_one(here, place, capsys):
     with pytest.raises(ConfigError) as error:
         script()
     for text in (refused, str(error.value)):
-        assert "this run needs a GPU, and there is none here" in text
+        assert "this run needs a GPU, because it trains in bf16, TRL's default. This machine has no GPU" in text
         assert "set use_cpu=True and bf16=False (in YAML use_cpu: true and bf16: false)." in text
     assert here == []
     assert main(["check", "my_run.yaml"]) == 0

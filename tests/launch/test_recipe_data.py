@@ -298,7 +298,7 @@ def test_datasets_logs_nothing_about_a_broken_line(tmp_path, caplog):
     log.addHandler(caplog.handler)
     try:
         with pytest.raises(
-            ConfigError, match=r"rows\.jsonl, line 2 is not JSON \(.*\)\. Mend the line or remove it: "
+            ConfigError, match=r"rows\.jsonl, line 2 is not JSON \(.*\)\. Correct the line or remove it: "
         ):
             datasets_by_name.load(str(rows))
     finally:

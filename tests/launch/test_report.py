@@ -26,7 +26,7 @@ def lines_of(folder, *entries):
 
 
 ALIVE = {"alive": 0.5, "all_bad": 0.5}
-RAISE = "Raise it (a rollout_func has a limit of its own), or ask for shorter answers in the prompt."
+RAISE = "Raise this limit (a rollout_func has its own), or ask for shorter answers in the prompt."
 LEARNT = "Little was learned in step"
 
 

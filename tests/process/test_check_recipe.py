@@ -122,7 +122,7 @@ def test_a_gold_that_scores_in_one_form_alone(place):
     assert row.status == OK
     assert "; 6/6 gold answers score full marks; " in scores
     assert form.startswith(
-        r"The gold answers were posed as \boxed{0}. Bare, such as '0', 0 of 6 score full marks: the "
+        r"The gold answers were posed as \boxed{0}. Without this form, as '0', 0 of 6 score full marks: the "
     )
     assert "\n" not in by_name(checked(place()))["exact_answer"].text  # it needs no other form
 
@@ -135,7 +135,7 @@ def test_odd_sampling_settings_of_the_model_and_of_the_recipe_are_warned_of(plac
     assert (of_the_model.status, of_the_recipe.status) == (WARNED, WARNED)
     assert "The model's generation_config has min_p=0.2. " in of_the_model.text
     assert "set generation_kwargs: {min_p: 0.0}. " in of_the_model.text
-    assert of_the_recipe.text.startswith("top_p=0.9: ")
+    assert of_the_recipe.text.startswith("top_p=0.9 changes how attempts are sampled")
     in_order = checked(place(generation_kwargs={"min_p": 0.0}, top_p=0.9))
     assert not [row for row in in_order if row.name == "sampling"]
     Path("model/generation_config.json").unlink()  # transformers then takes generation settings from config.json
@@ -226,7 +226,12 @@ def test_a_prepare_that_fails_is_a_row(place, tmp_path):
     ("right", "total", "status", "text"),
     [
         (200, 200, OK, "200/200 gold answers score full marks; 1 ms"),
-        (190, 200, OK, "190/200 gold answers score full marks; no attempt can earn them in the others, such as: bad"),
+        (
+            190,
+            200,
+            OK,
+            "190/200 gold answers score full marks; in the other rows no attempt can earn full marks, such as: bad",
+        ),
         (189, 200, FAILED, "gold: bad"),
         (5, 6, FAILED, "gold: bad"),
     ],
@@ -437,7 +442,7 @@ def test_what_only_the_machine_lacks_is_no_failure(place, facts, capsys):
     printed = " ".join(capsys.readouterr().out.split())
     assert "machine not seen no GPU here; tf32 not tried; use_vllm: true: not installed here (pip install" in printed
     assert "model not seen some/model: the Hub cannot be reached" in printed
-    assert "tokenizer not seen of some/model: the Hub cannot be reached; one of bytes stands in" in printed
+    assert "tokenizer not seen of some/model: the Hub cannot be reached; bytes are counted instead" in printed
     assert "weights ok 1.5 billion" in printed
     assert "given not seen the first prompt is not shown: that takes the tokenizer of some/model" in printed
     assert printed.endswith("Not seen here: machine, model, tokenizer, given. Check again where that is possible.")
@@ -459,7 +464,7 @@ def test_sample_rows_are_not_taken_for_the_data(place, facts, monkeypatch, tmp_p
     assert rows["context"].status == UNSEEN
     assert "of the sample rows" in rows["context"].text
     assert "epoch" not in rows["batches"].text
-    assert "512 tokens for a prompt, for want of data" in rows["memory"].text
+    assert "512 tokens for a prompt, since there is no data" in rows["memory"].text
 
 
 def test_nothing_is_known_of_a_model(place):
@@ -495,7 +500,7 @@ def test_memory_against_the_gpu(place, facts, monkeypatch):
     assert by_name(checked("my_run.yaml", gpu_memory=about * 1.05))["memory"].text.startswith("tight: ")
     guessed = by_name(checked("my_run.yaml", ["--per_device_train_batch_size", "512"]))["memory"]
     assert guessed.status == UNSEEN  # the GPU is not named, and there is none here
-    assert "Say what there is" in guessed.text
+    assert "Name the hardware" in guessed.text
 
 
 def test_memory_against_this_machine(place, monkeypatch):
@@ -549,7 +554,7 @@ def test_what_a_run_takes_beside_memory_is_told(place, facts):
     limited = by_name(checked("my_run.yaml", ["--save_total_limit", "1", "--ddp_timeout", "1"], num_processes=2))
     assert "2 at most at a time (save_total_limit=1) 37 GB" in limited["disk"].text
     assert limited["timeout"].status == WARNED
-    assert "more than ddp_timeout=1: a process that is done earlier" in limited["timeout"].text
+    assert "more than ddp_timeout=1. A process that waits so long" in limited["timeout"].text
     # 100 batches of 16 x 512 tokens of 4 bytes, then of every second batch 4 attempts.
     assert limited["disk"].text.endswith(
         "; the traces' completions about 0.0033 GB at full length (trace_compress: a third)"
@@ -575,9 +580,9 @@ def test_which_gpu_is_meant():
     assert gpu_for("A100", None, here).gpu.memory == 80
     guessed = gpu_for(None, None, [])
     assert (guessed.gpu.name, guessed.gpu.memory, guessed.named) == ("H100", 80, False)
-    assert guessed.why.startswith("no GPU here: reckoned as H100; --gpu names another")
-    assert gpu_for(None, None, ["Some card, 10 GiB"])[1].startswith("Some card, 10 GiB: reckoned as H100")
-    known = r"--gpu: nothing is known of 'RTX 4080', only of B200, .* Did you mean RTX 4090"
+    assert guessed.why.startswith("no GPU here, estimated as for H100 (--gpu names another)")
+    assert gpu_for(None, None, ["Some card, 10 GiB"])[1].startswith("Some card, 10 GiB, estimated as for H100")
+    known = r"--gpu 'RTX 4080' is not one of B200, .* Did you mean RTX 4090"
     with pytest.raises(ValueError, match=known):
         gpu_for("RTX 4080", None, [])
 
@@ -763,7 +768,7 @@ def test_nothing_is_pushed(place, warm_smoke):
     rows = checked(place(push_to_hub=True, log_completions=True, log_completions_hub_repo="me/texts"), smoke=True)
     assert [row for row in rows if row.status == FAILED] == []
     ran = by_name(rows)["smoke"]
-    assert "push_to_hub and log_completions_hub_repo are set aside: nothing is pushed" in ran.text
+    assert "push_to_hub and log_completions_hub_repo have no effect here: nothing is pushed" in ran.text
 
 
 @pytest.mark.parametrize("launcher", ["warm_smoke", pytest.param(None, marks=pytest.mark.full)])
@@ -836,8 +841,9 @@ def clocked(recipe, folder, monkeypatch, seconds):
 def test_a_clocked_run_that_ends_early_tells_no_time(place, tmp_path, monkeypatch, seconds):
     recipe = read(place(), [], launch.distribution(None, 1, 0))
     row, _ = clocked(recipe, tmp_path, monkeypatch, seconds)
-    ended = f"{len(seconds)} of 2 steps were done when it ended by itself"
-    assert row == CheckRow("speed", UNSEEN, f"{ended}, too few to tell how long the run takes")
+    ended = f"{len(seconds)} of 2 steps were done when the run ended early"
+    too_few = "These are too few to estimate the time of the whole run"
+    assert row == CheckRow("speed", UNSEEN, f"{ended}. {too_few}")
 
 
 @pytest.mark.parametrize("schedule", ["reduce_lr_on_plateau", "greedy"])
@@ -859,17 +865,20 @@ def test_the_time_of_a_model_made_for_a_check_says_so(place, tmp_path, monkeypat
     if made:
         recipe.model.model_name_or_path = os.path.join(recipe.training.output_dir, "warm_start")
     row, _ = clocked(recipe, tmp_path, monkeypatch, [1.0, 1.0])
-    told = "The model is as prepare makes it for a check, before its warm-up; the warm-up's time is not counted."
+    told = "The model is the one that prepare makes for a check, without a warm-up. A warm-up takes more time."
     assert row.text.endswith(told) == tells
 
 
 def test_a_time_that_cannot_be_measured_is_not_told(place, facts, monkeypatch):
-    assert by_name(checked(place()))["speed"].text.startswith("not estimated: a CPU's must be measured; --smoke")
+    assert by_name(checked(place()))["speed"].text.startswith(
+        "not estimated: the speed of a CPU must be measured; --smoke"
+    )
     monkeypatch.setattr("trl_grpo_plus.cli.check.recipe.run_smoke", lambda *_: [CheckRow("smoke", OK, "ran")])
     away = by_name(checked(place(model_name_or_path="some/model"), smoke=True))["speed"]
     assert (away.status, away.text.split(",")[0]) == (UNSEEN, "not measured: some/model is in no folder here")
     two = by_name(checked(place(), num_processes=2, smoke=True, nodes=Nodes(2)))["speed"]
-    assert (two.status, two.text) == (UNSEEN, "not measured: the run has 2 nodes, and this machine is one")
+    assert two.status == UNSEEN
+    assert two.text == "not measured: the run has 2 nodes, and this machine is only one of them"
     monkeypatch.setattr(check_model, "memory_bytes", lambda: 1)
     assert by_name(checked(place(), smoke=True))["speed"].status == UNSEEN
 
@@ -963,8 +972,13 @@ REPORT = {"verdicts": {"alive": 2}, "gradients": [0.5, 0.25], "moved": 1e-6, "pl
     ("changes", "alive", "status", "text"),
     [
         ({}, 2, OK, "moved, by 1e-06 at most; gradient norms 0.5, 0.25"),
-        ({"moved": 0.0}, 2, FAILED, "did not move, though there was a gradient"),
-        ({"moved": 0.0, "gradients": [0.0, 0.0]}, 0, UNSEEN, "nothing was there to move them: 0 groups alive"),
+        ({"moved": 0.0}, 2, FAILED, "did not move, although there was a gradient"),
+        (
+            {"moved": 0.0, "gradients": [0.0, 0.0]},
+            0,
+            UNSEEN,
+            "did not move, because there was no gradient: 0 groups alive",
+        ),
         ({"gradients": [0.5, math.nan]}, 2, FAILED, "not a number"),
     ],
 )
@@ -978,11 +992,11 @@ def test_gold_answers_that_earn_nothing_are_found_out(tmp_path):
     report = {**REPORT, "steps": 2, "seconds": 1.0, "model": "llama", "verdicts": {"all_bad": 6}, "attempts": 24}
     rows = by_name(check_smoke.rows_of(report, tmp_path, "one process"))
     assert rows["groups"].status == FAILED
-    assert "no group was alive, though half its attempts were gold answers" in rows["groups"].text
+    assert "no group was alive, although half the attempts were gold answers" in rows["groups"].text
     assert rows["traces"].status == FAILED
     assert f"{tmp_path} has no traces in it" in rows["traces"].text
     bare = by_name(check_smoke.rows_of({**report, "planted": 0}, tmp_path, "one process"))
-    assert "no reward could tell one" in bare["groups"].text
+    assert "no reward has a gold answer" in bare["groups"].text
 
 
 @pytest.mark.parametrize(("planted", "status"), [(3, FAILED), (0, WARNED)])
@@ -992,7 +1006,7 @@ def test_attempts_that_nobody_scored_are_found_out(tmp_path, planted, status):
     assert row.status == status
     assert "4 unscored; " in row.text
     assert "every reward with a weight returned None for every attempt" in row.text
-    assert "Return a number for attempts that the reward is for, 0.0 for a wrong or unreadable one" in row.text
+    assert "Return a number for each attempt that the reward applies to, and 0.0 for a wrong or unreadable" in row.text
     some = {**report, "verdicts": {"unscored": 3, "alive": 1}}
     assert by_name(check_smoke.rows_of(some, tmp_path, "one process"))["groups"].status == OK
 

@@ -118,7 +118,9 @@ def test_auto_does_not_start_anew_where_a_disk_fails(run):
         path = run / f"checkpoint-{step}" / "trainer_state.json"
         path.unlink()
         path.mkdir()  # reading it is an OSError
-    with pytest.raises(ConfigError, match=r"resume_from_checkpoint='auto': .*Make it readable, or move it away"):
+    with pytest.raises(
+        ConfigError, match=r"resume_from_checkpoint='auto': .*Make it readable. To start from step 0, move it away"
+    ):
         complete_checkpoint("auto", str(run))
 
 
@@ -198,7 +200,7 @@ def test_a_start_beside_old_checkpoints_is_warned_of_and_a_resume_takes_none_of_
     assert len(warned) == 1
     assert warned[0].startswith(f"{run} holds checkpoint-2, checkpoint-4, checkpoint-6 of an earlier run.")
     assert "Give this run another output_dir, or move them away" in warned[0]
-    with pytest.raises(ConfigError, match="started anew") as refused:
+    with pytest.raises(ConfigError, match="That run was started after an earlier run in the same folder") as refused:
         resume(run)
     assert f"resume_from_checkpoint={str(run / 'checkpoint-6')!r}" in str(refused.value)
     caplog.clear()
@@ -210,7 +212,7 @@ def test_a_start_beside_old_checkpoints_is_warned_of_and_a_resume_takes_none_of_
 def test_a_checkpoint_of_the_run_itself_is_taken_before_a_later_one_of_an_earlier_run(run, caplog):
     started_anew(run, save_steps=2)
     assert last_complete(str(run)) == str(run / "checkpoint-2")
-    assert f"Not of the run whose traces are in {run}: {run}/checkpoint-6, {run}/checkpoint-4." in caplog.text
+    assert f"The traces in {run} are of another run than {run}/checkpoint-6, {run}/checkpoint-4." in caplog.text
 
 
 def test_without_traces_nobody_knows_whose_a_checkpoint_is(run):
@@ -233,10 +235,10 @@ def test_a_part_without_traces_does_not_make_a_run_another_one(run):
 
 def test_the_resume_of_a_finished_run_says_so(run, caplog):
     resume(run)
-    assert "checkpoint-6 is at max_steps=6: nothing is left to train." in caplog.text
+    assert "checkpoint-6 is at max_steps=6: no step is left to train." in caplog.text
     caplog.clear()
     resume(run, str(run / "checkpoint-4"))
-    assert "nothing is left" not in caplog.text
+    assert "is left to train" not in caplog.text
 
 
 def test_bytes_that_changed_are_seen(run):

@@ -276,7 +276,7 @@ def test_a_loss_that_is_not_finite_on_one_rank_stops_both_before_the_step(out):
     assert first["error"] == second["error"]
     assert re.match(r"Step 4: the norm of the gradient is nan \(loss \S+, inf on ranks 0 to 1\)", first["error"])
     assert "nonfinite/run/rollouts/train-00000004.jsonl" in first["error"]
-    assert "All log-probs, ratios and advantages are finite, so it arose in the loss" in first["error"]
+    assert "All log-probs, ratios and advantages are finite, so the error arose in the loss" in first["error"]
     assert first["took"] < 60
     assert first["weights"] == second["weights"]
     assert first["saved"]
@@ -297,7 +297,7 @@ def test_a_checkpoint_is_whole_once_all_ranks_have_saved_theirs(out):
         assert f"checkpoint-{step} was not saved completely: trainer_state.json is missing" in first["error"]
         assert "No space left on device" in second["error"]
         for rank in (first, second):
-            lacks = {f"checkpoint-{step}": "trainer_state.json is missing, which is written last"}
+            lacks = {f"checkpoint-{step}": "trainer_state.json is missing, the file that is written last"}
             assert rank["lacks"] == {**{f"checkpoint-{step}": "" for step in steps}, **lacks}
 
 
@@ -430,7 +430,7 @@ def test_a_stream_that_fails_on_the_first_rank_stops_both(out):
 
 def test_what_a_stream_hands_over_is_refused_on_both_ranks_in_the_same_words(out):
     told = [[refused["error"] for refused in refusals] for _, _, _, *refusals, _ in results(out, "stream_fails")]
-    assert "FromBehind.take dealt row -1: a row is a whole number" in told[0][0]
+    assert "FromBehind.take dealt row -1. A row is a whole number" in told[0][0]
     assert "Unloadable.state_dict()['rows'] holds a numpy.ndarray" in told[0][1]
     assert told[0] == told[1]
 

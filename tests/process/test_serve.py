@@ -277,7 +277,9 @@ def test_a_file_that_is_broken_is_named_and_the_others_are_read(run):
     reader = Feed(run.folder)
     news = reader.news()
     assert titles_of(news) == ["Task 1.0", "Task 1.1", "Task 1.2"]
-    assert re.search(r"train-00000001\.jsonl, line 1 is no JSON object .* Mend or remove it", news["live"]["problem"])
+    assert re.search(
+        r"train-00000001\.jsonl, line 1 is no JSON object .* Correct or remove it", news["live"]["problem"]
+    )
     assert reader.news(**known(news))["live"]["problem"] == news["live"]["problem"]
 
 
@@ -565,7 +567,7 @@ def test_a_search_says_what_it_did_not_read(run, opened, monkeypatch):
     with serving(run.folder) as server:
         page = opened(server.address)
         page.fill("#query", "MANGO")
-        searched = "6 groups over all steps. Not searched: 6 groups for which the page has no room."
+        searched = "6 groups over all steps. Not searched: 6 groups that did not fit in the page."
         soon(lambda: page.inner_text("#status") == searched)
 
 

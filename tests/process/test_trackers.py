@@ -605,7 +605,7 @@ def test_a_run_whose_wandb_is_killed_ends_with_an_error_and_all_its_traces(tmp_p
     """transformers and TRL also log to wandb during training, so that the run ends, with an error that says why."""
     code = f"{TRAIN}\nname, broken = 'wandb', lambda: os.kill(service(), signal.SIGKILL)\n{BREAKING}\nos._exit(0)"
     printed = run_script(tmp_path, code)
-    word = r"^ended: wandb failed \(\w+: .*\), and transformers and TRL.*report_to='none'"
+    word = r"^ended: wandb failed \(\w+: .*\)\. transformers and TRL log to it, so the run ends too.*report_to='none'"
     assert re.search(word, printed, re.MULTILINE), printed
     steps = int(re.search(r"steps: (\d+)", printed)[1])
     assert steps >= 2

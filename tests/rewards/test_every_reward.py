@@ -119,13 +119,13 @@ BAD_ROWS = [
     ("math_answer", "too long", {"answer": "7" * 1001}),
     ("python_tests", "is not plain data", {"tests": [{"args": [], "expected": len}], "entry_point": "add"}),
     ("python_tests", "is not plain data", {"tests": [{"args": [[2]], "expected_args": [len]}], "entry_point": "f"}),
-    ("python_tests", "has 1953 KiB, output_kb is 1024", {"tests": [{"stdout": "x" * 2_000_000}]}),
+    ("python_tests", "has 1953 KiB, more than output_kb=1024", {"tests": [{"stdout": "x" * 2_000_000}]}),
     ("regex_match", "cannot be compiled", {"pattern": "(" * 5000 + ")" * 5000}),
     ("regex_match", "must be a regular expression", {"pattern": b"a"}),
 ]
 HINTS = {
     "exact_answer": r"convert .*str\(row",
-    "instruction_checks": "Mend or drop these rows",
+    "instruction_checks": "Correct or drop these rows",
     "json_schema": "JSON text",
     "reasoning_gym": "make_dataset makes rows that can",
 }
@@ -139,7 +139,7 @@ def test_a_bad_row_is_refused_before_training_and_at_scoring(name):
     for problem, columns in [(problem, columns) for other, problem, columns, *_ in BAD_ROWS if other == name]:
         both = {column: [good.columns.get(column), columns.get(column)] for column in {**good.columns, **columns}}
         message = refusal_of(reward.definition.check_columns, **both, **reward.all_args())
-        hint = HINTS.get(name, "Mend or filter these rows")
+        hint = HINTS.get(name, "Correct or filter these rows")
         assert re.search(rf"(?s)1 of 2 rows .*; row 1: .*{re.escape(problem)}.*{hint}", message), (problem, columns)
         if name in REFUSE_AT_SCORING:
             (outcome,) = reward.score([good.completion], **{column: [value] for column, value in columns.items()})

@@ -263,7 +263,7 @@ def test_the_first_bad_golds_are_shown() -> None:
 
 
 def test_a_bad_gold_is_an_error_of_its_row() -> None:
-    with pytest.raises(ValueError, match="Mend or filter"):
+    with pytest.raises(ValueError, match="Correct or filter"):
         _score(r"\boxed{1}", "")
 
 

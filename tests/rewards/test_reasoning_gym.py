@@ -200,7 +200,7 @@ def test_a_refused_task_is_refused_everywhere_with_its_reason(task):
         lambda: score("<answer>5</answer>", task),
         lambda: make_dataset({task: {}}, size=1, seed=0),
     ):
-        with pytest.raises(ValueError, match=f"the task {task} is not to be trained on: ") as error:
+        with pytest.raises(ValueError, match=f"the task {task} is not for training: ") as error:
             call()
         assert REFUSED[task] in str(error.value)
 
@@ -291,7 +291,7 @@ def test_in_worker_processes_a_scorer_that_fails_is_told_of_and_stops_no_run(cap
     assert made.failure(outcomes, answers) is None
     warn_of_first("reasoning_gym", outcomes, made.policies, set())
     assert "1 of 2 samples ended with status 'error': The scorer of prime_factorization" in caplog.text
-    assert "To stop at the first" not in caplog.text  # `on_error` does not apply here
+    assert "To stop the run at the first" not in caplog.text  # `on_error` does not apply here
 
 
 def test_in_worker_processes_a_bad_row_stops_the_run():

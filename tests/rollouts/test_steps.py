@@ -229,7 +229,9 @@ def test_the_text_must_be_the_end_of_what_the_tokens_decode_to():
     fast = tiny_models.tokenizer()
     ids = fast("12=a12").input_ids
     assert last_tokens(ids, "12", [1, 2], decoder(fast)) == [4, 5]
-    with pytest.raises(ValueError, match=re.escape("The text '13' is not what its 6 tokens decode to, '12=a12'")):
+    with pytest.raises(
+        ValueError, match=re.escape("'13' is not a part of the text that its 6 tokens decode to, '12=a12'")
+    ):
         last_tokens(ids, "13", [1], decoder(fast))
 
 

@@ -39,7 +39,8 @@ def test_the_first_tolerated_failure_gives_one_warning(tmp_path, caplog, policy,
     (said,) = warned(caplog)
     assert said.startswith("reward 'mine': 8 of 8 samples ended with status 'error': TypeError: can only concatenate")
     assert f"Such a sample {scored}." in said
-    assert "rewards/mine/error logs their share. To stop at the first with the whole message, set on_error" in said
+    assert "rewards/mine/error logs their share. To stop the run at the first failure, with the whole" in said
+    assert "message, set on_error" in said
 
 
 def test_each_kind_of_failure_in_workers_gives_a_warning(tmp_path, caplog):

@@ -191,7 +191,7 @@ def test_names_and_workers_need_no_torch(tmp_path):
         ({"answer": "x"}, ["has no argument 'answer'"]),
         ({"points": "2"}, ["points='2' must be float"]),
         ({"points": True}, ["points=True must be float"]),
-        ({"columns": {"anser": "x"}}, ["reads no column 'anser', only answer, hint", "Did you mean answer"]),
+        ({"columns": {"anser": "x"}}, ["reads no column 'anser'. It reads answer, hint", "Did you mean answer"]),
         ({"columns": ["answer"]}, ["columns must map names to names, got ['answer']"]),
     ],
 )
@@ -210,7 +210,7 @@ def test_column_renames_the_one_column_and_columns_any(scratch):
         return [float(lo <= len(c) <= hi) for c, lo, hi in zip(completions, low, high, strict=True)]
 
     assert get_reward("user_two", columns={"low": "a"})(completions=["xx"], a=[1], high=[3]) == [1.0]
-    with refused("reads the columns low, high: rename with columns"):
+    with refused("reads the columns low, high, so column does not say which one it renames. Use columns: {"):
         get_reward("user_two", column="a")
 
 
@@ -274,12 +274,14 @@ def test_an_optional_column_need_not_be_there_and_may_hold_none(scratch):
 
 
 def test_a_column_that_is_not_given():
-    with pytest.raises(TypeError, match="reward 'user_judge' needs the column 'answer', given are gold"):
+    with pytest.raises(TypeError, match=r"reward 'user_judge' needs the column 'answer'\. It got gold"):
         judge(completions=["1"], gold=["1"])
 
 
 def test_an_argument_is_not_given_with_the_samples():
-    with pytest.raises(TypeError, match=re.escape("beforehand: get_reward('user_judge', points=2.0)")):
+    with pytest.raises(
+        TypeError, match=re.escape("Set it before the call, as in get_reward('user_judge', points=2.0)")
+    ):
         judge(completions=["1"], answer=["1"], points=2.0)
     assert judge(completions=["1"], answer=["1"], points=["a column of the data"]) == [1.0]
 
@@ -423,9 +425,17 @@ def test_weights(entries, reward_weights, weights):
 @pytest.mark.parametrize(
     ("entries", "reward_weights", "words"),
     [
-        ([{"name": "user_judge", "weight": 2}], [1.0], ["gives 'user_judge' the weight 2, reward_weights 1.0"]),
+        (
+            [{"name": "user_judge", "weight": 2}],
+            [1.0],
+            ["gives 'user_judge' the weight 2, but reward_weights gives it 1.0"],
+        ),
         ([{"name": "user_judge", "monitor": True}, plain], [1.0, 1.0], ["(a monitor)"]),
-        ([{"name": "user_judge", "monitor": True, "weight": 1}, plain], None, ["a monitor, which has no weight"]),
+        (
+            [{"name": "user_judge", "monitor": True, "weight": 1}, plain],
+            None,
+            ["monitor=True and weight=1, but a monitor has no weight"],
+        ),
         ([{"name": "user_judge", "monitor": True}], None, ["monitors only", "Leave monitor out of one"]),
         ([{"name": "user_judge", "weight": 2}, plain], [2.0], ["has 1 values for 2", "Give one weight per reward."]),
         ([plain], [1.0, 1.0], ["reward_weights has 2 values for 1 reward_funcs. Give one weight per reward."]),
@@ -446,7 +456,11 @@ def test_weights(entries, reward_weights, weights):
         ([{"name": user_rewards.Judge().score, "timeout": 1}], None, ["has a timeout", "cannot be imported"]),
         ([{"name": "user_judge", "on_error": "zeros"}], None, ["on_error='zeros' is not one of 'zero', 'abstain'"]),
         (["user_judge", "user_judge"], None, ["'user_judge' is there twice", "label"]),
-        ([{"name": "org/model", "timeout": 1}], None, ["timeout is for functions; 'org/model' is a model"]),
+        (
+            [{"name": "org/model", "timeout": 1}],
+            None,
+            ["timeout applies to functions only, but 'org/model' is a model"],
+        ),
         ([{"name": lambda completions: [0.0], "timeout": 1}], None, ["has a timeout", "cannot be imported"]),
         ([{"name": f"{FILE}:asynchronous", "args": {"a": 1}}], None, ["is an async function"]),
         ([{"name": Later(), "label": "a"}], None, ["'later' is an async function"]),
@@ -468,7 +482,7 @@ def test_a_function_of_a_script_is_refused_for_workers(tmp_path):
     """
     done = run(code, tmp_path)
     assert done.stdout == "[2.0]\n"
-    assert "Move the function to the top level of a module of its own" in done.stderr
+    assert "Move the function to the top level of its own module" in done.stderr
 
 
 def test_arguments_that_workers_do_not_have_are_refused(scratch):
@@ -476,7 +490,7 @@ def test_arguments_that_workers_do_not_have_are_refused(scratch):
         """Reward 0."""
         return [0.0] * len(completions)
 
-    with refused("where log_extra is not to be had"):
+    with refused("worker processes, which have no log_extra. Leave out the parameter log_extra"):
         resolve([{"name": logs, "timeout": 1.0}])
 
 

@@ -259,7 +259,7 @@ def test_a_result_that_is_no_list_of_scores_is_refused(scores, entry):
 
     _, failures = score(mine if entry is says else {**entry, "name": mine})
     assert "reward 'mine' failed" in failures[0]
-    assert "one reward a completion" in failures[0]
+    assert "one reward for each completion" in failures[0]
 
 
 def leaves(completions, **kwargs):

@@ -442,7 +442,7 @@ def test_a_reward_that_fails(outcome, rng):
     [
         ("all_good", "harder data"),
         ("all_bad", "easier data"),
-        ("tied", "ever differ"),
+        ("tied", "Check that the reward for the answer differs between attempts"),
         ("unscored", "columns"),
         ("truncated", "max_completion_length"),
     ],

@@ -115,7 +115,7 @@ def test_the_message_has_the_numbers_and_what_to_do():
     assert "its best was 0.45 at step 60" in alarm.message
     grown = float(re.search(r"gap grew by (\S+),", alarm.message)[1])
     assert grown == pytest.approx(RISES(steps[1] - 10) - RISES(30), abs=0.01)
-    for words in ("beta", "Evaluate more often", "the page", "checkpoint of the best evaluation"):
+    for words in ("beta", "evaluate more often", "the page", "checkpoint of the best evaluation"):
         assert words in alarm.message
 
 

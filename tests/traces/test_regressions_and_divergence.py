@@ -176,7 +176,7 @@ def test_tool_calls_that_vanish(gain, seed):
     alarm = only(raised(make, 140, watched), "tool_avoidance", 80, 105)
     assert alarm.value <= alarm.threshold == 0.2
     assert alarm.groups
-    [told] = [float(part.split()[0]) for part in alarm.message.split("that called earned ")[1:]]
+    [told] = [float(part.split()[0]) for part in alarm.message.split("with calls earned ")[1:]]
     assert told == pytest.approx(gain, abs=0.1)
     assert "tools/failure_frequency" in alarm.message
     on = watched.see(make(140))
@@ -396,7 +396,7 @@ def test_sampler_and_trainer_that_drift_apart(name, growth):
     assert alarm.value >= alarm.threshold == 3
     assert f"({name})" in alarm.message
     assert "at first" in alarm.message
-    assert int(alarm.message.split("so since step ")[1].split(".")[0]) > 60
+    assert int(alarm.message.split("since step ")[1].split()[0]) > 60
 
 
 def test_a_sampler_that_is_checked_each_25_steps():

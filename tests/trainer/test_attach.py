@@ -110,7 +110,7 @@ def test_unknown_options_and_wrong_values_are_refused(tmp_path):
     trl_grpo_plus.attach(trainer)
     with pytest.raises(TypeError, match="attached already"):
         trl_grpo_plus.attach(trainer)
-    with pytest.raises(TypeError, match="GRPOTrainer or an RLOOTrainer of TRL's, got str"):
+    with pytest.raises(TypeError, match="TRL's GRPOTrainer or TRL's RLOOTrainer, got str"):
         trl_grpo_plus.attach("trainer")
     with pytest.raises(TypeError, match="keeps its traces itself"):
         trl_grpo_plus.attach(tiny_models.trainer(tmp_path / "ours"))
@@ -170,7 +170,7 @@ def test_only_a_trainer_that_trains_no_further_step_says_so(tmp_path, caplog, at
             trl_grpo_plus.attach(trainer)
         trainer.train(resume_from_checkpoint=(tmp_path / "run" / "checkpoint-3").exists())
     assert trainer.state.global_step == (4 if attached else 3)
-    assert ("nothing is left to train" in caplog.text) is not attached
+    assert ("no step is left to train" in caplog.text) is not attached
 
 
 def test_alarms_not_in_halt_on_alarm_do_not_end_the_training(tmp_path):

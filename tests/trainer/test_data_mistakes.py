@@ -61,7 +61,7 @@ def test_a_trainer_that_is_surely_to_train_is_refused_too_few_rows_before_its_mo
 
 
 def test_training_that_resamples_needs_more_prompts_than_those_of_a_batch(tmp_path):
-    with pytest.raises(ConfigError, match="more prompts than the 2 of one generation batch, the dataset has 2"):
+    with pytest.raises(ConfigError, match="more prompts than the 2 of one generation batch, but the dataset has 2"):
         made(tmp_path, tiny_models.prompts(2), zero_variance_groups="resample")
 
 
@@ -149,7 +149,7 @@ STREAM = "_dataset is a stream, and this trainer was made with loaded rows"
         ("train_dataset", None, {}, "train_dataset is None"),
         ("train_dataset", LEVELS.to_iterable_dataset(), {}, STREAM),
         ("eval_dataset", LEVELS.to_iterable_dataset(), {}, STREAM),
-        ("train_dataset", LEVELS.to_list(), BELIEF, r"is a list, .*Dataset\.from_list"),
+        ("train_dataset", LEVELS.to_list(), BELIEF, r"is a list\. .*Dataset\.from_list"),
     ],
 )
 def test_what_a_trainer_takes_only_when_it_is_made_is_refused_later(trainer, monkeypatch, name, rows, options, words):
@@ -284,7 +284,10 @@ def test_rows_that_were_filtered_out_are_not_checked(tmp_path):
         (["Prompt", "answer"], r"Rename it: dataset.rename_column\('Prompt', 'prompt'\)"),
         (["id", "messages"], r"If it is 'messages', rename it: dataset.rename_column\('messages', 'prompt'\)"),
         (["id", "PROMPT"], r"If it is 'PROMPT', rename it"),
-        (["id", "cost"], r"Rename the right one, as in dataset.rename_column\('question', 'prompt'\)"),
+        (
+            ["id", "cost"],
+            r"Rename the column that holds the prompts, as in dataset.rename_column\('question', 'prompt'\)",
+        ),
     ],
 )
 def test_the_likeliest_column_is_named(tmp_path, columns, words):
@@ -364,7 +367,10 @@ def test_a_best_metric_of_one_evaluation_set_is_refused(tmp_path, best, refused)
     assert str(failure.value).endswith(f"'eval_{best.removeprefix('eval_').removeprefix('a_')}'.")
 
 
-ENDS = "must have one entry for each prompt that it is given; a prompt is given once for each of its attempts."
+ENDS = (
+    "must have one entry for each prompt in the list that it gets. "
+    "The list holds a prompt once for each of its attempts."
+)
 
 
 @pytest.mark.parametrize("options", [{}, {"zero_variance_groups": "drop"}])

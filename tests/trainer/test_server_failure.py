@@ -96,7 +96,7 @@ def test_the_server_the_step_and_the_cause_are_named(up, url, path, cause):
     assert kind is ServerFailed
     assert text.startswith(f"the vLLM server at {url} failed after step 12: POST {path}: ")
     assert cause in text
-    assert text.endswith("Start the server anew, then resume the run from its last checkpoint.")
+    assert text.endswith("Restart the server, then resume the run from its last checkpoint.")
 
 
 def test_a_server_is_named_by_host_and_port():
@@ -119,7 +119,7 @@ def test_a_server_that_does_not_start_is_named(starting, url, answer):
     text, kind = told(served(url), lambda: wait_for(url, 0.0), None)
     assert kind is ServerFailed
     assert f"failed when the run began: The vLLM server can't be reached at {url} after 0.0 seconds{answer}" in text
-    assert text.endswith(". Start the server, anew if it runs, then the run.")
+    assert text.endswith(". Start the server (restart it if it runs), then start the run.")
 
 
 def test_a_server_that_starts_in_time_is_waited_for(starting):
@@ -128,7 +128,7 @@ def test_a_server_that_starts_in_time_is_waited_for(starting):
 
 def test_an_update_that_fails_names_what_a_server_may_lack(up):
     text, _ = told(served(up), lambda: ask(f"{up}/update_weights"))
-    assert ". The server's log says why: it may serve another model than the one that is trained" in text
+    assert ". The server's log says why. The server may serve another model than the trained one" in text
 
 
 TOO_LONG = "This model's maximum context length is 64 tokens. However, your prompt contains 71 input tokens."

@@ -348,7 +348,7 @@ def test_the_next_training_uses_a_newly_set_training_set(tmp_path, caplog, optio
     assert json.loads((tmp_path / "run/rollouts/run.json").read_text())["dataset"]["rows"] == 10
     groups = list(traces.groups(tmp_path / "run"))
     assert {row["prompt"] for group in groups for row in group} <= set(after["prompt"])
-    assert ("the beliefs about prompts start anew" in caplog.text) == (options is not RESAMPLE)
+    assert ("the beliefs about prompts are reset" in caplog.text) == (options is not RESAMPLE)
     if options is not RESAMPLE:
         assert groups[0][0]["belief"]["attempts"] == 2  # a belief with nothing but the prior
 
@@ -401,7 +401,7 @@ def test_the_same_rows_in_another_dataset_keep_their_beliefs(tmp_path, caplog):
     trained = tiny_models.trained(tmp_path, data=tiny_models.prompts(4), **BELIEFS)
     trained.train_dataset = tiny_models.prompts(4).select(range(4))
     trained.train()
-    assert "start anew" not in caplog.text
+    assert "are reset" not in caplog.text
     assert all(group[0]["belief"]["attempts"] > 2 for group in first_step(tmp_path / "run"))
 
 
@@ -553,7 +553,7 @@ def test_a_lost_reference_is_refused_and_one_never_saved_starts_anew_with_a_warn
         tiny_models.trainer(tmp_path, **FOLLOWED).train(resume_from_checkpoint=str(checkpoint))
     (checkpoint / "grpo_plus_state_0.pt").unlink()
     tiny_models.trainer(tmp_path, **FOLLOWED).train(resume_from_checkpoint=str(checkpoint))
-    assert "saved without the reference model: it starts anew" in caplog.text
+    assert "saved without the reference model, so the reference is the model that the run began with" in caplog.text
 
 
 def test_a_reference_that_does_not_move_is_not_saved(tmp_path):

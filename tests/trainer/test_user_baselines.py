@@ -83,7 +83,7 @@ def test_rows_without_the_column_are_refused_by_name(tmp_path):
 
     rows = some([{"prompt": f"{number:02}=", "number": number} for number in range(30)])
     stream = IterableDataset.from_generator(lambda: iter(rows))
-    with pytest.raises(ValueError, match="reads the column 'expected', and a row has only 'prompt', 'number'"):
+    with pytest.raises(ValueError, match="reads the column 'expected', but a row has only 'prompt', 'number'"):
         tiny_models.trained(tmp_path, tiny_models.digits, **BASELINE, data=stream, max_steps=2)
 
 

@@ -59,11 +59,20 @@ def test_the_case(seen, case):
 
 def test_the_text_has_the_numbers_and_where_to_look():
     stale = Comparison(0.512, 2.25, kept=30, agreed=0.0104, near=40, moved=0.47).text()
-    parts = ["0.51 nats", "up to 2.2;", "At step 31 they agreed to 0.01.", "moved by 0.47", "sync_weights", "a server"]
+    parts = [
+        "0.51 nats",
+        "up to 2.2;",
+        "At step 31 the difference was 0.01.",
+        "moved by 0.47",
+        "sync_weights",
+        "a server",
+    ]
     parts.append("the engine has weights of about step 31 to 41,")
     assert [part for part in parts if part not in stale] == []
     assert "of about step 31," in Comparison(0.512, 2.25, kept=30, agreed=0.0104, near=30, moved=0.47).text()
-    assert "without its adapter, to 0.004:" in Comparison(0.5, 2.0, base=0.004).text()
+    assert (
+        "differ by only 0.004 from those of the model without its adapter:" in Comparison(0.5, 2.0, base=0.004).text()
+    )
     assert "--logprobs-mode processed_logprobs" in Comparison(0.5, 2.0).text()
 
 
@@ -204,7 +213,7 @@ def test_quiet_while_the_engine_follows(warned, noise, pace, corrected):
 
 
 STALE = re.compile(
-    r"Step (\d+): .*At step (\d+) they agreed to .* the engine has weights of about step (\d+)(?: to (\d+))?,"
+    r"Step (\d+): .*At step (\d+) the difference was .* the engine has weights of about step (\d+)(?: to (\d+))?,"
 )
 
 
@@ -251,7 +260,7 @@ def test_dropout_is_told_from_old_weights_and_hides_no_later_finding(warned):
         if step < 12:
             run.sync()
     dropout, stale = warned()
-    assert "With the trainer's dropout off they agree to 0.01, so the engine has the weights." in dropout
+    assert "Without the trainer's dropout the difference is 0.01, so the engine has the current weights." in dropout
     assert "Set lora_dropout to 0" in dropout
     assert "new weights do not reach it" in stale
 

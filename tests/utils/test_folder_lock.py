@@ -83,9 +83,7 @@ def test_a_second_run_is_refused_and_takes_over_when_the_first_is_killed(tmp_pat
         assert third.wait(120) == 0
     finally:
         first.kill()  # its child too
-    taken_over = (
-        rf"{tmp_path}/run was held by process {first.pid} on .*, which ended without giving it back: taken over\."
-    )
+    taken_over = rf"This run takes over {tmp_path}/run from process {first.pid} on .*, which has ended\."
     assert re.search(taken_over, (tmp_path / "third.out").read_text())
     assert not (tmp_path / "run" / "run.lock").exists()
 
@@ -101,9 +99,9 @@ def left_by(folder, **changes):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"host": "elsewhere", "pid": 7}, "was held by process 7 on elsewhere, since yesterday, which may have ended"),
-        ({"started": 1.0}, "was held by process PID on .* which ended without giving it back"),  # the pid is reused
-        ({"pid": 1 << 30}, "which ended without giving it back: taken over"),
+        ({"host": "elsewhere", "pid": 7}, "from process 7 on elsewhere, since yesterday, which may have ended"),
+        ({"started": 1.0}, "takes over .* from process PID on .* which has ended"),  # the pid is reused
+        ({"pid": 1 << 30}, "which has ended"),
         ({}, "^$"),  # the folder is a copy of a run's folder
     ],
 )

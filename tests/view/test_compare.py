@@ -92,7 +92,7 @@ def test_seeds_are_drawn_as_a_mean_with_a_range_or_one_by_one(page):
 
 
 def test_the_page_says_which_run_lacks_the_chosen_axis(page):
-    soon(lambda: page.inner_text("#axis-note") == "Means end where the first of their runs ends.")
+    soon(lambda: page.inner_text("#axis-note") == "A mean ends where the first of its runs ends.")
     page.select_option("#axis", "seconds")
     until(page, "document.querySelector('#axis-note').textContent.includes('step_time was not logged')")
     soon(lambda: "without evaluations" in page.inner_text("#axis-note"))

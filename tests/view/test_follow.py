@@ -303,7 +303,7 @@ def test_lists_of_prompts_are_searched_and_lead_to_a_prompt(opened, report):
     soon(lambda: [row.split()[0] for row in rows(page)[:5]] == ["learns", "forgets", "hard", "easy", "once"])
     page.fill("#prompt-query", "ONCE")
     soon(lambda: rows(page)[0] == "once 0 1 1 ×")
-    soon(lambda: "12 of 16 bear" in page.inner_text("#prompt-rule"))
+    soon(lambda: "12 of 16 contain" in page.inner_text("#prompt-rule"))
     page.fill("#prompt-query", "ha")
     soon(lambda: rows(page) == ["hard 1 → 1 12 ×"])
     page.locator("#prompt-list").focus()

@@ -132,8 +132,8 @@ def test_a_file_of_traces_that_leads_out_of_the_run_is_refused(run, tmp_path, el
     path.unlink(missing_ok=True)
     path.symlink_to(elsewhere / name)
     assert SECRET not in shown(run, tmp_path)
-    assert f"error: {path} is a link that leads out of" in capsys.readouterr().err
-    assert f"{path} is a link that leads out of" in Feed(run).news()["live"]["problem"]
+    assert f"error: {path} is a link to a file outside of" in capsys.readouterr().err
+    assert f"{path} is a link to a file outside of" in Feed(run).news()["live"]["problem"]
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,7 @@ def test_every_command_names_the_first_bad_line_and_counts_the_others(run, other
     told = refusals(run, other, capsys)
     [said] = set(told.values())
     assert said.startswith(f"{path}, line 2 is no ")
-    assert said.endswith("Mend or remove it to read the rest. 2 more lines of it cannot be read.")
+    assert said.endswith("Correct or remove it to read the rest. 2 more lines of it cannot be read.")
 
 
 def test_errors_in_compressed_traces_are_named_by_every_command(run, other, capsys):

@@ -811,7 +811,7 @@ def test_a_folder_without_attempts_says_what_to_give_in_its_place(tmp_path, caps
     (tmp_path / "first" / "rollouts" / "run.json").write_text("{}")
     assert "the run ended before its first batch was finished." in told(tmp_path / "first")
     (tmp_path / "first" / "race_settings.json").write_text("{}")
-    assert "finished, or it is stock TRL's run of a race, which keeps none." in told(tmp_path / "first")
+    assert "finished, or it is the run of stock TRL in a race, which keeps no attempts." in told(tmp_path / "first")
 
 
 @pytest.mark.parametrize("size", ["nan", "inf", "0"])

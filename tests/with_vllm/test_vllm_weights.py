@@ -102,23 +102,23 @@ def frozen(made):
 
 
 BROKEN = {
-    "no sync": (no_sync, {}, 1, "At step 1 they agreed to .* the engine has weights of about step 1,"),
+    "no sync": (no_sync, {}, 1, "At step 1 the difference was .* the engine has weights of about step 1,"),
     "no sync, uncorrected": (
         no_sync,
         UNCORRECTED,
         1,
-        "At step 1 they agreed to .* the engine has weights of about step 1,",
+        "At step 1 the difference was .* the engine has weights of about step 1,",
     ),
     "no sync from step 2": (
         sync_until_step_2,
         {},
         2,
-        "At step 2 they agreed to .* the engine has weights of about step 2,",
+        "At step 2 the difference was .* the engine has weights of about step 2,",
     ),
     "no sync, adapter": (no_sync, lora(), 1, "those of the model without its adapter"),
     "no merge": (no_merge, lora(), 1, "those of the model without its adapter"),
     "hotter": (hotter, {}, 0, "They have not agreed in this run"),
-    "dropout": (lambda made: None, lora(lora_dropout=0.3), 1, "With the trainer's dropout off they agree to .*e-0"),
+    "dropout": (lambda made: None, lora(lora_dropout=0.3), 1, "Without the trainer's dropout the difference is .*e-0"),
 }
 
 
@@ -137,7 +137,7 @@ def test_an_engine_with_other_weights(run, name):
 def test_a_part_of_the_weights(run):
     """The last layer is never sent. It stays as it was at the start, when engine and trainer loaded the same files."""
     _, warned = run(all_but_the_last_layer)
-    assert re.search("Step 2: .*does not explain the difference: some weights are not sent", warned[0])
+    assert re.search("Step 2: .*does not explain the difference now. Either some weights are not sent", warned[0])
 
 
 @pytest.mark.parametrize(("every", "looked_at"), [(0, []), (3, [0, 3])])

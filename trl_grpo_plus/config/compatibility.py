@@ -48,7 +48,7 @@ def check_evaluations(eval_dataset: Any, config: "GRPOPlusConfig") -> None:
     empty = [name for name, rows in evaluated.items() if hasattr(rows, "__len__") and not len(rows)]
     if empty and config.process_index == 0:
         logger.warning(
-            f"{', '.join(empty)} has no rows, so that its evaluations measure nothing. Give it rows, or set "
+            f"{', '.join(empty)} has no rows, so an evaluation on it measures nothing. Give it rows, or set "
             "eval_strategy='no'."
         )
 
@@ -69,12 +69,12 @@ def check_later_data(train_dataset: Any, eval_dataset: Any, config: "GRPOPlusCon
         if isinstance(rows, IterableDataset) and (config.accelerator_config.dispatch_batches is not False or workers):
             raise ConfigError(
                 f"{what} is a stream, and this trainer was made with loaded rows: TRL prepares for a stream only when "
-                "the trainer is made. Make a new trainer with it, or load it without streaming."
+                "the trainer is made. Make a new trainer with this stream, or load the data without streaming."
             )
     if (config.draws_prompts or config.what_believes) and not isinstance(train_dataset, Dataset | IterableDataset):
         raise ConfigError(
-            f"train_dataset is a {type(train_dataset).__name__}, and prompts are chosen and remembered in a Dataset "
-            "of `datasets` alone. Make one: Dataset.from_list(...)."
+            f"train_dataset is a {type(train_dataset).__name__}. To choose or remember prompts, this trainer needs a "
+            "Dataset of the package `datasets`. Make one: Dataset.from_list(...)."
         )
 
 
@@ -125,8 +125,8 @@ def check_filter_metric(metric: str, names: Sequence[str]) -> None:
     """Check that `filter_metric` names one reward function, or is `total` or `any`."""
     if metric not in ("total", "any", *names):
         raise ConfigError(
-            f"filter_metric={metric!r} is neither 'total' nor 'any' nor one of the reward functions, which are "
-            f"{', '.join(map(repr, names))}.{did_you_mean(metric, ('total', 'any', *names))}"
+            f"filter_metric={metric!r} is neither 'total' nor 'any' nor one of the reward functions. The reward "
+            f"functions are {', '.join(map(repr, names))}.{did_you_mean(metric, ('total', 'any', *names))}"
         )
     if names.count(metric) > 1:
         raise ConfigError(f"filter_metric={metric!r} is the name of more than one reward function. Rename them.")
@@ -145,8 +145,8 @@ def check_weights(weights: Sequence[float] | None, args: "GRPOPlusConfig") -> No
         return
     if args.what_believes:
         raise ConfigError(
-            f"reward_weights={list(weights)} are all 0: there is no reward for {args.what_believes} to remember. Give "
-            "one a weight other than 0, or set that option back to its default."
+            f"reward_weights={list(weights)} are all 0: no reward is left for {args.what_believes}. Give a reward "
+            f"a weight other than 0, or leave {args.what_believes} out."
         )
     if not args.filters_groups and args.filter_metric != "any":
         return
@@ -200,8 +200,8 @@ def warn_of_masked_stops(args: "GRPOPlusConfig", ends: Set[int]) -> None:
     for name, value in stops.items():
         if value and args.process_index == 0:
             logger.warning(
-                f"generation_kwargs has {name}={value!r}: TRL takes an attempt that ends there as cut off, and "
-                "mask_truncated_completions=True leaves it out of the loss. Leave one of the two out."
+                f"generation_kwargs has {name}={value!r}. TRL counts an attempt that ends there as truncated, and "
+                "mask_truncated_completions=True leaves truncated attempts out of the loss. Leave one of the two out."
             )
 
 
@@ -218,8 +218,8 @@ def warn_of_rounded_weights(args: "GRPOPlusConfig", model: Any) -> None:
         dtype = {"bf16": "bfloat16", "fp16": "float16"}[option]
         logger.warning(
             f"use_transformers_continuous_batching=True with {option}=True: TRL rounds the model's weights to {dtype} "
-            "when it first generates, and they stay so. The optimizer then loses updates that are small beside a "
-            f"weight. Set {option}=False, or generate with vLLM or without continuous batching."
+            "when it first generates, and they stay rounded. The optimizer then loses each update that is small "
+            f"compared with its weight. Set {option}=False, or generate with vLLM, or without continuous batching."
         )
 
 
@@ -237,18 +237,20 @@ def check_model(
     if args.filters_groups and images and Version(trl_version) < Version("1.11"):
         raise ConfigError(
             f"zero_variance_groups={args.zero_variance_groups!r} with images needs TRL 1.11 or later: TRL "
-            f"{trl_version} cuts the pixels of micro-batches in wrong places. Install a later one, or set 'keep'."
+            f"{trl_version} splits the pixels of a batch at wrong places. Upgrade TRL, or set "
+            "zero_variance_groups='keep'."
         )
     if args.step_reward_credit is not None and (tools or environments):
         raise ConfigError(
             f"step_reward_credit={args.step_reward_credit!r} does not work with tools or environment_factory. A step "
-            "ends at an offset in one text, but a conversation with tools has several texts. Leave it out (the sums "
-            "are trained on), or use a rollout_func with an env_mask, which is one text."
+            "ends at an offset in one text, but a conversation with tools has several texts. Leave it out, and each "
+            "attempt earns the sum of its steps; or use a rollout_func with an env_mask, which makes one text."
         )
     if args.belief_head and (environments or images or rollouts):
         raise ConfigError(
-            f"belief_head={args.belief_head!r} reads prompts as the trainer's tokenizer writes them; with images, "
-            "environment_factory or rollout_func others are sampled. Leave it out; belief_key needs no model."
+            f"belief_head={args.belief_head!r} reads each prompt as the trainer's tokenizer writes it. With images, "
+            "environment_factory or rollout_func, other prompts are sampled. Leave belief_head out. belief_key works "
+            "here, because it reads a column and no prompt."
         )
 
 
@@ -265,7 +267,7 @@ def check_parallelism(accelerator: Any) -> None:
     for size in ("tp_size", "cp_size", "sp_size"):
         if getattr(config, size, 1) > 1:
             raise ConfigError(
-                f"{size}={getattr(config, size)}: TRL's GRPO gives each process completions of its own, so processes "
-                "cannot share a row. Remove it from accelerate's configuration (parallelism_config), and tp_plan from "
-                "model_init_kwargs. To divide a model among GPUs use FSDP or DeepSpeed's ZeRO 3."
+                f"{size}={getattr(config, size)}: several processes would share a row, but TRL's GRPO gives each "
+                f"process its own completions. Remove {size} from accelerate's configuration (parallelism_config), "
+                "and tp_plan from model_init_kwargs. To divide a model among GPUs, use FSDP or DeepSpeed's ZeRO 3."
             )

@@ -143,8 +143,9 @@ class GRPOPlusConfig(GRPOConfig):
             Which rows of the training set are sampled. An epoch is then as many prompts as the set has rows. One of:
 
             - `"shuffle"`: TRL's sampler.
-            - `"belief"`: the rows of a shuffled pool from which most is expected to be learnt, as far as beliefs were
-              right so far; see [`~trl_grpo_plus.curriculum.samplers.LearnabilitySampler`], and for a stream
+            - `"belief"`: the rows of a shuffled pool that teach most, as beliefs predict it. The more the beliefs
+              were right so far, the more they decide; otherwise chance does. See
+              [`~trl_grpo_plus.curriculum.samplers.LearnabilitySampler`], and for a stream
               [`trl_grpo_plus.curriculum.streaming_sampler`].
             - `{"name": "by_column", "args": {"column": ..., "order": ...}}`: by the values of a column. The order is
               "easy_first", "hard_first" or "interleaved"; see [`~trl_grpo_plus.curriculum.samplers.ColumnSampler`].

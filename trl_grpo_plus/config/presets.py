@@ -160,15 +160,16 @@ PRESETS: dict[str, Preset] = {
     ),
     "maxrl": Preset(
         {"loss_type": "dr_grpo", "advantage_baseline": "mean", "scale_rewards": "mean", "beta": 0.0},
-        "divided by the group's mean reward, not its std: towards maximising log p, so hard prompts weigh more.",
+        "divides by the group's mean reward, not its std: this tends to maximise log p, so hard prompts weigh more.",
         PAPERS + "2602.02710",
-        "rewards of 0 and 1, which it is made for.",
+        "rewards of 0 and 1: the method is made for these.",
     ),
     "passk": Preset(
         {"advantage_estimator": {"name": "passk", "args": {"k": 4, "scaled": True}}},
-        "it rewards that one of four answers is right: a prompt whose answers are mostly right teaches nothing.",
+        "a prompt counts as solved if one of four answers is right, so mostly solved prompts teach nothing.",
         PAPERS + "2508.10751",
-        "the loss and its KL; rewards of 0 and 1, which it needs; more than four attempts a prompt, best far more.",
+        "the loss and its KL; rewards of 0 and 1, since it takes no others; more than four attempts on each prompt, "
+        "many more if possible.",
     ),
     "gdpo": Preset(
         {
@@ -178,8 +179,8 @@ PRESETS: dict[str, Preset] = {
         },
         "each reward function is normalised by itself within its group; their sum is normalised over the batch.",
         PAPERS + "2601.05242",
-        "the loss and its KL; rewards that count only where another reward is earned. With one reward function "
-        "its advantages are GRPO's but for their scale.",
+        "the loss and its KL; rewards that count only if another reward is earned. With one reward function the "
+        "advantages differ from GRPO's only in scale.",
     ),
     "bnpo": Preset(
         {"loss_type": "bnpo"},
@@ -197,9 +198,9 @@ PRESETS: dict[str, Preset] = {
             "belief_head": "prompt",
             "zero_variance_groups": "drop",
         },
-        "small groups; prompts are remembered and chosen; this package's own.",
+        "this package's own method: small groups, a memory of each prompt's rewards, and a choice of prompts.",
         "fewer_rollouts.md#the-settings",
-        "`max_steps`, since steps are what is saved; `belief_key`, where a column tells hard prompts from easy ones.",
+        "`max_steps`: the method needs fewer steps; `belief_key`, if a column tells hard prompts from easy ones.",
     ),
 }
 
@@ -262,9 +263,9 @@ def check(preset: Any) -> None:
     settings = preset_of(preset).settings
     if not isinstance(preset, AppliedPreset):
         raise ConfigError(
-            f"preset={preset!r}: this config cannot tell what you set from what is a default, because a parser gave "
-            f"every option, or the config is of a subclass. In Python call .preset({preset!r}, ...) of the config's "
-            "class. For a script with a parser set the preset's options themselves: "
+            f"preset={preset!r}: this config cannot tell your own options from defaults, because a parser gave every "
+            f"option, or because the config's class is a subclass. In Python, call the class's .preset({preset!r}, "
+            "...). In a script with a parser, set the preset's options themselves: "
             f"{', '.join(f'{name}={value!r}' for name, value in settings.items())}."
         )
 

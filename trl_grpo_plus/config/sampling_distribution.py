@@ -72,14 +72,14 @@ def check_generation_kwargs(config: "GRPOConfig") -> None:
     given = (config.use_vllm and config.generation_kwargs) or {}
     if "n" in given:
         raise ConfigError(
-            f"generation_kwargs has n={given['n']!r}, but the number of attempts on a prompt is num_generations (now "
-            f"{config.num_generations}). Set that, and leave n out."
+            f"generation_kwargs has n={given['n']!r}, but num_generations (now {config.num_generations}) is the "
+            "number of attempts on a prompt. Set num_generations, and leave n out."
         )
     # A server numbers the attempts that are asked for in one request, and adds the number to the seed.
     if given.get("seed") is not None and config.vllm_mode == "colocate":
         raise ConfigError(
-            f"generation_kwargs has seed={given['seed']!r}, which a colocated vLLM uses anew for each attempt: all "
-            "attempts on a prompt would be the same. Leave it out; the option seed decides what is sampled."
+            f"generation_kwargs has seed={given['seed']!r}. A colocated vLLM starts each attempt from this seed, so "
+            "all attempts on a prompt would be the same. Leave it out, and set the option seed instead."
         )
 
 
@@ -136,9 +136,9 @@ def differences(
         texts.append(_of_the_model(settings))
     if (settings := chosen_settings(args)) and (ratios := _ratios(args)):
         texts.append(
-            f"{_shown(settings)}: attempts are sampled with it, and the log-probs, of softmax(logits / temperature), "
-            f"are without it. {' '.join(ratios)} Leave out {', '.join(settings)}. The option temperature sharpens the "
-            "distribution too, and the log-probs know of it."
+            f"{_shown(settings)} changes how attempts are sampled, but not the log-probs, which are those of "
+            f"softmax(logits / temperature). {' '.join(ratios)} Leave out {', '.join(settings)}. To sharpen the "
+            "distribution, lower temperature: the log-probs take it into account."
         )
     return texts
 
@@ -157,10 +157,10 @@ def _of_the_model(settings: Mapping[str, Any]) -> str:
     ways = [f"generation_kwargs: {_keys(by_option)}"] if by_option else []
     ways += [f"{others}, before the trainer is made, or in the model's generation_config.json"] if others else []
     return (
-        f"The model's generation_config has {_shown(settings)}. TRL sets nothing in its place, so transformers "
-        "samples with it, and the log-probs are without it: the policy is trained on attempts of another "
-        f"distribution. To sample from the policy itself set {'; and '.join(ways)}. To keep it, set the same in "
-        "generation_kwargs."
+        f"The model's generation_config has {_shown(settings)}. TRL does not replace this setting, so transformers "
+        "samples with it. The log-probs leave it out, so the policy is trained on attempts from another "
+        f"distribution. To sample from the policy itself, set {'; and '.join(ways)}. To keep the setting, set it in "
+        "generation_kwargs too."
     )
 
 
@@ -169,12 +169,12 @@ def _ratios(args: "GRPOConfig") -> list[str]:
     wrong = []
     if args.use_vllm and args.vllm_importance_sampling_correction:
         wrong.append(
-            "vLLM's log-probs are with it: vllm_importance_sampling_correction takes the difference for one of "
-            "weights, and multiplies the loss by the share of probability that was left (0.9 under top_p=0.9)."
+            "vLLM's log-probs include it. vllm_importance_sampling_correction takes this difference for a difference "
+            "of weights, and multiplies the loss by the share of probability that was left (0.9 under top_p=0.9)."
         )
     if args.gradient_accumulation_steps % (args.steps_per_generation * args.num_iterations):
         wrong.append(
-            "Each batch is trained on in several steps, and the importance ratio of the later ones is not that of "
+            "Each batch is trained on in several steps. In the later steps the importance ratio does not belong to "
             "the distribution that was sampled from."
         )
     return wrong

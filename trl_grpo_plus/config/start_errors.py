@@ -40,8 +40,8 @@ def making_config(config: Any) -> Iterator[None]:
 def _explained(why: str, config: Any) -> str | None:
     if why.startswith("Your setup doesn't support bf16/gpu"):
         return (
-            "this run needs a GPU, and there is none here: it trains in bf16, TRL's default. To train on the CPU, set "
-            "use_cpu=True and bf16=False (in YAML use_cpu: true and bf16: false)."
+            "this run needs a GPU, because it trains in bf16, TRL's default. This machine has no GPU. To train on the "
+            "CPU, set use_cpu=True and bf16=False (in YAML use_cpu: true and bf16: false)."
         )
     if "steps_per_generation' can not be both" in why:
         return f"{why}: each follows from the other. Leave one of the two out."
@@ -50,8 +50,8 @@ def _explained(why: str, config: Any) -> str | None:
     processes = "1 process" if config.world_size == 1 else f"{config.world_size} processes"
     if why.startswith("The"):
         return (
-            f"{why} These are per_device_eval_batch_size x {processes}, and num_generations_eval, or num_generations "
-            "if that is not set."
+            f"{why} The first number is per_device_eval_batch_size x {processes}. The second is num_generations_eval, "
+            "or num_generations if num_generations_eval is not set."
         )
     device = f"per_device_train_batch_size ({config.per_device_train_batch_size})"
     if "global batch size" in why:

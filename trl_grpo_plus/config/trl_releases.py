@@ -77,7 +77,7 @@ def check(cls: type, version: str) -> None:
         )
     if not Version(OLDEST).release <= Version(version).release[:2] <= Version(NEWEST).release:
         warnings.warn(
-            f"trl_grpo_plus is tested with {tested}; this is TRL {version}. All methods that it builds on are there, "
-            "and what they do may have changed.",
+            f"trl_grpo_plus is tested with {tested}; this is TRL {version}. All methods that trl_grpo_plus calls "
+            "exist in this release, but they may do something else than before.",
             stacklevel=2,
         )

@@ -127,9 +127,9 @@ def warn_of_no_effect(config: "GRPOPlusConfig") -> None:
     options = ", ".join(f"{name}={value!r}" for name, value in changed.items())
     if options:
         warnings.warn(
-            f"{options} {'have' if len(changed) > 1 else 'has'} no effect: a trainer that is no GRPOPlusTrainer was "
-            "handed this GRPOPlusConfig, and trains without. Replace GRPOTrainer(...) by GRPOPlusTrainer(...), which "
-            "takes the same arguments: from trl_grpo_plus import GRPOPlusTrainer.",
+            f"{options} {'have' if len(changed) > 1 else 'has'} no effect: the trainer that got this GRPOPlusConfig "
+            "is not a GRPOPlusTrainer. Replace GRPOTrainer(...) by GRPOPlusTrainer(...), which takes the same "
+            "arguments: from trl_grpo_plus import GRPOPlusTrainer.",
             stacklevel=4,
         )
 
@@ -152,8 +152,8 @@ def _check_values(config: "GRPOPlusConfig", annotations: Mapping[str, Any]) -> N
         )
     if config.failed_reward >= config.solved_reward:
         raise ConfigError(
-            f"failed_reward ({config.failed_reward}) must be below solved_reward ({config.solved_reward}): they name "
-            "the rewards of an attempt that fails and of one that succeeds."
+            f"failed_reward ({config.failed_reward}) must be below solved_reward ({config.solved_reward}): a failed "
+            "attempt earns failed_reward, and a successful one earns solved_reward."
         )
 
 
@@ -170,8 +170,8 @@ def _check_advantage(config: "GRPOPlusConfig") -> None:
         )
     if config.kl_placement == "reward":
         raise ConfigError(
-            "kl_placement='reward' needs multi_objective_aggregation='sum_then_normalize': there is no total "
-            "reward to subtract the KL from when each reward function is normalised by itself."
+            "kl_placement='reward' needs multi_objective_aggregation='sum_then_normalize': 'normalize_then_sum' "
+            "normalises each reward function by itself, and has no total reward to subtract the KL from."
         )
 
 
@@ -182,23 +182,23 @@ def _check_process(config: "GRPOPlusConfig") -> None:
     what = f"step_reward_credit={config.step_reward_credit!r}"
     if config.scale_rewards not in STEP_SCALES:
         raise ConfigError(
-            f"{what} does not go with scale_rewards={config.scale_rewards!r}: the rewards of steps are divided by the "
-            f"std of all steps of their group, or by nothing. Set scale_rewards={_any_of(STEP_SCALES)}."
+            f"{what} does not go with scale_rewards={config.scale_rewards!r}: the reward of a step is either divided "
+            f"by the std of all step rewards of its group, or not divided. Set scale_rewards={_any_of(STEP_SCALES)}."
         )
     if config.advantage_baseline == "belief":
         raise ConfigError(
-            f"{what} does not go with advantage_baseline='belief': what is believed of a prompt is the reward of a "
-            "whole attempt, not of a step. Set another advantage_baseline, or leave step_reward_credit out."
+            f"{what} does not go with advantage_baseline='belief': a belief predicts the reward of a whole attempt, "
+            "not the reward of a step. Set another advantage_baseline, or leave step_reward_credit out."
         )
     if config.multi_objective_aggregation == "normalize_then_sum":
         raise ConfigError(
-            f"{what} does not go with multi_objective_aggregation='normalize_then_sum', which normalises the sum of "
-            "the advantages once more over the batch, one number an attempt. Use 'sum_then_normalize'."
+            f"{what} does not go with multi_objective_aggregation='normalize_then_sum', which normalises one number "
+            "for each attempt over the batch. With steps an attempt has several. Use 'sum_then_normalize'."
         )
     if config.kl_placement == "reward":
         raise ConfigError(
-            f"{what} does not go with kl_placement='reward', which subtracts the KL from one reward an attempt before "
-            "the baseline; steps have rewards and a baseline of their own. Set kl_placement='loss'."
+            f"{what} does not go with kl_placement='reward', which subtracts the KL from the reward of the whole "
+            "attempt. Steps have their own rewards and their own baseline. Set kl_placement='loss'."
         )
     if reason := whole_only(config):
         raise ConfigError(f"{what} does not go with {reason}")
@@ -210,14 +210,14 @@ def _check_belief_baseline(config: "GRPOPlusConfig") -> None:
     if believes and (SCALES[scale].over == "group" or (by_itself and scale != "prior")):
         allowed = ["prior"] if by_itself else [name for name in SCALES if SCALES[name].over != "group"]
         raise ConfigError(
-            f"advantage_baseline='belief' does not go with scale_rewards={scale!r}: the scale of a group is made of "
-            "the attempts that it divides, is 0 where they are alike, and no small group has a good one. Set "
+            f"advantage_baseline='belief' does not go with scale_rewards={scale!r}: the group's scale is computed "
+            "from the rewards that it divides. It can be 0, and in a small group it is a poor estimate. Set "
             f"scale_rewards={_any_of(allowed)}."
         )
     if scale == "prior" and not believes:
         raise ConfigError(
-            "scale_rewards='prior' divides by what was believed of a prompt: set advantage_baseline='belief' (now "
-            f"{config.advantage_baseline!r})."
+            "scale_rewards='prior' divides by the std of the belief about a prompt. It needs "
+            f"advantage_baseline='belief' (now {config.advantage_baseline!r})."
         )
 
 
@@ -231,13 +231,14 @@ def _check_filtered_verdicts(config: "GRPOPlusConfig") -> None:
     filters = config.filters_groups or config.advantage_baseline == "belief"
     if config.filtered_verdicts is not None and not filters:
         raise ConfigError(
-            f"filtered_verdicts={config.filtered_verdicts!r} has no effect: with zero_variance_groups='keep' no group "
-            "leaves. Set zero_variance_groups='drop' or 'resample', or advantage_baseline='belief', or leave it out."
+            f"filtered_verdicts={config.filtered_verdicts!r} has no effect: zero_variance_groups='keep' keeps every "
+            "group. Set zero_variance_groups='drop' or 'resample', or set advantage_baseline='belief', or leave "
+            "filtered_verdicts out."
         )
     if config.filters_groups and not config.dead:
         raise ConfigError(
-            f"filtered_verdicts=[] lets every group stay: zero_variance_groups={config.zero_variance_groups!r} has no "
-            "effect. Name verdicts, or set zero_variance_groups='keep'."
+            f"filtered_verdicts=[] names no verdict, so zero_variance_groups={config.zero_variance_groups!r} has no "
+            "effect. Name at least one verdict, or set zero_variance_groups='keep'."
         )
 
 
@@ -246,12 +247,12 @@ def _check_belief_options(config: "GRPOPlusConfig") -> None:
     for name in ("belief_key", "belief_id"):
         value = getattr(config, name)
         if value is not None and (not isinstance(value, str) or not value):
-            raise ConfigError(f"{name}={value!r} must be the name of a column, or left out.")
+            raise ConfigError(f"{name}={value!r} must be the name of a column. To use no column, leave {name} out.")
     for name in ("belief_key", "belief_id", "belief_head"):
         if getattr(config, name) is not None and not config.what_believes:
             raise ConfigError(
-                f"{name}={getattr(config, name)!r} has no effect: nothing is believed of prompts. Set "
-                "advantage_baseline='belief' or prompt_selection='belief', or leave it out."
+                f"{name}={getattr(config, name)!r} has no effect: this run keeps no beliefs about prompts. Set "
+                f"advantage_baseline='belief' or prompt_selection='belief', or leave {name} out."
             )
 
 
@@ -289,20 +290,20 @@ def _check_estimator(config: "GRPOPlusConfig") -> None:
     if silent:
         options = ", ".join(f"{option}={by_path(getattr(config, option))!r}" for option in silent)
         raise ConfigError(
-            f"{options} has no effect with {chosen}, which makes the advantages in the place of a baseline and a "
-            f"scale. {_way_out(config, silent)}"
+            f"{options} has no effect with {chosen}, which computes the advantages without a baseline or a scale. "
+            f"{_way_out(config, silent)}"
         )
     if config.multi_objective_aggregation != "sum_then_normalize":
         raise ConfigError(
             f"multi_objective_aggregation={config.multi_objective_aggregation!r} has no effect with {chosen}, which "
-            "is given each reward and the weights; filter_metric='any' keeps a group that varies in one reward. "
-            f"{_way_out(config, ['multi_objective_aggregation'])}"
+            "gets all rewards and their weights, and combines them itself. "
+            f"{_way_out(config, ['multi_objective_aggregation'])} To keep each group in which one reward varies, set "
+            "filter_metric='any'."
         )
     if config.kl_placement == "reward":
         raise ConfigError(
-            f"kl_placement='reward' does not go with {chosen}: it subtracts the KL before the baseline and the scale, "
-            "of which there are none, and rewards less a KL are neither of the few values nor of the parts that "
-            "advantage functions are made for. Set kl_placement='loss'."
+            f"kl_placement='reward' does not go with {chosen}: it subtracts the KL from the rewards, and an advantage "
+            "function needs the rewards as they were scored. Set kl_placement='loss'."
         )
     if not (isinstance(name, str) and is_path(name)):  # a function at a path is imported when the trainer is made
         estimator_of(config)
@@ -314,7 +315,7 @@ def _way_out(config: "GRPOPlusConfig", options: Iterable[str]) -> str:
         return "Leave one of the two out."
     fields = config.__dataclass_fields__
     back = ", ".join(f"{name}: {fields[name].default}" for name in options)
-    return f"Leave one of the two out; where it is preset={str(config.preset)!r} that sets it, set {back} beside it."
+    return f"Leave one of the two out. If preset={str(config.preset)!r} sets it, set {back} beside the preset."
 
 
 def _check_kl(config: "GRPOPlusConfig") -> None:
@@ -340,7 +341,8 @@ def _check_kl(config: "GRPOPlusConfig") -> None:
         )
     if config.kl_placement == "loss" and config.kl_reward_form != "sequence":
         raise ConfigError(
-            f"kl_reward_form={config.kl_reward_form!r} is about the KL in the reward: set kl_placement='reward'."
+            f"kl_reward_form={config.kl_reward_form!r} has no effect on a KL in the loss. Set kl_placement='reward', "
+            "or leave kl_reward_form out."
         )
     if config.kl_reward_form == "reward_to_go" and (reason := whole_only(config)):
         raise ConfigError(
@@ -348,8 +350,8 @@ def _check_kl(config: "GRPOPlusConfig") -> None:
         )
     if config.kl_target is not None and not estimator.is_kl:
         raise ConfigError(
-            "kl_target needs an estimator of the KL divergence "
-            f"({_any_of(other for other in ESTIMATORS if ESTIMATORS[other].is_kl)}): the mean of {name!r} is none."
+            f"kl_target does not go with kl_estimator={name!r}, whose mean is not the KL divergence. Set kl_estimator="
+            f"{_any_of(other for other in ESTIMATORS if ESTIMATORS[other].is_kl)}."
         )
 
 
@@ -365,13 +367,13 @@ def _check_ratio(config: "GRPOPlusConfig") -> None:
         )
     if config.loss_type in LOSSES_WITH_THEIR_OWN:
         raise ConfigError(
-            f"{what} has no place in loss_type={config.loss_type!r}, which computes a ratio of whole sequences by "
-            "itself. Set another loss_type (GSPO's is 'grpo'), or leave importance_ratio out."
+            f"{what} does not go with loss_type={config.loss_type!r}, which computes its own ratio of whole "
+            "sequences. Set another loss_type (GSPO's is 'grpo'), or leave importance_ratio out."
         )
     if config.off_policy_mask_threshold is not None:
         raise ConfigError(
             f"{what} does not go with off_policy_mask_threshold={config.off_policy_mask_threshold!r}, which needs the "
-            "sampler's log-probs that the ratio takes the place of. Leave one of the two out."
+            "sampler's log-probs. The ratio replaces these. Leave one of the two out."
         )
 
 
@@ -382,13 +384,13 @@ def _check_vllm(config: "GRPOPlusConfig") -> None:
     if not config.use_vllm:
         raise ConfigError(
             f"{what}: without vLLM attempts are sampled from the trainer's own weights. Set use_vllm=True, or leave "
-            "it out."
+            "vllm_check_every out."
         )
     if names := logprob_options(config):
         options = ", ".join(f"{name}={getattr(config, name)!r}" for name in names)
         raise ConfigError(
-            f"{what}: with {options} vLLM's log-probs are of another distribution than the trainer's. Leave it out, "
-            "or those."
+            f"{what}: with {options} vLLM samples from another distribution than the trainer's. Leave "
+            f"vllm_check_every out, or leave out {', '.join(names)}."
         )
 
 

@@ -197,8 +197,8 @@ class Ridge:
     def _check_width(self, features: Tensor) -> None:
         if self._width and features.shape[1] != self._width:
             raise ConfigError(
-                f"The states have {features.shape[1]} dimensions, those learned from had {self._width}. Resume with "
-                "the same model, or start a new run from the checkpoint's weights."
+                f"The model's states have {features.shape[1]} dimensions, but the belief head was fitted to states "
+                f"with {self._width}. Resume with the same model, or start a new run from the checkpoint's weights."
             )
 
     def _begin(self, rows: Tensor) -> None:

@@ -32,7 +32,7 @@ TOTAL = "total"
 HEAD_STRENGTH = 4.0  # a head's prediction counts as this number of attempts
 _WAYS_ON = (
     "Resume with the same dataset, rewards and options; or start a new run from the checkpoint's weights; or remove "
-    "the checkpoint's grpo_plus_state_*.pt files: it goes on then, and beliefs start afresh."
+    "the checkpoint's grpo_plus_state_*.pt files, and the run continues with new beliefs."
 )
 
 
@@ -245,10 +245,10 @@ class BeliefStore:
         found = self._ids.rows_of(ids)
         if not what and torch.equal(rows, found):
             return None
-        order = " The order of the prompts starts afresh." if self._draws else ""
+        order = " The prompts come in a new order." if self._draws else ""
         logger.warning(
-            f"The training set is another one than before. belief_id found {int((found >= 0).sum()):,} of the "
-            f"{len(found):,} remembered prompts. Their beliefs and rests go on.{order}"
+            f"The training set has changed. belief_id found {int((found >= 0).sum()):,} of the {len(found):,} "
+            f"remembered prompts. They keep their beliefs and rests.{order}"
         )
         return lambda saved: found[torch.searchsorted(rows, saved)]
 
@@ -266,10 +266,10 @@ class BeliefStore:
             )
 
     def _other_rows(self, what: str, column: str | None) -> str:
-        hint = "A run that sets belief_id finds its prompts again among other rows."
+        hint = "To find prompts again in a changed training set, a run must set belief_id from its start."
         if self._ids is not None:
-            hint = f"The checkpoint was saved with belief_id={column!r}: belief_id={self._id_column!r} finds nothing."
-        other = f"The checkpoint's beliefs are about other rows, or about these in another order: {what}."
+            hint = f"The checkpoint has belief_id={column!r}, so belief_id={self._id_column!r} finds no prompt in it."
+        other = f"The checkpoint's beliefs are about other rows, or about the same rows in another order: {what}."
         return f"{other} {hint} {_WAYS_ON}"
 
     def _places(self, rows: Sequence[int]) -> Sequence[int]:
@@ -328,14 +328,14 @@ def check_belief_columns(train_set: Any, config: Any) -> None:
     streamed = not hasattr(train_set, "__len__")
     if streamed and config.remove_unused_columns:
         raise ConfigError(
-            f"remove_unused_columns=True does not go with {config.what_believes} on a stream, whose rows are read as "
-            "they come. Set remove_unused_columns=False, which is TRL's default."
+            f"remove_unused_columns=True does not go with {config.what_believes} on a stream: its rows must keep all "
+            "their columns. Set remove_unused_columns=False, which is TRL's default."
         )
     rows = train_set if streamed else dataset_rows.unformatted(train_set)
     named = {name: getattr(config, name) for name in ("belief_key", "belief_id") if getattr(config, name)}
     first = next(iter(rows), None) if streamed or named else None
     if streamed and first is None:
-        raise ConfigError("the stream has no rows: look at what it is read from.")
+        raise ConfigError("the stream has no rows. Check the source that it reads.")
     columns = getattr(train_set, "column_names", None) or list(first or ())
     for option, column in named.items():
         if column not in columns:
@@ -360,7 +360,7 @@ def as_key(name: str, value: Any) -> Any:
     if type(key) not in dataset_rows.PLAIN:
         raise ConfigError(
             f"belief_key={name!r} holds {type(key).__name__} values, which are no keys: {key!r:.80}. A key is a "
-            "text, a number or a boolean; rows without one (None, NaN) share a key. Name another column, or one that "
-            "you make of this."
+            "text, a number or a boolean. All rows without a key (None, NaN) share one. Name another column, or make "
+            "a column of keys from this one."
         )
     return key

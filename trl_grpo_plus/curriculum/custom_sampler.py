@@ -55,8 +55,8 @@ class CustomSampler:
         if len(set(rows)) < len(rows):
             twice = next(row for row in rows if rows.count(row) > 1)
             raise ConfigError(
-                f"{self._name}.take dealt the rows {rows}, {twice} more than once: a batch needs {count} distinct "
-                "rows. Have it deal each row once a call."
+                f"{self._name}.take dealt the rows {rows}, with row {twice} more than once. A batch needs {count} "
+                "distinct rows. Let each call of take deal a row only once."
             )
         return rows
 
@@ -68,7 +68,9 @@ class CustomSampler:
             try:
                 state = self._stream.state_dict()
             except Exception as error:  # a run that saves no checkpoint may go on
-                logger.warning(f"{self._name}.state_dict raised {error!r}. A checkpoint will fail: mend it before.")
+                logger.warning(
+                    f"{self._name}.state_dict raised {error!r}. Repair it, or saving a checkpoint will fail."
+                )
                 return
             self._check_state(state)
 
@@ -76,13 +78,13 @@ class CustomSampler:
         """Return the sampler's metrics as plain numbers."""
         metrics = self._stream.metrics()
         if not isinstance(metrics, dict):
-            raise ConfigError(f"{self._name}.metrics gave {metrics!r:.80}: give a dict of numbers by name.")
+            raise ConfigError(f"{self._name}.metrics returned {metrics!r:.80}. Return a dict from names to numbers.")
         numbers = {name: plain(value) for name, value in metrics.items()}
         for name, value in numbers.items():
             if not isinstance(name, str) or not isinstance(value, int | float):
                 raise ConfigError(
-                    f"{self._name}.metrics gave {value!r:.80} for {name!r}: a metric has a text for its name and one "
-                    "number for its value. Give float(value), or leave it out."
+                    f"{self._name}.metrics returned {value!r:.80} for {name!r}. A metric has a text for its name and "
+                    "one number for its value. Return float(value), or leave this metric out."
                 )
         return numbers
 
@@ -104,7 +106,7 @@ class CustomSampler:
         try:
             given = list(rows)
         except TypeError as error:
-            raise ConfigError(f"{self._name}.{what} {rows!r:.80}: give a list of rows.") from error
+            raise ConfigError(f"{self._name}.{what} {rows!r:.80}, which is no list of rows. Use a list.") from error
         return [self._row(what, row) for row in given]
 
     def _row(self, what: str, row: Any) -> int:
@@ -114,8 +116,8 @@ class CustomSampler:
             index = -1
         if not 0 <= index < self._num_rows:
             raise ConfigError(
-                f"{self._name}.{what} row {row!r:.80}: a row is a whole number from 0 to {self._num_rows - 1}, its "
-                "index in the training set. Have it give those."
+                f"{self._name}.{what} row {row!r:.80}. A row is a whole number from 0 to {self._num_rows - 1}: its "
+                "index in the training set. Use indices."
             )
         return index
 
@@ -123,12 +125,14 @@ class CustomSampler:
         try:
             unsaved = [*_unsaved(state, "state_dict()")]
         except RecursionError:
-            raise ConfigError(f"{self._name}.state_dict() holds itself: give a state that ends.") from None
+            raise ConfigError(
+                f"{self._name}.state_dict() contains itself, so it cannot be saved. Return a state without the cycle."
+            ) from None
         for where, value in unsaved:
             raise ConfigError(
                 f"{self._name}.{where} holds a {type(value).__module__}.{type(value).__name__} ({value!r:.80}), which "
-                "no checkpoint is read with again. A state holds numbers, texts, lists, dicts and tensors: give "
-                "array.tolist() or torch.from_numpy(array) of an array, number.item() of a number of NumPy's."
+                "cannot be read back from a checkpoint. A state may hold numbers, texts, lists, dicts and tensors. "
+                "Save a NumPy array as array.tolist() or torch.from_numpy(array), and a NumPy number as number.item()."
             )
 
 

@@ -168,7 +168,7 @@ def as_id(name: str, value: Any, where: str) -> Hashable:
     value = dataset_rows.plain(value)
     if type(value) not in KINDS or value != value:
         raise ConfigError(
-            f"belief_id={name!r}: {where} has {value!r:.80}. An id is a text or a number, and each row has one. Name "
-            "another column, or fill this one."
+            f"belief_id={name!r}: {where} has {value!r:.80}. Each row needs an id, and an id is a text or a number. "
+            "Name another column, or write an id into each row of this one."
         )
     return value

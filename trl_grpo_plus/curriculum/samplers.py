@@ -364,7 +364,7 @@ class MixtureSampler(ShuffleSampler):
         sources = list(dict.fromkeys(map(str, coded.values)))
         if missing := [source for source in sources if source not in weights]:
             raise ConfigError(
-                f"its value {missing[0]!r} has no weight. There are weights of {', '.join(map(repr, weights))}."
+                f"its value {missing[0]!r} has no weight. These values have one: {', '.join(map(repr, weights))}."
             )
         for source in weights.keys() - set(sources) if sources else ():  # no error: the rows may be a subset
             warnings.warn(
@@ -373,7 +373,7 @@ class MixtureSampler(ShuffleSampler):
                 stacklevel=2,
             )
         if wrong := {source: weight for source, weight in weights.items() if not 0 < weight < math.inf}:
-            raise ConfigError(f"weights={wrong!r} must be above 0. Filter rows out that are not to be trained on.")
+            raise ConfigError(f"weights={wrong!r} must be above 0. To train without some rows, filter them out.")
         numbers_of = {source: number for number, source in enumerate(sources)}
         of_values = torch.tensor([numbers_of[str(value)] for value in coded.values], dtype=torch.long)
         self._sources = of_values[coded.codes.long()]
@@ -407,13 +407,13 @@ def _check_levels(levels: Sequence[Any], row_of: Callable[[int], int]) -> None:
         number = isinstance(value, numbers.Real)
         if not (number or isinstance(value, str)) or value != value:
             raise ConfigError(
-                f"the level of row {row_of(place)} is {value!r}: it must be a number or a text. Give each row one, "
-                "or name another column."
+                f"the level of row {row_of(place)} is {value!r}, and must be a number or a text. Give each row a "
+                "level, or name another column."
             )
         if number != isinstance(levels[0], numbers.Real):
             raise ConfigError(
-                f"the levels are of two kinds: {levels[0]!r} in row 0, {value!r} in row {row_of(place)}. Make all of "
-                "them numbers or all texts."
+                f"the levels are of two kinds: {levels[0]!r} in row 0, {value!r} in row {row_of(place)}. Make all "
+                "levels numbers, or make all levels texts."
             )
 
 

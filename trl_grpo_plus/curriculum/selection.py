@@ -111,8 +111,8 @@ def _own(path: str, train_set: Any, seed: int, arguments: Mapping[str, Any]) -> 
     sampler = load(path)(train_set, seed, **arguments)
     if missing := [name for name in METHODS if not callable(getattr(sampler, name, None))]:
         raise ConfigError(
-            f"prompt_selection={path!r} made a {type(sampler).__name__} without {', '.join(missing)}: a sampler has "
-            f"{', '.join(METHODS)}, see trl_grpo_plus.curriculum.samplers.PromptSampler."
+            f"prompt_selection={path!r} made a {type(sampler).__name__} without {', '.join(missing)}. A sampler needs "
+            f"the methods {', '.join(METHODS)}; see trl_grpo_plus.curriculum.samplers.PromptSampler."
         )
     return CustomSampler(sampler, path, len(train_set))
 
@@ -128,8 +128,8 @@ def check_selection(selection: Any) -> None:
     name, arguments = _read(selection)
     if not isinstance(name, str) or not (name in SAMPLERS or is_path(name)):
         raise ConfigError(
-            f"prompt_selection={selection!r} is none of {', '.join(map(repr, SAMPLERS))} and no path of a class, by "
-            f'itself or as {{"name": ..., "args": {{...}}}}.{did_you_mean(str(name), SAMPLERS)}'
+            f"prompt_selection={selection!r} is not one of {', '.join(map(repr, SAMPLERS))}, and not the path of a "
+            f'class. With arguments it is {{"name": ..., "args": {{...}}}}.{did_you_mean(str(name), SAMPLERS)}'
         )
     if name in SAMPLERS:
         _check_arguments(name, SAMPLERS[name].make, arguments)
@@ -163,8 +163,8 @@ def check_dataset(dataset: Any, what: str, args: Any) -> None:
         changed = args.changed("prompt_selection", "zero_variance_groups", "advantage_baseline")
         options = ", ".join(f"{name}={getattr(args, name)!r}" for name in changed)
         raise ConfigError(
-            f"{what} is None: {options} needs its rows. Give one, or leave that out where an environment supplies the "
-            "prompts."
+            f"{what} is None, but {options} needs rows. Give a dataset. If an environment supplies the prompts, leave "
+            f"out {', '.join(changed)}."
         )
     if isinstance(dataset, list) or (
         isinstance(dataset, dict) and any(isinstance(of, list) for of in dataset.values())
@@ -214,12 +214,12 @@ def check_enough_rows(rows: int, args: Any) -> None:
     prompts = args.generation_batch_size // args.num_generations
     if args.zero_variance_groups == "resample" and rows <= prompts:
         raise ConfigError(
-            f"zero_variance_groups='resample' needs more prompts than the {prompts} of one generation batch, the "
+            f"zero_variance_groups='resample' needs more prompts than the {prompts} of one generation batch, but the "
             f"dataset has {rows}. Use a larger dataset, a smaller generation batch, or zero_variance_groups='drop'."
         )
     if rows < prompts:
         raise ConfigError(
             f"the training set has {rows} row{'s' * (rows != 1)}, and a generation batch takes {prompts} prompts "
-            f"(generation_batch_size {args.generation_batch_size} / num_generations {args.num_generations}): not one "
-            "step could be made. Use a larger dataset or a smaller generation batch."
+            f"(generation_batch_size {args.generation_batch_size} / num_generations {args.num_generations}): there "
+            "would be no step. Use a larger dataset or a smaller generation batch."
         )

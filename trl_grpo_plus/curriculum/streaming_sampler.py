@@ -63,7 +63,7 @@ class StreamingSampler(PromptSampler):
         if len(self.rows) < least:
             raise ConfigError(
                 f"the stream ends after {len(self.rows)} rows, and a generation batch takes {least} prompts. Use a "
-                "longer one or a smaller generation batch."
+                "longer stream or a smaller generation batch."
             )
 
     @property

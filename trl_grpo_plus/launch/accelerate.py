@@ -149,8 +149,8 @@ def _processes(
         in_file = machines(content)
         if in_file not in (1, nodes.count):
             raise ConfigError(
-                f"{nodes.count} nodes: {config} has num_machines: {in_file}, and its num_processes are for these. Add "
-                "--num_processes, which counts the processes of all nodes together."
+                f"{nodes.count} nodes: {config} has num_machines: {in_file}, so its num_processes counts the "
+                f"processes of {in_file} nodes. Add --num_processes, which counts the processes of all nodes together."
             )
         times = times if in_file == 1 else ""
         return content["num_processes"] * (nodes.count if in_file == 1 else 1), f"--accelerate_config {config}{times}"

@@ -120,7 +120,7 @@ def build(
     parser.set_defaults_with_config(**{**below, **settings.values})
     namespace, stray = parser.parse_known_args(list(settings.argv))
     if stray:
-        raise ConfigError(f"{' '.join(stray)}: does not belong to any option.")
+        raise ConfigError(f"{' '.join(stray)} does not belong to any option. Remove it.")
     made, refused, instead = {}, [], instead or {}
     for kind in parser.dataclass_types:
         names = [field.name for field in dataclasses.fields(kind) if field.init]

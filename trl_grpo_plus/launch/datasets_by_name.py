@@ -181,14 +181,14 @@ def _not_objects(file: Path) -> Iterator[str]:
                 yield f" is not JSON: {error}"
             return
         lines.seek(0)
-        mend = "Mend the line or remove it: "
+        fix = "Correct the line or remove it: "
         for number, line in enumerate(lines, 1):
             try:
                 if line.strip() and not isinstance(json.loads(line.strip()), dict):
-                    yield f', line {number} is not a JSON object such as {{"prompt": ...}}. {mend}{line.strip():.80}'
+                    yield f', line {number} is not a JSON object such as {{"prompt": ...}}. {fix}{line.strip():.80}'
             except json.JSONDecodeError as error:
                 where = f"{error.msg} at column {error.colno}"
-                yield f", line {number} is not JSON ({where}). {mend}{line.strip():.80}"
+                yield f", line {number} is not JSON ({where}). {fix}{line.strip():.80}"
 
 
 def _cause(error: BaseException) -> str:

@@ -79,7 +79,7 @@ class Start:
         if self.accelerate_config is not None and not LAUNCHERS[self.launcher].takes_config:
             raise ConfigError(
                 f"--accelerate_config {self.accelerate_config} is for accelerate, not for --launcher {self.launcher}. "
-                "Leave one of the two out; sharding can stand in the recipe too (deepspeed: FILE, or fsdp: true)."
+                "Leave one of the two out. To shard without it, set deepspeed: FILE or fsdp: true in the recipe."
             )
         spread = distribution(self.accelerate_config, self.num_processes, num_gpus, self.nodes)
         object.__setattr__(self, "spread", spread)

@@ -123,7 +123,7 @@ def _refuse_without_effect(set_here: Mapping[str, str], names: tuple[str, ...], 
     for name in names:
         if name in set_here:
             raise ConfigError(
-                f"--{name} {set_here[name]} has no effect with {because}. Remove it; the nodes meet at {instead}."
+                f"--{name} {set_here[name]} has no effect with {because}: the nodes meet at {instead}. Remove it."
             )
 
 

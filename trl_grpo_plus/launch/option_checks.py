@@ -67,13 +67,14 @@ def _at_odds(args: Any, model_args: Any) -> Iterator[str]:
     if evaluates(args) and args.per_device_eval_batch_size * args.world_size % generations:
         yield (
             f"per_device_eval_batch_size ({args.per_device_eval_batch_size}) x processes ({args.world_size}) must be "
-            f"divisible by num_generations_eval, or by num_generations if that is not set ({generations})."
+            f"divisible by num_generations_eval, or by num_generations if num_generations_eval is not set "
+            f"({generations})."
         )
     engines = args.vllm_tensor_parallel_size
     if args.use_vllm and args.vllm_mode == "colocate" and args.world_size % engines:
         yield (
-            f"vllm_tensor_parallel_size={engines} must divide the number of processes, {args.world_size}: each engine "
-            f"uses {engines} of them. Change it, or start more processes: --num_processes."
+            f"vllm_tensor_parallel_size={engines} must divide the number of processes, {args.world_size}, because "
+            f"each engine uses {engines} processes. Change it, or start more processes: --num_processes."
         )
     yield from _unknown_trackers(args.report_to)
     if why := no_folder(args.output_dir):
@@ -98,21 +99,21 @@ def bad_together(args: Any) -> list[str]:
     by_groups = not args.estimates_advantages and args.step_reward_credit is None
     if args.num_generations == 2 and of_one_size and by_groups:
         unwise.append(
-            f"num_generations=2 with scale_rewards={scale!r}: the two advantages always have the same size, however "
-            "far apart the rewards are: they say only which attempt was better. Set advantage_baseline='belief' with "
+            f"num_generations=2 with scale_rewards={scale!r}: the two advantages always have the same size, whatever "
+            "the rewards are, and say only which attempt was better. Set advantage_baseline='belief' with "
             "scale_rewards='prior', or scale_rewards='batch', or use more attempts."
         )
     if believes(args.prompt_selection) and args.advantage_baseline != "belief" and by_groups:
         unwise.append(
             f"prompt_selection={args.prompt_selection!r} with advantage_baseline={args.advantage_baseline!r}: "
-            "beliefs choose the prompts, but the baseline does not use them, so each prompt needs a large group "
-            "again. Set advantage_baseline='belief' and scale_rewards='prior', with num_generations 2 to 4."
+            "beliefs choose the prompts, but the baseline does not use beliefs, so each prompt still needs a large "
+            "group. Set advantage_baseline='belief' and scale_rewards='prior', with num_generations 2 to 4."
         )
     if named_by(args.advantage_estimator) == "vector" and args.filters_groups and args.filter_metric == "total":
         unwise.append(
             f"advantage_estimator='vector' with zero_variance_groups={args.zero_variance_groups!r} and "
-            "filter_metric='total': this filters out groups whose attempts are good in different ways but equal in "
-            "total. Those are the groups that vector is for. Set filter_metric='any'."
+            "filter_metric='total': this filters out groups whose attempts have different rewards but equal totals. "
+            "vector is made for such groups. Set filter_metric='any'."
         )
     unwise.extend(_weighed_by_product(args))
     return unwise
@@ -128,10 +129,10 @@ def _weighed_by_product(args: Any) -> Iterator[str]:
     kept = " and ".join(f"{percent(kept_by_product(longest, off, highest))} at {off:g}" for off in (0.01, 0.03))
     yield (
         f"vllm_importance_sampling_mode={mode!r} with max_completion_length={longest:,}: an attempt's weight is the "
-        f"product of its tokens' ratios of trainer to vLLM, and 0 above {highest:g}. If the two differ at random, "
-        f"attempts of this length keep on average {kept} nats a token of their weight, short ones nearly all. Set "
-        "vllm_importance_sampling_mode: token_truncate, which weighs each token by itself; or watch "
-        "sampling/importance_sampling_ratio/mean, which should stay near 1."
+        f"product of its tokens' ratios of trainer to vLLM, and 0 if the product is above {highest:g}. If the two "
+        f"differ at random, attempts of this length keep on average {kept} nats a token of their weight. Short "
+        "attempts keep nearly all of it. Set vllm_importance_sampling_mode: token_truncate, which weighs each token "
+        "by itself; or check that sampling/importance_sampling_ratio/mean stays near 1."
     )
 
 
@@ -180,8 +181,9 @@ def base_drifts(training_args: Any, model_args: Any, sharding: str) -> str | Non
         return None
     return (
         f"dtype={dtype!r} with use_peft and use_vllm: each time TRL sends the weights to vLLM, it merges the adapter "
-        "into them and takes it out again, and 16-bit weights are rounded. They drift, and the saved adapter belongs "
-        "to weights that nobody has saved. Set dtype: float32, if it fits, or use TRL 1.12 or later without FSDP."
+        "into the weights and takes it out again, which rounds 16-bit weights. So the weights drift, and the saved "
+        "adapter belongs to drifted weights that are not saved. Set dtype: float32, if it fits, or use TRL 1.12 or "
+        "later without FSDP."
     )
 
 
@@ -191,8 +193,8 @@ def slow_on_processor(training_args: Any, model_args: Any) -> str | None:
     if dtype != "bfloat16" or multiplies_bfloat16():
         return None
     return (
-        "dtype='bfloat16' with use_cpu, on a processor without instructions for bfloat16: float32 is faster here, and "
-        "takes twice the memory. Set dtype: float32."
+        "dtype='bfloat16' with use_cpu: this processor has no instructions for bfloat16, so float32 is faster here. "
+        "It takes twice the memory. Set dtype: float32."
     )
 
 
@@ -218,8 +220,8 @@ def lacks_compiler() -> str | None:
     if not lacking or Version(version("trl")) < Version("1.15"):
         return None
     return (
-        f"this machine lacks {' and '.join(lacking)}. On a GPU, TRL's loss compiles Triton kernels with them, and "
-        "fails in the first step. Install them: apt-get install gcc python3-dev"
+        f"this machine lacks {' and '.join(lacking)}. On a GPU, TRL's loss needs this to compile Triton kernels, and "
+        "fails in the first step without it. Install it: apt-get install gcc python3-dev"
     )
 
 

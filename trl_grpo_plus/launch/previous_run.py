@@ -137,8 +137,8 @@ def check_start(training_args: Any, model_args: Any, resumes: bool) -> None:
         )
     if not resumes and any(model.is_relative_to(path.resolve()) for path in of_a_run(Path(output))):
         raise ConfigError(
-            f"model_name_or_path: {name} belongs to the earlier run in output_dir ({output}), which would be "
-            "moved. Choose another output_dir."
+            f"model_name_or_path: {name} belongs to the earlier run in output_dir ({output}). A new run would move "
+            "it away. Choose another output_dir."
         )
 
 

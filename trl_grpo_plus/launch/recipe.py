@@ -143,7 +143,9 @@ def _without_machine(settings: command_line.Settings) -> tuple[str, ...]:
 
 
 def _note_processes(recipe: Recipe, parser: Any, settings: command_line.Settings) -> None:
-    """Check the keys that only launched processes can act on, and note them in the recipe.
+    """Check the keys `deepspeed`, `fsdp` and `ddp_backend`, and note them in the recipe.
+
+    They have an effect only in processes that a launcher has started.
 
     Raises:
         ConfigError: `ddp_backend` is set and there is one process, or a DeepSpeed configuration cannot be read.

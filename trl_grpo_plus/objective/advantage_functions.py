@@ -174,13 +174,13 @@ def whole_only(config: AdvantageOptions) -> str:
     if config.importance_sampling_level == "sequence" and config.loss_type not in ("cispo", "vespo"):
         return (
             f"importance_sampling_level='sequence' and loss_type={config.loss_type!r}: one ratio for a whole "
-            "completion gives each of its tokens the mean of their advantages. Set importance_ratio='gspo_token' in "
-            "its place, or importance_sampling_level='token', or loss_type='cispo' or 'vespo'."
+            "completion gives each of its tokens the mean of their advantages. Set importance_ratio='gspo_token' "
+            "instead, or importance_sampling_level='token', or loss_type='cispo' or 'vespo'."
         )
     if config.off_policy_mask_threshold is not None:
         return (
-            f"off_policy_mask_threshold={config.off_policy_mask_threshold}, which masks whole completions by the sign "
-            "of their advantage. Here a completion has several advantages. Remove one of the two options."
+            f"off_policy_mask_threshold={config.off_policy_mask_threshold}, which masks a whole completion by the "
+            "sign of its advantage. Here a completion has several advantages. Remove one of the two options."
         )
     return ""
 
@@ -194,7 +194,8 @@ def check_estimator(value: Any) -> None:
     elif name not in names and not is_path(name):
         raise ConfigError(
             f"advantage_estimator={name!r} is not one of {', '.join(map(repr, names))}, and no path of a function."
-            f"{did_you_mean(name, names)} Give package.module.f or file.py:f, or import what registers it first."
+            f"{did_you_mean(name, names)} Give package.module.f or file.py:f, or first import the module that "
+            "registers the function."
         )
 
 

@@ -299,8 +299,8 @@ def _check_passk(args: Mapping[str, Any], config: AdvantageOptions) -> None:
     _check_k(args, config)
     if args["k"] == config.num_generations:
         raise ConfigError(
-            f"k={args['k']} is num_generations: of a group that has one right attempt pass@k is 1 whatever the others "
-            "are, and no advantage is left. Set a smaller k, a larger num_generations, or use pkpo."
+            f"k={args['k']} is equal to num_generations. A group with one right attempt then has pass@k 1, whatever "
+            "the other attempts are, so no advantage is left. Set a smaller k, a larger num_generations, or use pkpo."
         )
 
 
@@ -309,7 +309,8 @@ def _check_zvp(args: Mapping[str, Any], config: AdvantageOptions) -> None:
     if config.filters_groups and (leaving := sorted(config.dead & ALIKE)):
         text = f"filtered_verdicts={config.filtered_verdicts!r} takes {' and '.join(leaving)} out of the batch"
         raise ConfigError(
-            f"it learns from groups that are alike, and {text}. Leave filtered_verdicts out, or name others."
+            f"it learns from groups with equal rewards, but {text}. Leave filtered_verdicts out, or name other "
+            "verdicts."
         )
 
 

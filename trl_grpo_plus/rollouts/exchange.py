@@ -127,7 +127,8 @@ def _pickled(rows: list[tuple[int, Attempt]]) -> bytes:
     except Exception as error:
         raise ConfigError(
             "a row of the training set cannot be sent to the process that trains on it "
-            f"({type(error).__name__}: {error}). Leave such columns out, or make them where they are used."
+            f"({type(error).__name__}: {error}). Remove the column that cannot be pickled, or make its values in the "
+            "function that uses them."
         ) from error
 
 
@@ -171,8 +172,8 @@ def carried(attempts: Sequence[Attempt], trl_version: str) -> Carried:
     logprobs = set().union(*(rank[1] for rank in everywhere))
     if len(logprobs) > 1 and Version(trl_version) < Version("1.11"):
         raise ConfigError(
-            f"rollout_func gave logprobs for some attempts of a batch only, which TRL {trl_version} cannot train on. "
-            "Return them for all or for none, or use TRL 1.11 or later."
+            f"rollout_func returned logprobs for only some attempts of a batch, and TRL {trl_version} cannot train on "
+            "such a batch. Return logprobs for all attempts or for none, or use TRL 1.11 or later."
         )
     masks, pictures = any(rank[0] for rank in everywhere), len({rank[2] for rank in everywhere}) > 1
     return Carried(masks, True in logprobs, pictures, set().union(*(rank[3] for rank in everywhere)))

@@ -114,7 +114,7 @@ def _check_rollouts(output: Any, prompts: int, per_token: Sequence[str]) -> None
         if len(values) != prompts:
             raise ConfigError(
                 f"rollout_func returned {len(values)} {ROWS[name]} for {prompts} prompts. {name} must have one entry "
-                "for each prompt that it is given; a prompt is given once for each of its attempts."
+                "for each prompt in the list that it gets. The list holds a prompt once for each of its attempts."
             )
     for i, tokens in enumerate(rows.get("completion_ids", ())):
         if not len(tokens):

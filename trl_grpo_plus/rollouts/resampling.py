@@ -82,8 +82,8 @@ def resample(
         drawn = fresh.draw(-(-missing // unit) * unit, unit)
         if not drawn:
             logger.warning_once(
-                "Resampling found no row in the dataset that this step has not seen: it holds too few. The groups "
-                "that are missing are left to resample_fallback."
+                "Resampling found no row that is new in this step: the dataset has too few rows. resample_fallback "
+                "decides about the missing groups."
             )
             break
         here = further.read(partition.for_own_rows(drawn))
@@ -147,8 +147,8 @@ def settle(rounds: Sequence[Round], fallback: str, step: int, unit: int) -> Plan
         sampled = ", ".join(f"{percent(share)} {verdict}" for verdict, share in shares(rounds).items() if share)
         raise RuntimeError(
             f"After {len(rounds) - 1} resampling rounds {missing} of {target} groups of step {step} are still dead "
-            f"(sampled: {sampled}). Raise max_resample_rounds, set resample_fallback='drop' or 'keep', or look at the "
-            "data: too easy, too hard, or a broken reward?"
+            f"(sampled: {sampled}). Raise max_resample_rounds, set resample_fallback='drop' or 'keep', or check the "
+            "data and the rewards: the prompts may be too easy or too hard, or a reward may be broken."
         )
     plan = plan_batch(rounds, target, unit, keep_dead=fallback == "keep")
     rows, rows_per_rank = len(rounds[0].rewards), [len(one.attempts) for one in rounds]
@@ -169,8 +169,8 @@ def warn_if_nothing_is_saved(args: Any, world_size: int) -> None:
         logger.warning(
             f"zero_variance_groups={args.zero_variance_groups!r} cannot make a batch smaller with "
             f"per_device_train_batch_size={args.per_device_train_batch_size}: each micro-batch of each process needs "
-            "a row. Dead groups are masked, but nothing is saved. Use a larger per_device_train_batch_size and fewer "
-            "gradient_accumulation_steps."
+            "a row. Dead groups are masked, but take as much time as live ones. Use a larger "
+            "per_device_train_batch_size and fewer gradient_accumulation_steps."
         )
 
 

@@ -59,8 +59,8 @@ def last_tokens(
     start = whole.rfind(text)
     if start < 0:
         raise ValueError(
-            f"The text {text!r:.200} is not what its {len(completion_ids)} tokens decode to, {whole!r:.200}, nor a "
-            "part of it: the offsets of its steps lead to no tokens."
+            f"The text {text!r:.200} is not a part of the text that its {len(completion_ids)} tokens decode to, "
+            f"{whole!r:.200}. So the offsets of its steps cannot be mapped to tokens."
         )
     prefixes = _Prefixes(completion_ids, whole, decode)
     found, low = [], 1

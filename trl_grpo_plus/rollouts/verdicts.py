@@ -9,14 +9,15 @@ DEAD_BESIDE_A_BELIEF = frozenset({"all_bad", "unscored", "truncated"})
 
 # What to do if most groups have this verdict.
 ADVICE = {
-    "all_bad": "Every attempt failed. Read some: is the answer in the form that the reward reads, does the completion "
-    "end, is the reward right? If so, the prompts are too hard: easier data, a warm-up, or more attempts a group.",
-    "all_good": "Every attempt succeeded: these prompts teach nothing more. Use harder data, or fewer steps. Or is "
-    "the reward too easy to earn?",
-    "tied": "All attempts got the same reward, between failure and success: often the reward checks only the format. "
-    "Does the reward that should differ ever differ?",
-    "unscored": "No reward scored the attempts. Does it return None, or fail? Is its weight 0? Are the columns there "
-    "that it reads?",
-    "truncated": "All attempts were cut off, and mask_truncated_completions masks them. Raise max_completion_length; "
-    "a rollout_func has a limit of its own.",
+    "all_bad": "Every attempt failed. Read some attempts: is the answer in the form that the reward reads, does the "
+    "completion end, is the reward right? If so, the prompts are too hard. Use easier data, a warm-up, or more "
+    "attempts in each group.",
+    "all_good": "Every attempt succeeded, so these prompts teach nothing more. Use harder data or fewer steps, or "
+    "check that the reward is not too easy to earn.",
+    "tied": "All attempts got the same reward, between failure and success. Often the reward checks only the format. "
+    "Check that the reward for the answer differs between attempts.",
+    "unscored": "No reward scored the attempts. Does the reward return None, or fail? Is its weight 0? Does the "
+    "dataset have the columns that the reward reads?",
+    "truncated": "All attempts were truncated, and mask_truncated_completions masks them. Raise "
+    "max_completion_length. (A rollout_func has its own limit.)",
 }

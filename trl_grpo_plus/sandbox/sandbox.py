@@ -101,10 +101,12 @@ class Sandbox:
         self._running: set[Child] = set()
         self.tier, self._zygote = self._pick(tier, allow_unsafe)
         if self.tier == NO_TIER:
-            logger.warning("Model-written programs run UNPROTECTED, with limits alone: allow_unsafe is set.")
+            logger.warning("Model-written programs run UNPROTECTED, only with limits, because allow_unsafe is set.")
         elif self_test:
             self._attack()
-            logger.info("Model-written programs run in the sandbox tier %s, which held.", self.tier.name)
+            logger.info(
+                "Model-written programs run in the sandbox tier %s, which passed its self-test.", self.tier.name
+            )
 
     def run(self, source: str, stdin: str = "", *, time_s: float | None = None) -> Ran:
         """Run a script on some input, as `python program.py < stdin` would. Run a killed script once more.
@@ -256,8 +258,8 @@ class Sandbox:
         try:
             if escaped := escapes(self.run, self.memory_mb):
                 raise RuntimeError(
-                    f"The sandbox tier {self.tier.name} does not hold on this machine: {', '.join(escaped)} came "
-                    "through. Model-written programs are not run in it."
+                    f"The sandbox tier {self.tier.name} does not hold on this machine. These attacks came through: "
+                    f"{', '.join(escaped)}. Model-written programs are not run in it."
                 )
         except BaseException:
             self.close()

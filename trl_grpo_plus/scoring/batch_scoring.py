@@ -85,8 +85,8 @@ class Scoring:
                 row = int(finite.logical_not().nonzero()[0])
                 return (
                     f"reward model {self._names[index]!r} gave {rewards[row, index].item()} for sample {row} of "
-                    f"{len(rewards)}, over all processes. A reward must be a finite number: load the model in "
-                    "bfloat16 or float32 where float16 overflows, or call it in a function of your own, which may "
+                    f"{len(rewards)}, over all processes. A reward must be a finite number. If float16 overflows, "
+                    "load the model in bfloat16 or float32. Or call the model in your own reward function, which may "
                     "return None."
                 )
         return None

@@ -40,8 +40,8 @@ def check_columns(reward: Any, dataset: Any, what: str, read: bool = True) -> No
         return
     if (taken := next((name for name in TAKEN if name in available), None)) and not is_model(reward):
         raise ConfigError(
-            f"{what}: TRL gives each reward an argument {taken!r}, so that no reward can be called with a column of "
-            f"this name too. Rename it: dataset.rename_column({taken!r}, 'old_{taken}')."
+            f"{what}: TRL gives each reward an argument {taken!r}, so a column cannot have this name. Rename the "
+            f"column: dataset.rename_column({taken!r}, 'old_{taken}')."
         )
     with error_prefix(what, ValueError):  # a reward's own `check_columns` may raise any ValueError
         if isinstance(reward, Reward):
@@ -75,7 +75,7 @@ def columns_of(
     columns = {name: renamed.get(name, name) for name in definition.columns}
     args = "{{column: NAME}}" if len(definition.needed) == 1 else "{{columns: {{{}: NAME}}}}"
     for name in (*definition.needed, *renamed):
-        _check_column(label, columns[name], available, f"say so in the reward's args: {args.format(name)}")
+        _check_column(label, columns[name], available, f"name it in the reward's args: {args.format(name)}")
     return {name: column for name, column in columns.items() if column in available}
 
 
@@ -89,7 +89,7 @@ def _check_column(label: str, column: str, available: Sequence[str], renaming: s
     raise ConfigError(
         f"reward {label!r} needs the column {column!r}, the data has "
         f"{', '.join(available)}.{did_you_mean(column, readable)} If "
-        f"it has another name there, {renaming}."
+        f"the column has another name, {renaming}."
     )
 
 

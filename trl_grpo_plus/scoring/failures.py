@@ -102,11 +102,13 @@ def warn_of_first(
         lines = [line.strip() for line in outcome.message.splitlines() if line.strip()]
         why = lines[-1][:300].rstrip(".") if lines else "no reason given"
         scored = f"scores {outcome.score:g}" if outcome.score is not None else "has no score"
-        stop = f" To stop at the first with the whole message, set on_{status} of the reward to 'raise'."
+        stop = (
+            f" To stop the run at the first failure, with the whole message, set on_{status} of the reward to 'raise'."
+        )
         logger.warning(
             visible(
                 f"reward {name!r}: {count} of {len(outcomes)} samples ended with status {status!r}: {why}. Such "
-                f"a sample {scored}. This is said once in each process, and rewards/{name}/{status} logs their share."
+                f"a sample {scored}. Each process warns once; the metric rewards/{name}/{status} logs their share."
                 f"{stop if status in policies and not outcome.decided else ''}"
             )
         )

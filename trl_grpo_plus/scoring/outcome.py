@@ -43,8 +43,8 @@ class Outcome(NamedTuple):
             own time).
         message (`str`): the cause, for "timeout", "error" and "starved".
         steps (`tuple[Step]`, *optional*): the steps, if they were scored one by one.
-        decided (`bool`): whether a "timeout" or "error" is that of a reward or scorer within this one, and the score
-            is set. This reward's policies do not change it.
+        decided (`bool`): whether a "timeout" or "error" is the failure of another reward or scorer that this reward
+            calls. The score then stands: `on_timeout` and `on_error` of this reward do not change it.
     """
 
     score: float | None
@@ -187,7 +187,9 @@ def outcomes_of(scores: Any, completions: Sequence[Any]) -> list[Outcome]:
     # A dict, a set, a text and bytes are iterable as well, but their items are no rewards or have no order.
     if not isinstance(rows, Iterable) or isinstance(rows, str | bytes | bytearray | memoryview | Mapping | Set):
         got = f"{type(scores).__name__}: {_SHORT.repr(scores)}"
-        raise WrongScoresError(f"it must return one reward a completion in a list, a tensor or an array, got {got}")
+        raise WrongScoresError(
+            f"it must return one reward for each completion, in a list, a tensor or an array, got {got}"
+        )
     count = len(completions)
     values = list(rows) if isinstance(rows, Sized) else list(islice(rows, count + 1))
     if len(values) != count:
@@ -207,8 +209,8 @@ def first_failure(
             happened = "ran out of time" if outcome.status == "timeout" else "failed"
             return (
                 f"{what} {happened} on sample {i} of {len(outcomes)}. {outcome.message}\nIts completion is "
-                f"{completions[i]!r:.300}.\nTo go on in spite of it, set on_{outcome.status} of the reward to 'zero' "
-                f"or 'abstain': reward_funcs takes {{'name': ..., 'on_{outcome.status}': ...}}."
+                f"{completions[i]!r:.300}.\nTo continue after such a failure, set on_{outcome.status} of the reward "
+                f"to 'zero' or 'abstain': reward_funcs takes {{'name': ..., 'on_{outcome.status}': ...}}."
             )
     return None
 

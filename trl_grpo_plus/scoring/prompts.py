@@ -120,7 +120,7 @@ def _renaming(columns: Sequence[str], named: bool) -> str:
     likely = next((by_name[name] for name in USUAL if name in by_name), None)
     how = f"dataset.rename_column({likely or 'question'!r}, 'prompt')"
     if likely is None:
-        return f"Rename the right one, as in {how}."
+        return f"Rename the column that holds the prompts, as in {how}."
     return f"Rename it: {how}." if named else f"If it is {likely!r}, rename it: {how}."
 
 

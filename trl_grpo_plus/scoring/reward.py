@@ -65,8 +65,8 @@ class Reward:
     ):
         if is_async(definition.function):
             raise ConfigError(
-                f"reward {definition.name!r} is an async function, which TRL runs itself. Give it in reward_funcs as "
-                "it is or by its path; args, timeout and label are for plain functions."
+                f"reward {definition.name!r} is an async function, which TRL runs itself. In reward_funcs, give the "
+                "function or its path alone: args, timeout and label are for plain functions."
             )
         self.definition = definition
         self.options = dict(args or {})
@@ -110,7 +110,9 @@ class Reward:
         for name in self.definition.arguments:
             if not isinstance(columns.get(name, ()), Sequence):  # a sequence is a column that has the same name
                 how = f"get_reward({self.definition.name!r}, {name}={columns[name]!r})"
-                raise TypeError(f"reward {self.__name__!r}: {name} is an argument, which is set beforehand: {how}.")
+                raise TypeError(
+                    f"reward {self.__name__!r}: {name} is an argument. Set it before the call, as in {how}."
+                )
         values = self._picked(columns)
         for name, value in values.items():
             if name not in FOR_ALL and len(value) != len(completions):
@@ -207,7 +209,7 @@ class Reward:
                 picked[name] = plain(columns[column])
             elif name in definition.needed:
                 raise TypeError(
-                    f"reward {self.__name__!r} needs the column {column!r}, given are {', '.join(columns) or 'none'}."
+                    f"reward {self.__name__!r} needs the column {column!r}. It got {', '.join(columns) or 'none'}."
                 )
         if definition.takes_all:
             skip = {*self.renamed.values(), *self.args, "completions", *(NOT_IN_WORKERS if self.timeout else ())}
@@ -242,12 +244,12 @@ class Reward:
         TIMEOUT.check(f"reward {self.__name__!r}: timeout", self.timeout)
         taken = [name for name in NOT_IN_WORKERS if name in self.definition.parameters]
         if taken:
-            raise ConfigError(f"{what}, where {taken[0]} is not to be had. Leave that parameter or the timeout out.")
+            raise ConfigError(f"{what}, which have no {taken[0]}. Leave out the parameter {taken[0]}, or the timeout.")
         where, _, name = self.definition.target.rpartition(":")
         if where == "__main__" or not _is_at(self.definition.target, self.definition.function):
             raise ConfigError(
-                f"{what}, which import it by name, and {where}.{name} cannot be imported. Move the function to the "
-                "top level of a module of its own, or leave the timeout out."
+                f"{what}. A worker imports the reward by its name, but {where}.{name} cannot be imported. Move the "
+                "function to the top level of its own module, or leave the timeout out."
             )
 
 
@@ -310,8 +312,8 @@ def _renamed(definition: Definition, options: Mapping[str, Any]) -> dict[str, st
     if "column" in options:
         if len(definition.needed) != 1:
             raise ConfigError(
-                f"reward {definition.name!r} reads the columns {reads}: rename with columns: {{one of them: NAME}}, "
-                "not with column."
+                f"reward {definition.name!r} reads the columns {reads}, so column does not say which one it renames. "
+                "Use columns: {one of them: NAME}."
             )
         renamed = {definition.needed[0]: options["column"]}
     if not fits(renamed, dict[str, str]):
@@ -319,7 +321,7 @@ def _renamed(definition: Definition, options: Mapping[str, Any]) -> dict[str, st
     for name in renamed:
         if name not in definition.columns:
             nearest = did_you_mean(name, definition.columns)
-            raise ConfigError(f"reward {definition.name!r} reads no column {name!r}, only {reads}.{nearest}")
+            raise ConfigError(f"reward {definition.name!r} reads no column {name!r}. It reads {reads}.{nearest}")
     return dict(renamed)
 
 

@@ -341,8 +341,8 @@ class _Run:
                 raise RuntimeError(late) from None
             outcome = Outcome(None, "timeout", f"It was stopped after {self._timeout:g} s.")
         except TooBusy:
-            limit = f"{self._timeout:g} s" if is_loaded else f"{LOAD_LIMIT_S:g} s to be loaded"
-            late = f"It had not come to use its {limit} within {PATIENCE:g} times as much."
+            limit, what = (self._timeout, "the sample") if is_loaded else (LOAD_LIMIT_S, "the loading of the reward")
+            late = f"The machine was too busy: in {PATIENCE * limit:g} s {what} did not get its {limit:g} s."
             outcome = Outcome(None, "starved", late)
         self._end(worker)
         self._note(worker.sample, outcome)
@@ -391,8 +391,8 @@ def _warn_of_left(target: str, left: str) -> None:
         return
     _WARNED_OF.add(target)
     logger.warning(
-        f"{target} left {left} after a sample: its worker is ended, and the next sample has another one, which loads "
-        "the reward anew. A thread or a process that samples share must be started when the reward's module is "
+        f"{target} left {left} after a sample. Its worker is ended, and the next sample runs in a new worker, which "
+        "loads the reward again. If samples share a thread or a process, start it when the reward's module is "
         "loaded, or in a block `with trl_grpo_plus.scoring.kept():`."
     )
 
@@ -401,8 +401,8 @@ def _warn_of_left(target: str, left: str) -> None:
 def _warn_of_less(memory_mb: int, granted: int) -> None:
     logger.warning(
         f"reward_worker_memory_mb={memory_mb} is more than the hard limit of this process (`ulimit -H -v`), "
-        f"{granted} MiB: reward workers have that, and a reward that needs more fails. Raise the limit, or set "
-        f"reward_worker_memory_mb to {granted}."
+        f"{granted} MiB. Reward workers get {granted} MiB, and a reward that needs more fails. Raise the limit, or "
+        f"set reward_worker_memory_mb to {granted}."
     )
 
 
@@ -415,9 +415,9 @@ def default_size() -> int:
 def _warn_if_many(workers: int, processors: int) -> None:
     if workers >= PATIENCE * processors:
         logger.warning(
-            f"{workers} reward workers on this machine share {processors} processors: programs that hang can starve "
-            "each other, and are not scored then. Set reward_workers so that there are fewer than "
-            f"{PATIENCE:g} for each processor."
+            f"{workers} reward workers on this machine share {processors} processors. If many programs hang, they "
+            "take each other's time, and samples are not scored. Lower reward_workers: there must be fewer than "
+            f"{PATIENCE:g} workers for each processor."
         )
 
 

@@ -118,7 +118,11 @@ def _lack_of_traces(run: Path) -> str:
     if not run.is_dir():
         return f"is not a folder. Give the output_dir of a run: its attempts are in its folder `{FOLDER}`."
     if (run / FOLDER / "run.json").is_file():
-        of_a_race = ", or it is stock TRL's run of a race, which keeps none" if (run / RACE_SETTINGS).is_file() else ""
+        of_a_race = (
+            ", or it is the run of stock TRL in a race, which keeps no attempts"
+            if (run / RACE_SETTINGS).is_file()
+            else ""
+        )
         return f"has no attempts in it: the run ended before its first batch was finished{of_a_race}."
     runs = sorted(path.parent.name for path in run.glob(f"*/{FOLDER}") if path.is_dir())
     if runs:
@@ -206,10 +210,10 @@ def read_object(path: Path) -> dict[str, Any]:
     try:
         value = _json(data)
     except (ValueError, RecursionError) as error:
-        raise TracesError(f"{path} is not JSON: {error}. Mend it, or remove it.") from None
+        raise TracesError(f"{path} is not JSON: {error}. Correct it, or remove it.") from None
     kind = "" if isinstance(value, dict) else "it is no JSON object"
     if why := kind or schema.misfit(value, _OBJECTS.get(path.name, {})):
-        raise TracesError(f"{path} is not what it should be: {why}. Mend it, or remove it.")
+        raise TracesError(f"{path} does not have the expected content: {why}. Correct it, or remove it.")
     return value
 
 
@@ -341,7 +345,7 @@ def _problem(path: Path) -> str:
         return f"{path} was changed while it was read. Read it again."
     (number, why), *others = found
     more = f" {len(others)} more {'line' if len(others) == 1 else 'lines'} of it cannot be read." if others else ""
-    return f"{path}, line {number} is {why}. Mend or remove it to read the rest.{more}"
+    return f"{path}, line {number} is {why}. Correct or remove it to read the rest.{more}"
 
 
 def _fault(line: bytes, path: Path) -> str:

@@ -60,7 +60,8 @@ def attach(trainer: Any, **options: Any) -> None:
     alarms start anew.
 
     Args:
-        trainer ([`~trl.GRPOTrainer`] or [`~trl.RLOOTrainer`]): or a subclass that makes batches as they do.
+        trainer ([`~trl.GRPOTrainer`] or [`~trl.RLOOTrainer`]): the trainer. A subclass must make its batches as TRL
+            does.
         options: `alarms`, `alarm_thresholds`, `halt_on_alarm`, `trace_*`, `filter_metric`, `solved_reward`,
             `failed_reward` and `zero_variance_tolerance`, with the defaults of [`GRPOPlusConfig`].
 
@@ -79,7 +80,7 @@ def attach(trainer: Any, **options: Any) -> None:
     if isinstance(trainer, GRPOPlusTrainer):
         raise TypeError("A GRPOPlusTrainer keeps its traces itself: leave attach(trainer) out.")
     if not isinstance(trainer, GRPOTrainer | RLOOTrainer):
-        raise TypeError(f"attach takes a GRPOTrainer or an RLOOTrainer of TRL's, got {type(trainer).__name__}.")
+        raise TypeError(f"attach takes TRL's GRPOTrainer or TRL's RLOOTrainer, got {type(trainer).__name__}.")
     if any(isinstance(callback, Recorder) for callback in trainer.callback_handler.callbacks):
         raise TypeError("This trainer is attached already: call attach(trainer) once.")
     for name in options:
@@ -90,7 +91,7 @@ def attach(trainer: Any, **options: Any) -> None:
     _Observer(trainer, _Options(trainer.args, options)).wrap()
     if steps := trainer.state.global_step:
         logger.warning(
-            f"This trainer has trained {steps} steps already, and attach keeps nothing of them: traces and alarms "
+            f"This trainer has trained {steps} steps already. attach cannot record these steps: traces and alarms "
             "begin with the next train(). Call attach(trainer) before the first train()."
         )
 

@@ -385,14 +385,16 @@ def _marked(attempts: Sequence[Attempt], scoring: Scoring, decode: Callable[...,
                 marks.append(marked(*what, partial(decode, skip_special_tokens=False)))
             except ValueError:
                 reason = f"The steps of sample {row} cannot be credited. {error}"
-                scoring.failures.append(f"{reason} Leave step_reward_credit out, and their sums are trained on.")
+                scoring.failures.append(
+                    f"{reason} Leave step_reward_credit out: each attempt then earns the sum of its steps."
+                )
     return marks
 
 
 def _column_of(row: dict[str, Any], name: str) -> Any:
     if name not in row:
         raise ConfigError(
-            f"a baseline or an advantage function reads the column {name!r}, and a row has only "
+            f"a baseline or an advantage function reads the column {name!r}, but a row has only "
             f"{', '.join(map(repr, row))}."
         )
     value = dataset_rows.plain(row[name])  # a dataset's format may make it a tensor on the rank's device

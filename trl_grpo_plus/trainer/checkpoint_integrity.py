@@ -60,7 +60,7 @@ def saving(folder: Path, rank: int) -> Iterator[None]:
         if lost_process(error) or not (lack := lacking(folder)):
             raise  # another process has ended, or a later failure: the upload, or the removal of old checkpoints
         if isinstance(error, TypeError):
-            advice = f"{LAST} holds JSON alone. Give trainer.log and callbacks plain numbers, as in float(value)."
+            advice = f"{LAST} can hold only JSON. Give plain numbers to trainer.log and callbacks, as in float(value)."
         else:
             there = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
             advice = f"Its disk has {shutil.disk_usage(there).free / 1e6:.0f} MB free."
@@ -79,7 +79,7 @@ def lacking(folder: str | Path) -> str:
         try:
             json.loads(path.read_bytes())
         except FileNotFoundError:
-            return f"{LAST} is missing, which is written last"
+            return f"{LAST} is missing, the file that is written last"
         except OSError as error:
             return f"{path.name} {UNREAD} ({error})"
         except ValueError:
@@ -183,24 +183,26 @@ def last_complete(output_dir: str, required: bool = True) -> str | None:
     if checkpoint is None and required and others:
         raise ConfigError(
             f"resume_from_checkpoint is true, but no complete checkpoint in {output_dir} is of the run whose traces "
-            "are there, which was started anew. To resume the earlier run, name its checkpoint: "
-            f"resume_from_checkpoint={others[0]!r}. To start anew, leave resume_from_checkpoint out."
+            "are there. That run was started after an earlier run in the same folder, and saved no checkpoint. To "
+            f"resume the earlier run, name its checkpoint: resume_from_checkpoint={others[0]!r}. To start from step "
+            "0, leave resume_from_checkpoint out."
         )
     if checkpoint is None and required:
         reasons = f" that is complete: {'; '.join(lacks)}" if lacks else ""
         raise ConfigError(
             f"resume_from_checkpoint is true, but {output_dir} holds no checkpoint{reasons}. "
-            f"{AUTO!r} starts anew where there is none."
+            f"To start from step 0 if there is no checkpoint, set resume_from_checkpoint to {AUTO!r}."
         )
     if checkpoint is None and any(UNREAD in lack for lack in lacks):
         raise ConfigError(
-            f"resume_from_checkpoint={AUTO!r}: {'; '.join(lacks)}. Make it readable, or move it away to start anew."
+            f"resume_from_checkpoint={AUTO!r}: {'; '.join(lacks)}. Make it readable. To start from step 0, move it "
+            "away."
         )
     then = f"resuming from {checkpoint}" if checkpoint else "the run starts from step 0"
     if lacks:
         _warn(f"{'; '.join(lacks)}. Not saved completely: {then}.")
     if others:
-        _warn(f"Not of the run whose traces are in {output_dir}: {', '.join(others)}. So {then}.")
+        _warn(f"The traces in {output_dir} are of another run than {', '.join(others)}. So {then}.")
     return checkpoint
 
 
@@ -230,9 +232,9 @@ def warn_of_earlier(output_dir: str) -> None:
     listed = ", ".join(names if len(names) < 5 else [*names[:2], "...", names[-1]])
     last = str(Path(output_dir, names[-1]))
     logger.warning(
-        f"{output_dir} holds {listed} of an earlier run. This run starts anew and leaves them there: a later resume "
-        "could take one of them for this run's. Give this run another output_dir, or move them away. To continue the "
-        f"earlier run instead: train(resume_from_checkpoint={last!r})."
+        f"{output_dir} holds {listed} of an earlier run. This run starts from step 0 and does not move these "
+        "checkpoints, so a later resume could take one of them by mistake. Give this run another output_dir, or move "
+        f"them away. To continue the earlier run instead: train(resume_from_checkpoint={last!r})."
     )
 
 

@@ -45,9 +45,9 @@ def check_seam() -> dict[str, Callable[..., Any]]:
     calls = {name: getattr(seam, name) for name in ("hf_api", "upload_folder") if hasattr(seam, name)}
     if not calls:
         raise RuntimeError(
-            f"transformers {transformers.__version__} uploads in a way that trl_grpo_plus does not know, and would "
-            f"take {', '.join(NOT_UPLOADED)} of output_dir along. Set push_to_hub=False and upload the model, or "
-            "use an older transformers 5."
+            f"transformers {transformers.__version__} uploads in a way that trl_grpo_plus does not know. It would "
+            f"also upload {', '.join(NOT_UPLOADED)} of output_dir. Set push_to_hub=False and upload the model "
+            "yourself, or use an older transformers 5."
         )
     return calls
 

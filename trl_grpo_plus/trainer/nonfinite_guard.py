@@ -158,9 +158,9 @@ class StepGuard:
         traced = f"The attempts sampled last are in the traces: {path}." if path else "No attempts are traced."
         return (
             f"Step {step + 1}: the norm of the gradient is {norm}{loss}. {weights} {_at_fault(culprits)} {traced} "
-            "Look there for differences from other steps, and at grad_norm, kl and entropy of the steps before. A "
+            "Compare them with attempts of other steps, and look at grad_norm, kl and entropy of the steps before. A "
             "smaller learning_rate or max_grad_norm often helps, and so does bf16 instead of fp16. "
-            "nonfinite_step='ignore' trains on, as TRL does."
+            "nonfinite_step='ignore' continues the training, as TRL does."
         )
 
 
@@ -174,8 +174,8 @@ def _at_fault(culprits: list[dict[str, list[str]] | None]) -> str:
             inputs_of[group] = list(dict.fromkeys([*inputs_of.get(group, []), *names]))
     if not inputs_of:
         return (
-            "All log-probs, ratios and advantages are finite, so it arose in the loss or in the backward pass. The "
-            "attempts at fault are not known without another forward pass."
+            "All log-probs, ratios and advantages are finite, so the error arose in the loss or in the backward pass. "
+            "The attempts at fault are not known without another forward pass."
         )
     named = [f"{group}: {', '.join(names)}" for group, names in inputs_of.items()]
     more = f"; and {len(named) - MOST_GROUPS} more groups" if len(named) > MOST_GROUPS else ""

@@ -159,7 +159,7 @@ def cut_off(summary: dict[str, Any]) -> list[str]:
     line = f"cut off (max_completion_length={summary['max_completion_length']}): {percent(share)} of attempts"
     if at_the_end < WORTH_A_WORD:
         return [f"{line}, {percent(at_the_end)} at the end"]
-    advice = "Raise it (a rollout_func has a limit of its own), or ask for shorter answers in the prompt."
+    advice = "Raise this limit (a rollout_func has its own), or ask for shorter answers in the prompt."
     return [f"{line}, {percent(at_the_end)} at the end. {advice}"]
 
 

@@ -110,8 +110,8 @@ class PromptSource:
             drawn = self.draw(count, lambda row: True, 1, None)
             if len(drawn) != count:
                 raise ConfigError(
-                    f"prompt_selection={self._config.prompt_selection!r} dealt the rows {drawn}: a batch needs "
-                    f"{count} distinct rows. Let its `take` return the number of rows that is requested."
+                    f"prompt_selection={self._config.prompt_selection!r} dealt the rows {drawn}, but a batch needs "
+                    f"{count} distinct rows. Let its `take` return as many rows as `count` says."
                 )
             mine = batch.partition.for_own_rows(drawn)
             batch.inputs[:], batch.input_indices[:], batch.row_indices = read(mine), mine, tuple(drawn)
@@ -123,9 +123,9 @@ class PromptSource:
             batch.row_indices = tuple(indices[:: batch.size])
             if min(batch.row_indices) < 0:
                 raise ConfigError(
-                    f"{self._config.what_believes} remembers rows by their index in the training set, and this "
-                    "batch's rows have no index: the dataloader is not the trainer's own. Use the trainer's "
-                    "dataloader, or set the option back to its default."
+                    f"{self._config.what_believes} remembers rows by their index in the training set, but the rows of "
+                    "this batch have no index, because they come from another dataloader than the trainer's. Use "
+                    f"the trainer's dataloader, or leave out {self._config.what_believes}."
                 )
         if self.memory is not None:
             self.memory.read_states(batch.row_indices)
@@ -206,8 +206,8 @@ class PromptSource:
             self.load_state_dict({**before.state_dict(), "buffered_inputs": None})
             return
         logger.warning(
-            "train_dataset is another one than in the training before: the beliefs about prompts start anew. To keep "
-            "those about prompts that are in both, set belief_id (not for streamed data)."
+            "train_dataset has changed since the last train(), so the beliefs about prompts are reset. To keep the "
+            "beliefs about prompts that are in both datasets, set belief_id (not for streamed data)."
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -243,9 +243,9 @@ class PromptSource:
             elif isinstance(self._stream, LearnabilitySampler):  # the other samplers start afresh
                 self._stream.load_state_dict(saved["stream"], moved)
         if saved["rows"] and self._rows and (what := dataset_rows.difference(saved["rows"], self._rows)):
-            batch = " The steps before the next generation train on the checkpoint's batch, of those rows."
+            batch = " Until the next generation, the steps train on the checkpoint's batch, which has the old rows."
             logger.warning(
-                "The checkpoint was saved with another training set, or with these rows in another order: "
+                "The checkpoint was saved with another training set, or with the same rows in another order: "
                 f"{what}.{batch if saved['in_batch'] else ''} To train on the same rows, resume with the same dataset."
             )
 

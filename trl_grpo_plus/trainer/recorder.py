@@ -154,8 +154,8 @@ class Recorder(StopsWhole):
         self.begin(state.global_step, state.max_steps, logged)
         if self.ends_at_max_steps and state.global_step and state.global_step >= state.max_steps:
             logger.warning(
-                f"checkpoint-{state.global_step} is at max_steps={state.max_steps}: nothing is left to train. To "
-                "train on, raise max_steps, or num_train_epochs."
+                f"checkpoint-{state.global_step} is at max_steps={state.max_steps}: no step is left to train. To "
+                "train more steps, raise max_steps or num_train_epochs."
             )
         if self.says_where and self._writer is not None and args.get_process_log_level() <= logging.WARNING:
             tqdm.write(f"To watch it: trl-grpo-plus view {shlex.quote(args.output_dir)} --serve")
@@ -267,10 +267,10 @@ class Recorder(StopsWhole):
             self.settle()
             why = " ".join(str(error).split())  # on one line
             raise RunError(
-                f"{name} failed ({type(error).__name__}: {why}), and transformers and TRL, which log through it, "
-                f"end the run with it. What was sampled is whole, under {self._args.output_dir}/rollouts. Go on from "
-                "the last checkpoint (resume_from_checkpoint=True), with report_to='none' where it will fail again, "
-                "or with log_completions=False if it failed at TRL's table of completions."
+                f"{name} failed ({type(error).__name__}: {why}). transformers and TRL log to it, so the run ends too. "
+                f"All sampled attempts are saved under {self._args.output_dir}/rollouts. Resume from the last "
+                "checkpoint (resume_from_checkpoint=True). If it fails again, set report_to='none'; if it failed at "
+                "TRL's table of completions, set log_completions=False."
             ) from error
 
     # -- a batch

@@ -32,8 +32,8 @@ logger = get_logger(__name__)
 REFERENCE = "grpo_plus_reference.pt"
 FORMAT = 3  # raised by each change that an older release cannot read
 _INSTEAD = (
-    "Resume from an earlier checkpoint, or remove this file: training then continues from the weights, and the file's "
-    "content (the batch in flight, beliefs, adaptive beta, the alarms' history) is reset."
+    "Resume from an earlier checkpoint, or remove this file. Without the file, training continues from the weights, "
+    "and its content (the current batch, beliefs, adaptive beta, the alarms' history) is reset."
 )
 
 
@@ -133,7 +133,7 @@ class StepStart(TrainerCallback):
         self._step = -1
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Keep the random state: a resumed epoch begins with it, and draws the dataloader's seed again."""
+        """Keep the random state. A resumed epoch begins with this state, and draws the dataloader's seed again."""
         self._random = _random_state()
 
     def keep(self, trainer: Any, own: dict[str, Any]) -> None:
@@ -145,11 +145,14 @@ class StepStart(TrainerCallback):
         self._tokens = trainer.state.num_input_tokens_seen
 
     def rows_are_there(self) -> None:
-        """Keep the random state at which a run resumes within an epoch: after it has read the step's rows."""
+        """Keep the random state that a run resumed within an epoch has after it has read the step's rows."""
         self._now, self._random = self._random or _random_state(), None
 
     def random_state_loaded(self) -> None:
-        """Keep the random state that a resumed run loads: as an epoch begins, or after it has read the step's rows."""
+        """Keep the random state that a resumed run has just loaded.
+
+        A resumed run loads it twice at most: when an epoch begins, and after it has read the rows of the step.
+        """
         if self._random is None:
             self._now = _random_state()
         else:
@@ -157,7 +160,7 @@ class StepStart(TrainerCallback):
 
     @contextmanager
     def restored(self, trainer: Any) -> Iterator[dict[str, Any] | None]:
-        """Save a checkpoint inside this context. It gives the kept `own` state, `None` if the step has ended."""
+        """Save a checkpoint inside this context, which yields the kept `own` state; `None` if the step has ended."""
         if self._step != trainer.state.global_step:
             yield None
             return
@@ -226,13 +229,13 @@ def load(folder: str, rank: int, layout: list[Any]) -> dict[str, Any] | None:
     if state is None:
         logger.warning(
             f"{folder} holds only what TRL saves: save_only_model=True was set, or it was saved with another trainer. "
-            "What GRPOPlusTrainer keeps beside the weights (the batch in flight, beliefs, adaptive beta, the alarms' "
-            "history) starts anew."
+            "The further state of GRPOPlusTrainer (the current batch, beliefs, adaptive beta, the alarms' history) is "
+            "reset."
         )
     else:
         logger.warning(
-            "The batch layout, loss_type, or the use of beta or of vLLM's correction differs from the checkpoint's, "
-            "or not every process finds its own state in it: the first batch is generated anew."
+            "The checkpoint's batch cannot be used: the batch layout, loss_type, or the use of beta or of vLLM's "
+            "correction differs from the checkpoint's, or a process has no state in it. A new batch is generated."
         )
     return state
 
@@ -292,7 +295,7 @@ def load_reference(folder: str, rank: int, reference: torch.nn.Module, promised:
                 ) from error
     if broadcast_object_list([absent])[0]:
         logger.warning(
-            f"{folder} was saved without the reference model: it starts anew, as the model that the run began with."
+            f"{folder} was saved without the reference model, so the reference is the model that the run began with."
         )
         return
     several = torch.distributed.is_initialized()
@@ -351,8 +354,8 @@ def _read(path: str) -> dict[str, Any] | None:
         ) from error
     if state["format"] != FORMAT:
         raise ConfigError(
-            f"{path} is of format {state['format']}, this release reads {FORMAT}: resume with the release that wrote "
-            f"it. {_INSTEAD}"
+            f"{path} has format {state['format']}, but this release reads format {FORMAT}. Resume with the release "
+            f"that wrote the file. {_INSTEAD}"
         )
     return state
 

@@ -31,10 +31,10 @@ HEALTH_S = 5.0  # seconds within which a server must answer; a working server an
 # What vLLM says of a prompt that is too long. A server's answer has JSON around it.
 TOO_LONG = re.compile(r'[^"]*maximum (?:context|model) length[^"]*')
 
-START = "Start the server, anew if it runs, then the run."
-RESUME = "Start the server anew, then resume the run from its last checkpoint."
+START = "Start the server (restart it if it runs), then start the run."
+RESUME = "Restart the server, then resume the run from its last checkpoint."
 NO_WEIGHTS = (
-    "The server's log says why: it may serve another model than the one that is trained, or an earlier trainer may "
+    "The server's log says why. The server may serve another model than the trained one, or an earlier trainer may "
     "have ended while it sent weights. "
 )
 

@@ -47,19 +47,19 @@ FOLLOWED = 10.0  # if the policy moved by this many times the difference, the en
 
 INPUTS = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
 CASES = {
-    "dropout": "With the trainer's dropout off they agree to {plain:.2g}, so the engine has the weights. TRL computes "
-    "the trainer's log-probs with dropout, and the importance weights correct for its noise. Set lora_dropout to 0 "
-    "(`trl` and recipes have 0.05 by default); for the model's own dropout set disable_dropout.",
-    "adapter": "vLLM's log-probs are those of the model without its adapter, to {base:.2g}: the adapter does not "
-    "reach the engine, or only its first steps did. Look at the code that merges it before the weights are sent "
-    "(`trainer.vllm_generation.sync_weights`).",
-    "stale": "At step {kept} they agreed to {agreed:.2g}. Since then the policy has moved by {moved:.2g}, about as "
-    "much as the engine is off: the engine has weights of about step {span}, and new weights do not reach it. Look at "
-    "the code that sends them (`trainer.vllm_generation.sync_weights`); with a server, check that no other run sends "
-    "weights to it.",
-    "part": "At step {kept} they agreed to {agreed:.2g}. Since then the policy has moved by {moved:.2g}, which does "
-    "not explain the difference: some weights are not sent (modules that were renamed, wrapped or added), or the "
-    "engine is another one, such as a restarted server.",
+    "dropout": "Without the trainer's dropout the difference is {plain:.2g}, so the engine has the current weights. "
+    "TRL computes the trainer's log-probs with dropout, and the importance weights correct for this noise. Set "
+    "lora_dropout to 0 (`trl` and recipes have 0.05 by default). For the model's own dropout set disable_dropout.",
+    "adapter": "vLLM's log-probs differ by only {base:.2g} from those of the model without its adapter: the adapter "
+    "does not reach the engine, or only the adapter of the first steps did. Look at the code that merges the adapter "
+    "before the weights are sent (`trainer.vllm_generation.sync_weights`).",
+    "stale": "At step {kept} the difference was {agreed:.2g}. Since then the policy has moved by {moved:.2g}, about "
+    "as much as the difference now. So the engine has weights of about step {span}, and new weights do not reach it. "
+    "Look at the code that sends the weights (`trainer.vllm_generation.sync_weights`). With a server, check that no "
+    "other run sends weights to it.",
+    "part": "At step {kept} the difference was {agreed:.2g}. Since then the policy has moved by {moved:.2g}, which "
+    "does not explain the difference now. Either some weights are not sent (modules that were renamed, wrapped or "
+    "added), or the engine is another one, such as a restarted server.",
     "apart": "They have not agreed in this run. Possible causes: another model or revision, another dtype or "
     "quantization, an adapter that is not merged, dropout, a server without `--logprobs-mode processed_logprobs`, or "
     "a rollout_func that returns log-probs of other tokens.",

@@ -86,8 +86,8 @@ def _inner_path(path: Path, folder: Path) -> Path:
     real, root = Path(os.path.realpath(path)), Path(os.path.realpath(folder))
     if not real.is_relative_to(root):
         raise Unreadable(
-            f"{path} is a link that leads out of {folder}, and is not followed: what it leads to would stand in what "
-            "is made of this run. Put a copy in its place, or remove it."
+            f"{path} is a link to a file outside of {folder}, and such a link is not followed: the other file would "
+            "be copied into pages and exports of this run. Replace the link by a copy of the file, or remove it."
         )
     return real.relative_to(root)
 

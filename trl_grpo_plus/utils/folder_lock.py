@@ -121,11 +121,11 @@ def _take(path: Path) -> bool:
         before = _holder(path)
         _say_who(descriptor)
     except OSError as error:  # such as for a folder that is read-only
-        logger.warning(f"{path} cannot be locked ({error}): another run in this folder would not be noticed.")
+        logger.warning(f"{path} cannot be locked ({error}). Make sure that no other run writes into this folder.")
         return False
     if before is not None and not before.lives:  # it lives if the folder was copied with its lock file
-        what = "ended without giving it back" if before.is_here else "may have ended; end it if it still runs there"
-        say(f"{path.parent} was held by {before}, which {what}: taken over.", flush=True)
+        what = "has ended" if before.is_here else "may have ended. If it still runs there, end it"
+        say(f"This run takes over {path.parent} from {before}, which {what}.", flush=True)
     _own_locks[path] = _OwnLock(descriptor, made)
     return True
 
@@ -189,11 +189,11 @@ def _holder(path: Path) -> Holder | None:
 
 
 def _refusal(folder: Path, holder: Holder | None) -> ConfigError:
-    who = holder or f"a process that has not said who it is (the one that holds {FILE})"
+    who = holder or f"an unknown process (the process that holds {FILE})"
     fix = f"end that run first (kill {holder.pid})" if holder else "end that run first"
     return ConfigError(
-        f"output_dir: another run writes into {folder}: {who}. The checkpoints and traces of two would be mixed. Give "
-        f"this one another output_dir, or {fix}."
+        f"output_dir: another run writes into {folder}: {who}. The checkpoints and traces of two runs would be mixed. "
+        f"Give this run another output_dir, or {fix}."
     )
 
 

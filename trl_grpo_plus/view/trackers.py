@@ -134,7 +134,9 @@ class Trackers:
                 module = import_module(name)
                 run = OPEN_RUN[name](module)
                 if run is None:
-                    self._warn(name, "closed", f"{name} is in report_to and no run of it is open: call {name}.init().")
+                    self._warn(
+                        name, "closed", f"{name} is in report_to, but no {name} run is open: call {name}.init()."
+                    )
                     continue
                 if not html:
                     picked = pick(groups, self.groups)

@@ -76,8 +76,8 @@ def attack(reward: Reward, dataset: Any = None, gold: str | None = None, limit: 
     if not reward.definition.columns and not _heeds_gold(reward, forms):
         return [
             unseen(
-                "the scores stay the same when the gold answer changes: the reward ignores the answer, so there is "
-                "nothing to attack, or it reads a form that was not tried (--gold)"
+                "the scores stay the same when the gold answer changes. Either the reward ignores the answer, and "
+                "cannot be attacked, or it reads a form that was not tried: give the form with --gold"
             )
         ]
     targets = _targets(reward, forms, full, gold)
@@ -130,9 +130,9 @@ def _targets(reward: Reward, forms: Sequence[list[Target]], full: float, gold: s
             return earned
     tried = "the gold answer" if gold is None else f"--gold {gold!r}"
     raise ConfigError(
-        f"reward {reward.__name__!r}: {tried} does not earn full marks, so that there is nothing to attack. Give the "
-        r"form that the reward reads: --gold '\boxed{{answer}}', where answer is a column. A reward of another thing "
-        "than the answer, such as a length, cannot be attacked."
+        f"reward {reward.__name__!r}: {tried} does not earn full marks, so no attack can start from it. Give the "
+        r"form that the reward reads: --gold '\boxed{{answer}}', where answer is a column. A reward that does not "
+        "read the answer, such as a reward for length, cannot be attacked."
     )
 
 
@@ -175,7 +175,7 @@ def _forms(gold: str | None, column: str) -> list[tuple[str, str, str]]:
         return [form.partition("{}") for form in FORMS]
     named = f"{{{column}}}"
     if named not in gold:
-        raise ConfigError(f"--gold {gold!r} has no {named}, which stands for the gold answer of a row.")
+        raise ConfigError(f"--gold {gold!r} has no {named}. Write {named} in the place of a row's gold answer.")
     return [gold.partition(named)]
 
 

@@ -75,11 +75,10 @@ def gpu_for(name: str | None, memory_gib: float | None, here: list[str]) -> Card
     kind = gpu_of(card)
     if name and kind is None:
         names = [gpu.name for gpu in GPUS]
-        known = f"{', '.join(names)}.{did_you_mean(name, names)}"
-        raise ConfigError(f"--gpu: nothing is known of {name!r}, only of {known}")
+        raise ConfigError(f"--gpu {name!r} is not one of {', '.join(names)}.{did_you_mean(name, names)}")
     gpu = kind or DEFAULT_GPU
     why = f"--gpu {name}" if name else card or "no GPU here"
-    why += "" if kind else f": reckoned as {gpu.name}; --gpu names another"
+    why += "" if kind else f", estimated as for {gpu.name} (--gpu names another)"
     if memory_gib is not None:
         return Card(gpu._replace(memory=memory_gib), f"{why}; --gpu_memory", True)
     if said := re.findall(r"(\d+(?:\.\d+)?) ?Gi?B", card, re.IGNORECASE):

@@ -38,12 +38,12 @@ def model(recipe: Recipe) -> tuple[list[CheckRow], Loaded | None]:
     except ConfigError as error:
         return [CheckRow("model", FAILED, str(error))], None
     if loaded is None:
-        text = f"{name}: {hub.unreachable()}, and this package knows nothing of it: no estimate"
+        text = f"{name}: {hub.unreachable()}, and this package does not know this model: no estimate"
         return [CheckRow("model", UNSEEN, text)], None
     if loaded.is_real:
         shown = "what prepare made" if recipe.prepared else name
         return [CheckRow("model", OK, f"{shown}, a {loaded.what.model_type} ({loaded.origin})")], loaded
-    text = f"{name}: {hub.unreachable()}; the estimates are from what this package knows of it"
+    text = f"{name}: {hub.unreachable()}; the estimates use the sizes that this package knows for it"
     return [CheckRow("model", UNSEEN, text)], loaded
 
 
@@ -61,7 +61,9 @@ def tokenizer(recipe: Recipe) -> tuple[list[CheckRow], Loaded | None]:
     except ConfigError as error:
         return [CheckRow("tokenizer", FAILED, str(error))], None
     if not loaded.is_real:
-        return [CheckRow("tokenizer", UNSEEN, f"of {name}: the Hub cannot be reached; one of bytes stands in")], loaded
+        return [
+            CheckRow("tokenizer", UNSEEN, f"of {name}: the Hub cannot be reached; bytes are counted instead")
+        ], loaded
     recipe.tokenizer = lambda: loaded.what
     text = f"ends with {loaded.what.eos_token!r}, pads with {loaded.what.pad_token or loaded.what.eos_token!r}"
     return [CheckRow("tokenizer", OK, text + (", has a chat template" if loaded.what.chat_template else ""))], loaded
@@ -122,7 +124,7 @@ def context(recipe: Recipe, config: Loaded | None, tokens: Loaded, counts: list[
         if limit is None or need <= limit:
             continue
         over = (
-            f"{summary}; with max_completion_length={completion:,} that is {need:,}, more than the {limit:,} of "
+            f"{summary}; with max_completion_length={completion:,} they need {need:,}, more than the {limit:,} of "
             f"{what}. Lower max_completion_length, leave out the longest prompts, or raise the limit."
         )
         certain = (tokens.is_real and recipe.has_real_data) or completion >= limit
@@ -213,14 +215,14 @@ def _memory(shape: ModelShape, job: Job, gpu: GPU, granted: str, lacking: str) -
     size = gpu.memory * GIB
     needed = memory(shape, job, size)
     parts = _in_gib(needed.parts)
-    most = f"about {rounded(needed.total / GIB)} GiB of the {gpu.memory:g} of each GPU, most while {needed.phase}"
+    most = f"about {rounded(needed.total / GIB)} GiB of the {gpu.memory:g} of each GPU, needed while {needed.phase}"
     summary = f"{most} ({granted}): {parts}"
     batch = "per_device_eval_batch_size" if needed.phase == "evaluating" else "per_device_train_batch_size"
     advice = (
         f"Lower {batch} or max_completion_length, spread the model (--accelerate_config "
         "zero3, with dtype: bfloat16), or train an adapter (use_peft). Another GPU: --gpu."
     )
-    where = "Say what there is (--accelerate_config, --num_processes, --gpu). " if lacking == UNSEEN else ""
+    where = "Name the hardware (--accelerate_config, --num_processes, --gpu). " if lacking == UNSEEN else ""
     rows = [_fits(needed.total, size, summary, lacking, where + advice)]
     return [*rows, _vllm(shape, job, gpu, lacking)] if job.vllm in ("colocate", "sleep") else rows
 
@@ -232,11 +234,11 @@ def _vllm(shape: ModelShape, job: Job, gpu: GPU, lacking: str) -> CheckRow:
     held, sampled = vllm_sequences(shape, job, gpu.memory * GIB), job.generated * job.vllm_parallel
     if not held:
         beside = f"no sequence of {job.tokens:,} tokens fits beside them. Raise it, or vllm_tensor_parallel_size."
-        return CheckRow("vllm", lacking, f"{share}: the weights take {weights}, and {beside}")
+        return CheckRow("vllm", lacking, f"{share}: the weights take {weights} GiB, and {beside}")
     beside = f"beside the weights ({weights}) an engine holds"
     if held >= sampled:
         return CheckRow("vllm", OK, f"{share}: {beside} all of its {sampled:,} attempts at once")
-    slow = "The others wait. A larger share is faster, with vllm_enable_sleep_mode if training needs the memory."
+    slow = "The others wait. A larger share is faster; set vllm_enable_sleep_mode if training needs the memory."
     some = f"{held:,} of its {sampled:,} attempts of {job.tokens:,} tokens"
     return CheckRow("vllm", OK, f"{share}: {beside} {some}. {slow}")
 
@@ -289,9 +291,9 @@ def _speed(recipe: Recipe, shape: ModelShape, job: Job, gpu: GPU) -> list[CheckR
         slowest = f"{rounded(total * (step + more) / 3600, 1)} h" if total else f"{rounded(step + more, 1)} s a step"
         summary += f", up to {slowest} if all of max_resample_rounds={args.max_resample_rounds} are full rounds"
     assumed = f"{gpu.name}, 40 % of its peak in training, 60 % of its bandwidth in generation, completions as long as"
-    engines = ", a server's engines as many and as large as colocated ones" if job.vllm == "server" else ""
-    rest = f"they may be, no group dropped, no evaluation{engines}"
-    return [CheckRow("speed", OK, f"{summary}. Taken for granted: {assumed} {rest}."), *_timeout(args, spent, job)]
+    engines = ", as many engines on the server as there would be colocated, of the same size"
+    rest = f"they may be, no group dropped, no evaluation{engines if job.vllm == 'server' else ''}"
+    return [CheckRow("speed", OK, f"{summary}. Assumed: {assumed} {rest}."), *_timeout(args, spent, job)]
 
 
 def _timeout(args: Any, spent: Mapping[str, float], job: Job) -> list[CheckRow]:
@@ -300,8 +302,8 @@ def _timeout(args: Any, spent: Mapping[str, float], job: Job) -> list[CheckRow]:
     if job.processes == 1 or waits <= args.ddp_timeout:
         return []
     text = (
-        f"a generation batch may take {rounded(waits, 1)} s, more than ddp_timeout={args.ddp_timeout}: a process that "
-        "is done earlier, or waits for a server, then ends the run. Raise ddp_timeout."
+        f"a generation batch may take {rounded(waits, 1)} s, more than ddp_timeout={args.ddp_timeout}. A process that "
+        "waits so long for other processes or for a server ends the run. Raise ddp_timeout."
     )
     return [CheckRow("timeout", WARNED, text)]
 

@@ -30,7 +30,9 @@ from .smoke import smoke as run_smoke
 # Checks whose failure does not stop the smoke run, which has a tiny model, short texts and no GPU.
 FINE_IN_SMALL = ("memory", "vllm", "context", "dtype")
 UNKNOWN_PROMPT, BYTES_A_TOKEN = 512, 3
-NOT_TIMED = CheckRow("speed", OK, "not estimated: a CPU's must be measured; --smoke takes steps of the model itself")
+NOT_TIMED = CheckRow(
+    "speed", OK, "not estimated: the speed of a CPU must be measured; --smoke takes steps of the model"
+)
 
 
 def check_recipe(
@@ -149,7 +151,7 @@ def _given(recipe: Recipe, tokens: Loaded | None) -> list[CheckRow]:
 def _costs(recipe: Recipe, config: Loaded | None, tokens: Loaded | None, card: Card) -> list[CheckRow]:
     """Check that the prompts fit the model's context, and that the run fits the GPUs or the CPU."""
     rows = []
-    prompt, prompt_from = UNKNOWN_PROMPT, "a prompt, for want of data"
+    prompt, prompt_from = UNKNOWN_PROMPT, "a prompt, since there is no data"
     if tokens and recipe.prompted and not any(preflight.template(recipe)):
         try:
             lengths = check_model.lengths(recipe, tokens.what)
@@ -195,8 +197,8 @@ def _speed_on_cpu(recipe: Recipe, folder: str, rows: list[CheckRow], origin: str
         return CheckRow("speed", UNSEEN, "not measured: it needs what this machine lacks")
     if origin != "here":
         away = f"{recipe.model.model_name_or_path} is in no folder here"
-        return CheckRow("speed", UNSEEN, f"not measured: {away}, and the tiny model tells nothing of its time")
+        return CheckRow("speed", UNSEEN, f"not measured: {away}, and a tiny model does not show its speed")
     if start.nodes.count > 1:
         nodes = f"the run has {start.nodes.count} nodes"
-        return CheckRow("speed", UNSEEN, f"not measured: {nodes}, and this machine is one")
+        return CheckRow("speed", UNSEEN, f"not measured: {nodes}, and this machine is only one of them")
     return run_clocked(recipe, folder, start.launcher)

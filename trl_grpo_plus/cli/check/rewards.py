@@ -166,7 +166,7 @@ def gold_text(reward: Reward, row: Mapping[str, Any]) -> str | None:
         gold = reward.definition.gold(**row, **reward.all_args())
     except Exception as error:  # from a user's function
         said = in_a_line(error)
-        raise ConfigError(f"reward {name!r}: gold failed on a row with {_shown(row)}: {said}. Mend it.") from error
+        raise ConfigError(f"reward {name!r}: gold failed on a row with {_shown(row)}: {said}. Correct it.") from error
     if isinstance(gold, Number) and not isinstance(gold, bool):
         return str(gold)
     if gold is None or isinstance(gold, str):
@@ -219,7 +219,9 @@ def as_row(name: str, findings: Sequence[RewardCheck]) -> CheckRow:
     if problems := [f"{finding.what}: {problem}" for finding in failed for problem in finding.problems[:3]]:
         return CheckRow(name, FAILED, "\n".join(problems))
     parts = [f"{finding.right}/{finding.total} {_SHOWS[finding.what]}" for finding in findings]
-    parts += [f"no attempt can earn them in the others, such as: {finding.problems[0]}" for finding in bearable]
+    parts += [
+        f"in the other rows no attempt can earn full marks, such as: {finding.problems[0]}" for finding in bearable
+    ]
     forms = [finding.form for finding in findings if finding.form]
     return CheckRow(name, OK, "\n".join(["; ".join([*parts, f"{ms_of(findings):.2g} ms a sample"]), *forms]))
 
@@ -243,7 +245,7 @@ def _gold(reward: Reward, pairs: Sequence[Pair]) -> RewardCheck:
 def _is_number(row: Mapping[str, Any], text: str) -> str:
     """Return a hint if a gold answer is a number in the data, because no text equals a number; else ""."""
     names = [name for name, value in row.items() if isinstance(value, Number) and str(value) == text]
-    return f": {names[0]} holds numbers, a completion is a text" if names else ""
+    return f": {names[0]} holds numbers, but a completion is a text, and the two are never equal" if names else ""
 
 
 def _form(reward: Reward, pairs: Sequence[Pair]) -> str:
@@ -260,9 +262,9 @@ def _form(reward: Reward, pairs: Sequence[Pair]) -> str:
     scores, full = _timed(reward, bare)[0], reward.definition.full_marks
     less = [text for (_, text), score in zip(bare, scores, strict=True) if not same(score, full)]
     if not less:
-        return f"{posed}; bare, such as '{first_words(bare[0][1])}', they score full marks too."
+        return f"{posed}. Without this form, as '{first_words(bare[0][1])}', they score full marks too."
     right = f"{len(bare) - len(less)} of {len(bare)} score full marks"
-    return f"{posed}. Bare, such as '{first_words(less[0])}', {right}: the prompt has to ask for that form."
+    return f"{posed}. Without this form, as '{first_words(less[0])}', {right}: the prompt must ask for the form."
 
 
 def bare_answer(reward: Reward, row: Mapping[str, Any]) -> str | None:

@@ -25,7 +25,7 @@ from .smoke_options import STEPS, smaller, steps_alone, words
 SCRIPT, CLOCKED = "trl_grpo_plus.cli.check.smoke_run", "trl_grpo_plus.cli.check.timed_run"
 CLOCK = "clock.json"  # written by the clocked run to its folder
 REPORT, ERROR = "smoke.json", "smoke-error.txt"  # written by the smoke run to its folder
-AS_FOR_A_CHECK = "The model is as prepare makes it for a check, before its warm-up; the warm-up's time is not counted."
+AS_FOR_A_CHECK = "The model is the one that prepare makes for a check, without a warm-up. A warm-up takes more time."
 PUSHES = ("push_to_hub", "log_completions_hub_repo")
 MOST_PROCESSES = 2
 TIMEOUT_S, CLOCKED_S = 900, 300
@@ -54,12 +54,12 @@ def smoke(recipe: Recipe, folder: str, launcher: str = "accelerate", model_known
         return [CheckRow("smoke", FAILED, _reason(Path(output), errors))]
     report = json.loads(Path(output, REPORT).read_text())
     if not model_known:
-        report["model"] += " in the place of a model that is not known"
+        report["model"] += ", because the recipe's model is not known"
     on = "one process" if processes == 1 else f"{processes} processes"
     if recipe.spread.sharding.startswith(("zero", "fsdp")):
         on += f" without {recipe.spread.sharding}"
     if pushes := [name for name in PUSHES if getattr(recipe.training, name, None)]:
-        on += f". {' and '.join(pushes)} {'is' if len(pushes) == 1 else 'are'} set aside: nothing is pushed"
+        on += f". {' and '.join(pushes)} {'has' if len(pushes) == 1 else 'have'} no effect here: nothing is pushed"
     return rows_of(report, Path(output), on)
 
 
@@ -80,9 +80,9 @@ def clocked(recipe: Recipe, folder: str, launcher: str = "accelerate") -> CheckR
         return CheckRow("speed", FAILED, _reason(output, errors))
     report = json.loads((output / CLOCK).read_text()) if (output / CLOCK).exists() else {"seconds": []}
     if status is None or len(report["seconds"]) < 2:
-        ended = f"were done in {CLOCKED_S // 60} minutes" if status is None else "were done when it ended by itself"
+        ended = f"were done in {CLOCKED_S // 60} minutes" if status is None else "were done when the run ended early"
         done = f"{len(report['seconds'])} of {1 + around} steps {ended}"
-        return CheckRow("speed", UNSEEN, f"{done}, too few to tell how long the run takes")
+        return CheckRow("speed", UNSEEN, f"{done}. These are too few to estimate the time of the whole run")
     pace = _pace(report, total_steps(recipe))
     if recipe.prepared and takes_smoke(recipe.script):
         pace += f" {AS_FOR_A_CHECK}"
@@ -130,13 +130,13 @@ def rows_of(report: dict[str, Any], folder: Path, on: str) -> list[CheckRow]:
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in report["verdicts"].items())
     planted = f"gold answers planted as {report['planted']} of {report['attempts']} attempts"
     if not report["planted"]:
-        planted = "no gold answers planted: no reward could tell one"
+        planted = "no gold answers planted: no reward has a gold answer"
     alive = report["verdicts"].get("alive", 0)
     groups = CheckRow("groups", OK, f"{verdicts}; {report['trained']} trained on; {planted}")
     if set(report["verdicts"]) == {"unscored"}:
         groups = _unscored(groups.text, report["planted"] > 0)
     elif report["planted"] and not alive:
-        why = "no group was alive, though half its attempts were gold answers: does the reward tell them from noise?"
+        why = "no group was alive, although half the attempts were gold answers: does the reward reject wrong answers?"
         groups = CheckRow("groups", FAILED, f"{groups.text}: {why}")
     try:
         attempts = sum(len(group) for group in traces.groups(folder) if group[0]["split"] == "train")
@@ -154,8 +154,8 @@ def rows_of(report: dict[str, Any], folder: Path, on: str) -> list[CheckRow]:
 
 def _unscored(text: str, planted: bool) -> CheckRow:
     """Return the row about the groups if no attempt got a score; `planted`: some attempts were gold answers."""
-    why = "every reward with a weight returned None for every attempt, so that there is nothing to learn from"
-    fix = "Return a number for attempts that the reward is for, 0.0 for a wrong or unreadable one"
+    why = "every reward with a weight returned None for every attempt, so the policy cannot learn"
+    fix = "Return a number for each attempt that the reward applies to, and 0.0 for a wrong or unreadable attempt"
     if planted:
         return CheckRow("groups", FAILED, f"{text}: {why}, though half of them were gold answers. {fix}.")
     return CheckRow("groups", WARNED, f"{text}: {why}. {fix}; None means that a reward does not apply.")
@@ -170,9 +170,9 @@ def learned(report: dict[str, Any], alive: int) -> CheckRow:
     if report["moved"] > 0:
         return CheckRow("learning", OK, f"moved, by {report['moved']:.1g} at most; {norms}")
     if not alive or not any(gradients):
-        why = f"did not move, and nothing was there to move them: {alive} groups alive; {norms}"
+        why = f"did not move, because there was no gradient: {alive} groups alive; {norms}"
         return CheckRow("learning", UNSEEN, why)
-    return CheckRow("learning", FAILED, f"did not move, though there was a gradient ({norms}): look at learning_rate")
+    return CheckRow("learning", FAILED, f"did not move, although there was a gradient ({norms}): check learning_rate")
 
 
 def _reason(folder: Path, errors: str) -> str:

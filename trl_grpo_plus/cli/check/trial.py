@@ -38,8 +38,8 @@ from .rewards import RewardCheck, as_completions, check_examples, check_gold, li
 ROWS = 2
 NO_ANSWER = "I do not know."  # the completion if there is no gold answer
 GIVE_ROWS = "There are no rows here; check rewards takes them from --dataset."
-NO_ARGS = "--args was checked, and not used: examples have arguments of their own. It counts with --dataset."
-AN_OBJECT = "It is an object: give it to the trainer in Python, since a recipe names functions only."
+NO_ARGS = "--args was checked but not used, because examples have their own arguments. It is used with --dataset."
+AN_OBJECT = "It is an object: give it to the trainer in Python, because a recipe can name only functions."
 _LACKING = (ConnectionError, TimeoutError, socket.gaierror, urllib.error.URLError, ModuleNotFoundError)
 
 
@@ -128,7 +128,7 @@ def try_out(reward: Any, dataset: Any = None) -> RewardCheck:
     """
     if isinstance(_function(reward), type):
         made = f"make an instance, such as judge = {name_of(reward)}(...), and give that"
-        return _failed(reward, f"it is a class, and a call of it makes an object, not rewards: {made}")
+        return _failed(reward, f"it is a class, and calling a class makes an object, not rewards: {made}")
     try:
         check_columns(reward, dataset, "the dataset", read=False)
     except ConfigError as error:
@@ -187,7 +187,7 @@ def _called(reward: Any, values: Mapping[str, Any]) -> RewardCheck:
     said = ("is not scored (None)" if outcome.score is None else f"scores {outcome.score:g}" for outcome in outcomes)
     scores = ", ".join(f"{text!r:.80} {score}" for text, score in zip(texts, said, strict=True))
     examples = "examples and no " if not (isinstance(reward, Reward) and reward.definition.examples) else ""
-    unknown = f"It has no {examples}gold answers that tell whether this is right."
+    unknown = f"It has no {examples}gold answers, so nobody knows whether these scores are right."
     in_python = "" if hasattr(_function(reward), "__name__") else f" {AN_OBJECT}"
     return RewardCheck(name_of(reward), "call", ROWS, ROWS, note=f"{on}, in {took}: {scores}. {unknown}{in_python}")
 

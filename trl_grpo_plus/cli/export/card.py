@@ -49,15 +49,15 @@ def card(
     blocks = [
         f"---\n{yaml.safe_dump(head, sort_keys=False, allow_unicode=True)}---",
         f"# Rollouts of {_cell(run)}",
-        f"What the GRPO run {_cell(run)} sampled: {sum(groups.values())} groups of attempts on one prompt each, "
-        f"{attempts} attempts, a row each. Exported by trl_grpo_plus {__version__}: {part}"
+        f"What the GRPO run {_cell(run)} sampled: {attempts} attempts, one in each row, in {sum(groups.values())} "
+        f"groups. A group has one prompt. Exported by trl_grpo_plus {__version__}: {part}"
         + (f", without {', '.join(map(_cell, left))}." if left else "."),
         re.sub(r"([\\`*_\[\]<>|#&])", r"\\\1", shapes),
         _table(("split", "groups"), groups.items()),
         _table(("reward", "weight"), rewards),
         "## Columns",
         _table(("column", "what it is"), [(name, _about(name, columns)) for name in COLUMNS if name not in dropped]),
-        "JSON columns are texts for `json.loads`. U+FFFD stands for lone surrogates, which UTF-8 does not know.",
+        "JSON columns are texts for `json.loads`. U+FFFD replaces each lone surrogate, which UTF-8 cannot hold.",
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
 

@@ -44,22 +44,22 @@ COLUMNS = {
     "prompt": Column("written", "what was asked"),
     "completion": Column("written", "what the policy wrote"),
     "reference": Column("json", "the other columns of the dataset's row; JSON"),
-    "rewards": Column("scores", "of each reward its score, null where it gave none"),
-    "outcomes": Column("statuses", "of each reward `ok`, `abstain`, `too_long`, `timeout`, `error` or `starved`"),
-    "steps": Column("json", "of each reward that scored steps `[[end, reward], ...]`, offsets in the text; JSON"),
-    "reward": Column("float", "the weighted total, null where nobody scored"),
-    "advantage": Column("float", "trained with; null for a live group that was not needed"),
+    "rewards": Column("scores", "the score of each reward; null if the reward gave no score"),
+    "outcomes": Column("statuses", "for each reward `ok`, `abstain`, `too_long`, `timeout`, `error` or `starved`"),
+    "steps": Column("json", "for each reward that scored steps `[[end, reward], ...]`, offsets in the text; JSON"),
+    "reward": Column("float", "the weighted total; null if no reward scored the attempt"),
+    "advantage": Column("float", "the advantage in training; null for a live group that was not needed"),
     "advantages": Column(
-        "pairs", "of tokens, where they have their own: `[[end, advantage], ...]`, offsets in the text"
+        "pairs", "the advantages of tokens, if tokens have their own: `[[end, advantage], ...]`, offsets in the text"
     ),
-    "verdict": Column("text", "on its group: `alive`, `all_good`, `all_bad`, `tied`, `unscored` or `truncated`"),
-    "kept": Column("flag", "whether its group was trained on"),
-    "reason": Column("text", "if not, why"),
-    "tokens": Column("int", "that the policy wrote"),
-    "truncated": Column("flag", "whether it ran into the limit"),
-    "kl": Column("float", "to the reference model when sampled, mean over tokens"),
-    "belief": Column("json", "of its prompt before it was sampled: mean and std of a reward; JSON"),
-    "extra": Column("json", "what reward functions logged of it; JSON"),
+    "verdict": Column("text", "of the group: `alive`, `all_good`, `all_bad`, `tied`, `unscored` or `truncated`"),
+    "kept": Column("flag", "whether the group was trained on"),
+    "reason": Column("text", "why the group was not trained on"),
+    "tokens": Column("int", "number of tokens that the policy wrote"),
+    "truncated": Column("flag", "whether the attempt was cut off at the length limit"),
+    "kl": Column("float", "KL to the reference model when the attempt was sampled, mean over tokens"),
+    "belief": Column("json", "belief about the prompt before the attempt was sampled: mean and std of a reward; JSON"),
+    "extra": Column("json", "what reward functions logged about the attempt; JSON"),
     "alarms": Column("texts", "those that name its group"),
 }
 
@@ -112,7 +112,7 @@ def flat(row: Row, written_as: dict[str, str], rewards: Iterable[str], dropped: 
                 cells[name] = _CELLS[column.kind](value)
         except (TypeError, ValueError, AttributeError) as error:
             where = f"{name} of {attempt_label(row)} in the traces"
-            raise TracesError(f"{where}: {error}. Mend or remove that line.") from None
+            raise TracesError(f"{where}: {error}. Correct or remove that line.") from None
     return cells
 
 

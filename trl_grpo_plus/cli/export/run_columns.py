@@ -69,7 +69,7 @@ class RunColumns:
             inside.append(f"the reference, with any gold answers ({listed(keys)})")
         if "extra" not in dropped and self.extra:
             inside.append(f"what rewards logged ({listed(self.extra)})")
-        return f"Whoever gets it can read: {', '.join(inside)}." if inside else ""
+        return f"Whoever gets this table can read: {', '.join(inside)}." if inside else ""
 
 
 def run_columns(groups: Iterable[Sequence[Row]]) -> RunColumns:

@@ -179,7 +179,9 @@ def _at(row: Row) -> float:
 def _check_free(target: Path, run: str | Path, to: str, overwrite: bool) -> None:
     source = traces.trl_completions.files(run)[0].parent if by_stock_trl(run) else traces.find(run)
     if source.resolve() in (target.resolve(), *target.resolve().parents):
-        raise ConfigError(f"--output: {target} is among what the run wrote, in {source}. Give a place elsewhere.")
+        raise ConfigError(
+            f"--output: {target} lies in {source}, among the run's own files. Give a path outside of it."
+        )
     if not os.path.lexists(target):
         return
     if not overwrite:
@@ -191,7 +193,7 @@ def _check_free(target: Path, run: str | Path, to: str, overwrite: bool) -> None
         inside = [path.relative_to(target).as_posix() for path in sorted(target.rglob("*"))]
         if strange := [path for path in inside if not _OURS.fullmatch(path)]:
             raise ConfigError(
-                f"--overwrite: {target} holds {strange[0]}, which is of no export. Give another --output."
+                f"--overwrite: {target} holds {strange[0]}, which no export has written. Give another --output."
             )
 
 

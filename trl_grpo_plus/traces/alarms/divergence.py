@@ -9,10 +9,10 @@ from .types import Finding
 
 
 _ADVICE = {
-    "kl": "The policy leaves the reference ever faster, or a few tokens do (k3 is exponential in them, k2 is not). Do "
-    "attempts still read as language? A lower learning rate, a larger beta or kl_target hold it.",
-    "grad_norm": "Updates are about to break the policy, or do. Look at the attempts and advantages of these steps; a "
-    "lower learning rate, more rows a step, or clipping (max_grad_norm) help.",
+    "kl": "The policy moves away from the reference faster and faster, or a few tokens do (k3 is exponential in them, "
+    "k2 is not). Do attempts still read as language? Lower the learning rate, or raise beta, or set kl_target.",
+    "grad_norm": "Updates may soon break the policy, or have broken it. Look at the attempts and advantages of these "
+    "steps. A lower learning rate, more rows in each step, or clipping (max_grad_norm) helps.",
 }
 
 
@@ -52,11 +52,11 @@ def sampler_drift(history: History, batch: SampledBatch, least: float) -> Findin
             return Finding(
                 growth.now / growth.was,
                 least,
-                f"log-probabilities of sampler and trainer differ by {growth.now:.3g} nats a token ({name}), "
-                f"{growth.was:.3g} at first; so since step {growth.since}",
-                "Does the engine get each step's weights, the adapter too? If so its numerics drift: an importance "
-                "correction (vllm_importance_sampling_correction), a higher precision of the engine, or fewer steps a "
-                "batch. Until then the gradient is off-policy.",
+                f"since step {growth.since} log-probabilities of sampler and trainer differ by {growth.now:.3g} nats "
+                f"a token ({name}); at first they differed by {growth.was:.3g}",
+                "Check that the engine gets the weights of each step, with the adapter. If it does, its numerics "
+                "drift. Then set an importance correction (vllm_importance_sampling_correction), a higher precision "
+                "of the engine, or fewer steps for each batch. Until then the gradient is off-policy.",
             )
     return None
 
@@ -96,8 +96,8 @@ def held_out_gap(history: History, batch: SampledBatch, least: float) -> Finding
         f"reward rose from {old.train.mean:.3g} to {new.train.mean:.3g}, the held-out reward went from "
         f"{old.held_out:.3g} to {new.held_out:.3g} (rank correlation {one.correlation:+.2f}){top}; since the first "
         f"evaluations the gap grew by {one.gap:.3g}, {one.size:.3g} standard errors",
-        "What is learned now serves the training prompts alone. Compare attempts of these groups with held-out ones "
-        "on the page. Evaluate more often, or on more prompts, to be sure. A larger beta, fewer epochs or more "
-        "prompts hold it; else stop, and take the checkpoint of the best evaluation.",
+        "The policy now learns only what helps on the training prompts. On the page, compare attempts of these groups "
+        "with held-out attempts. To be sure, evaluate more often or on more prompts. A larger beta, fewer epochs or "
+        "more prompts can help. Otherwise stop, and take the checkpoint of the best evaluation.",
         showing(batch, lambda rows: all(paid(row, history) for row in rows)),
     )

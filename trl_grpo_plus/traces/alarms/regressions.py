@@ -37,10 +37,10 @@ def reward_collapse(history: History, batch: SampledBatch, least: float) -> Find
         lost,
         least,
         f"since step {since} the mean total fell from {peak.level.mean:.3g}, its best over {history.smooth} "
-        f"batches, to {now.mean:.3g}: {percent(lost)} of its height above the lowest of the run",
-        f"Compare attempts of step {since} with these, and go on from a checkpoint of about then. Look at KL, "
-        "grad_norm and entropy: a lower learning rate or a KL term helps. Where prompts are chosen or become harder "
-        "it may be they: the evaluations tell.",
+        f"batches, to {now.mean:.3g}: {percent(lost)} of its height above the lowest mean total of the run",
+        f"Compare attempts of step {since} with these, and resume from a checkpoint near step {since}. Look at KL, "
+        "grad_norm and entropy: a lower learning rate or a KL term helps. If prompts are chosen or become harder, "
+        "the prompts may be the cause: check the evaluations.",
         showing(batch, lambda rows: all(reward_of(r) < peak.level.mean for r in rows)),
     )
 
@@ -61,16 +61,17 @@ def tool_avoidance(history: History, batch: SampledBatch, least: float) -> Findi
     last = next((record.step for record in reversed(history.last) if record.calls[0]), None)
     none_since = "" if last is None or last == batch.step else f", none since step {last}"
     gain = share_of(record.calling for record in history.last)
-    siblings = "no group had attempts with calls beside others without"
+    siblings = "no group had attempts both with and without calls"
     if gain is not None:
-        siblings = f"attempts that called earned {gain:+.3g} beside siblings that did not"
+        siblings = f"attempts with calls earned {gain:+.3g} compared with siblings without calls"
     return Finding(
         left,
         least,
         f"since step {peak.step} tool calls an attempt fell from {peak.level.mean:.2g}, their best over "
-        f"{history.smooth} batches, to {now.mean:.2g}{none_since}; of the last batches, {siblings}",
-        "Read failed attempts without a call, and tools/failure_frequency: do calls fail, run into the length limit, "
-        "or cost reward (length, format, time)? If they earn more, pay for them, or begin anew where they were used.",
+        f"{history.smooth} batches, to {now.mean:.2g}{none_since}; in the last batches {siblings}",
+        "Read failed attempts without a call, and look at tools/failure_frequency: do calls fail, run into the length "
+        "limit, or cost reward (length, format, time)? If attempts with calls earn more, reward calls, or resume from "
+        "a checkpoint at which the policy used them.",
         showing(batch, lambda rows: not all(paid(r, history) for r in rows)),
     )
 
@@ -103,8 +104,9 @@ def diversity_loss(history: History, batch: SampledBatch, least: float) -> Findi
         first.threshold,
         f"since step {since} {' and '.join(one.observation for one in losses)}, while the mean total rose from "
         f"{first.peak.total.mean:.3g} to {total.mean:.3g}",
-        "What it can do it does more surely, what it could do it does no more. A higher temperature or epsilon_high, "
-        "a KL term, resampling or an advantage estimator for pass@k (passk, pkpo) keep it trying.",
+        "The policy solves its easy prompts more surely, but no longer finds other answers to hard ones. A higher "
+        "temperature or epsilon_high, a KL term, resampling, or an advantage estimator for pass@k (passk, pkpo) keeps "
+        "it exploring.",
         groups,
     )
 
@@ -122,7 +124,7 @@ def _fewer_solved(history: History, least: float) -> _Loss | None:
     if peak is None or now is None or height <= 0 or not peak.level.surely_above(now):
         return None
     lost = (peak.level.mean - now.mean) / height
-    observation = f"what a group's best attempt earns fell from {peak.level.mean:.3g} to {now.mean:.3g}"
+    observation = f"the reward of a group's best attempt fell from {peak.level.mean:.3g} to {now.mean:.3g}"
     return _Loss(peak, lost, least, observation) if lost >= least else None
 
 

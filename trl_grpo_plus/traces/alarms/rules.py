@@ -40,9 +40,9 @@ def monitor_flat(history: History, batch: SampledBatch, least: float) -> Finding
     return Finding(
         total.change,
         least,
-        f"over {history.thresholds.window} batches the total rose by {percent(total.change)} of its range, the "
+        f"over {history.thresholds.window} batches the total rose by {percent(total.change)} of its range, but the "
         f"monitor {name!r} changed by {percent(flat[name].change, '+.0f')} of its own",
-        f"Read attempts of high total and low {name!r}: what do they do that the trained rewards pay for?",
+        f"Read attempts with a high total and a low {name!r}: what do they do that the trained rewards pay for?",
         showing(batch, lambda rows: any(paid(r, history) and low(r, name, history) for r in rows)),
     )
 
@@ -76,10 +76,10 @@ def rewards_diverge(history: History, batch: SampledBatch, least: float) -> Find
     return Finding(
         rise,
         least,
-        f"over {window} batches the reward {up!r} rose by {percent(rise)} of its range, {name!r} changed by "
-        f"{percent(others[name], '+.0f')} of its own over {span} (both as their weights count them)",
-        f"Read attempts of high {up!r} and low {name!r}. Is {up!r} the easier one to please? Lower its weight, or "
-        "stop paying for it once it is learned.",
+        f"over {window} batches the reward {up!r} rose by {percent(rise)} of its range, but {name!r} changed by "
+        f"{percent(others[name], '+.0f')} of its own over {span} (each change has the sign of the reward's weight)",
+        f"Read attempts with a high {up!r} and a low {name!r}. Is {up!r} easier to earn? Lower the weight of {up!r}, "
+        "or remove it once it is learned.",
         showing(batch, shows),
     )
 
@@ -106,8 +106,8 @@ def perfect_scores(history: History, batch: SampledBatch, least: float) -> Findi
         share,
         least,
         f"{percent(share, '.1f')} of attempts have earned the highest total of the run, {top:.4g}, since it began",
-        "Suspiciously high from the start: is the answer in the prompt? Does the checker accept anything? Else the "
-        "data is too easy to learn from.",
+        "This is suspiciously high from the start. Is the answer in the prompt? Does the checker accept anything? If "
+        "not, the data is too easy to learn from.",
         showing(batch, lambda rows: all(reward_of(r) >= bar for r in rows)),
     )
 
@@ -126,7 +126,8 @@ def no_answer(history: History, batch: SampledBatch, least: float) -> Finding | 
         now,
         was + least,
         f"{percent(now)} of rewarded attempts hold no answer that can be found, {percent(was)} in the first batches",
-        "Read them: what is rewarded, if not an answer? (\\boxed{}, <answer>, #### and 'the answer is' are known.)",
+        "Read these attempts: what is rewarded, if not an answer? (This alarm finds an answer in \\boxed{}, in "
+        "<answer>, after ####, and after 'the answer is'.)",
         among(batch, [stats.key for stats in history.text_stats if stats.unanswered[0]]),
     )
 
@@ -139,9 +140,9 @@ def length_drift(history: History, batch: SampledBatch, least: float) -> Finding
         return None
     longer = now > was
     advice = (
-        "Longer reasoning that earns more is healthy; padding and loops are not. Do the longest attempts say more?"
+        "Longer reasoning that earns more is healthy. Padding and loops are not. Do the longest attempts say more?"
         if longer
-        else "Do the attempts still reason, or only answer? Is something in the rewards paying for brevity?"
+        else "Do the attempts still reason, or only answer? Does a reward pay for short attempts?"
     )
     return Finding(
         now / was,
@@ -173,8 +174,8 @@ def length_reward(history: History, batch: SampledBatch, least: float) -> Findin
         math.copysign(least, r),
         f"within groups {'longer' if longer else 'shorter'} attempts earn more: correlation {r:+.2f} of tokens and "
         f"total, over {count:.0f} attempts that were not cut off",
-        f"Is it the {'length' if longer else 'brevity'} that is paid for? Compare attempts of one group. Where a "
-        "reward is about length on purpose, raise this threshold.",
+        f"Does a reward pay for {'long' if longer else 'short'} attempts? Compare attempts of one group. If a reward "
+        "depends on length on purpose, raise this threshold.",
         showing(batch, lambda rows: together(rows) * r > 0),
     )
 
@@ -191,8 +192,8 @@ def near_duplicates(history: History, batch: SampledBatch, least: float) -> Find
         share,
         least,
         f"{percent(share)} of pairs of attempts on the same prompt are nearly the same text",
-        "Look at entropy, temperature and the sampling settings: attempts that are alike teach nothing. One text that "
-        "serves every prompt is a hack; one solution of a problem that is mastered is not.",
+        "Look at entropy, temperature and the sampling settings: equal attempts teach nothing. The same text for "
+        "every prompt is a hack. The same solution for a problem that the policy has mastered is not.",
         among(batch, [g.key for g in history.text_stats if g.copies[0] and g.copies[0] / g.copies[1] >= least]),
     )
 
@@ -211,8 +212,8 @@ def repetition(history: History, batch: SampledBatch, least: float) -> Finding |
         least,
         f"{percent(share)} of attempts mostly repeat themselves (over {percent(LOOP)} of their 4-grams occurred "
         "before)",
-        "Is length or a keyword count rewarded? Are they cut off? A reward against repetition helps, or a lower "
-        "learning rate.",
+        "Does a reward pay for length or for a count of keywords? Are the attempts truncated? A reward against "
+        "repetition helps, or a lower learning rate.",
         among(batch, [stats.key for stats in history.text_stats if stats.loops[0]]),
     )
 
@@ -233,9 +234,9 @@ def reward_failures(history: History, batch: SampledBatch, least: float) -> Find
         least,
         f"{percent(shares[name], '.1f')} of the scores of {name!r} are time-outs, errors or starved"
         + "".join(f", of {o}" for o in others),
-        f"They are no verdict on the attempts. Read the traces' outcomes of {name!r}: raise its timeout, mend it, or "
-        "look at what the attempts do to it. 'starved' is the machine's doing: give it fewer reward_workers, or more "
-        "processors, processes and memory.",
+        f"Such outcomes say nothing about the attempts. Read the outcomes of {name!r} in the traces. Raise its "
+        "timeout, repair it, or look at what the attempts do to it. 'starved' means that the machine was too busy: "
+        "set fewer reward_workers, or use a machine with more processors, processes and memory.",
         showing(batch, lambda rows: any(r["outcomes"].get(name) in NO_VERDICT for r in rows)),
     )
 
@@ -254,7 +255,7 @@ def dead_groups(history: History, batch: SampledBatch, least: float) -> Finding 
         dead,
         least,
         f"{percent(dead, '.1f')} of groups teach nothing ({mixture})",
-        f"{ADVICE[most]} zero_variance_groups='resample' does not cure it: there is hardly a live group to find.",
+        f"{ADVICE[most]} zero_variance_groups='resample' does not help here: it would hardly find a live group.",
         showing(batch, lambda rows: rows[0]["verdict"] == most),
     )
 
@@ -272,8 +273,8 @@ def entropy_collapse(history: History, batch: SampledBatch, least: float) -> Fin
         now,
         floor,
         f"the policy's entropy is {now:.3g} nats a token, {was:.3g} in the first batches",
-        "It hardly explores any more. A lower learning rate, a higher epsilon_high, a KL term or a higher temperature "
-        "keep it alive.",
+        "The policy hardly explores any more. A lower learning rate, a higher epsilon_high, a KL term or a higher "
+        "temperature keeps the entropy up.",
         showing(batch, lambda rows: True),
     )
 
@@ -286,26 +287,31 @@ ALARMS: dict[str, Rule] = {
     rule.function.__name__: rule
     for rule in (
         Rule(monitor_flat, 0.1, _SHARE, "the total rises by this share of its range, a monitor with room does not"),
-        Rule(rewards_diverge, 0.1, _SHARE, "one weighted reward rises so, another with room is flat or falls"),
-        Rule(perfect_scores, 0.98, _SHARE, "share of attempts with the highest total of the run, from the start on"),
+        Rule(rewards_diverge, 0.1, _SHARE, "one weighted reward rises by this share, another is flat or falls"),
+        Rule(
+            perfect_scores, 0.98, _SHARE, "share of attempts with the run's highest total, from its first batches on"
+        ),
         Rule(no_answer, 0.3, _SHARE, "growth of the share of rewarded attempts without an answer"),
-        Rule(length_drift, 3.0, _FACTOR, "mean length so many times that of the first batches, or shorter so"),
-        Rule(length_reward, 0.7, _SHARE, "correlation of length and total within live groups, of whole attempts"),
+        Rule(length_drift, 3.0, _FACTOR, "factor by which attempts are longer or shorter than in the first batches"),
+        Rule(length_reward, 0.7, _SHARE, "correlation of length and total in live groups, without truncated attempts"),
         Rule(near_duplicates, 0.5, _SHARE, "share of pairs in a group that are nearly the same text"),
         Rule(repetition, 0.2, _SHARE, "share of attempts that mostly repeat themselves"),
         Rule(reward_failures, 0.05, _SHARE, "share of one reward's scores that are time-outs, errors or starved"),
         Rule(dead_groups, 0.95, _SHARE, "share of groups, as sampled, that are dead"),
-        Rule(entropy_collapse, 0.2, _SHARE, "entropy at this share of the first batches', and below `entropy_floor`"),
+        Rule(entropy_collapse, 0.2, _SHARE, "entropy is this share of the first batches', and below `entropy_floor`"),
+        Rule(reward_collapse, 0.4, _SHARE, "share of its best smoothed value that the mean total has lost"),
+        Rule(tool_avoidance, 0.2, _SHARE, "tool calls per attempt, as a share of their best smoothed mean"),
         Rule(
-            reward_collapse, 0.4, _SHARE, "share lost of the best smoothed mean total's height above the lowest total"
+            diversity_loss, 0.1, _SHARE, "share that a group's best attempt has lost of its reward, as the mean rises"
         ),
-        Rule(tool_avoidance, 0.2, _SHARE, "tool calls an attempt at this share of their best smoothed mean"),
-        Rule(diversity_loss, 0.1, _SHARE, "share lost so of what a group's best attempt earns, while the mean rises"),
-        Rule(runaway, 10.0, _FACTOR, "KL or gradient norm, above its floor, so many times its own running median"),
-        Rule(sampler_drift, 3.0, _FACTOR, "log-probs of sampler and trainer differ so many times as much as at first"),
+        Rule(runaway, 10.0, _FACTOR, "factor by which KL or gradient norm exceeds its own running median"),
         Rule(
-            held_out_gap, 4.0, _ERRORS, "standard errors by which training and held-out reward part, as only one rises"
+            sampler_drift,
+            3.0,
+            _FACTOR,
+            "factor by which the log-probs of sampler and trainer differ more than at first",
         ),
+        Rule(held_out_gap, 4.0, _ERRORS, "standard errors by which the gap of training and held-out reward has grown"),
     )
 }
 

@@ -54,7 +54,7 @@ function alarmCell(alarms) {
 function fillOptions() {
   const { settings, options, runs } = data.head;
   if (settings.length < 2 || !options.length) {
-    const why = settings.length < 2 ? "The runs differ in the seed alone." : "No option that is known differs.";
+    const why = settings.length < 2 ? "The runs differ only in the seed." : "All known options are equal.";
     $("options").closest(".wide").hidden = true;
     $("options-note").textContent = why;
     return;
@@ -187,8 +187,8 @@ const metricName = (name) => (Object.hasOwn(TITLES, name) ? TITLES[name] : words
 
 function axisNote(axis) {
   const sentences = axis === "seconds" ? ["Seconds are each run's step_time, summed: sampling, scoring and training, without evaluations, checkpoints and the start."] : [];
-  if (drawsMeans()) sentences.push("Means end where the first of their runs ends.");
-  if (axis === "tokens") sentences.push("Tokens are TRL's num_tokens: prompts and completions of what was trained on.");
+  if (drawsMeans()) sentences.push("A mean ends where the first of its runs ends.");
+  if (axis === "tokens") sentences.push("Tokens are TRL's num_tokens: the prompts and completions that were trained on.");
   const without = axis === "steps" ? [] : data.head.runs.flatMap((run, r) => (data.head.axes[axis][r] ? [] : [run.name]));
   if (without.length) sentences.push(`Not drawn, since ${AXIS_METRICS[axis]} were not logged there: ${without.join(", ")}.`.replace("step_time were", "step_time was"));
   return sentences.join(" ");

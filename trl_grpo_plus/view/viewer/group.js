@@ -42,7 +42,7 @@ async function redraw() {
 // Say why the texts of this group are missing: the server of a live page may be gone. The rest of the page still works.
 function showMissing(error, turn) {
   if (!error.reason) throw error;
-  if (turn === drawTurn) $("group").replaceChildren(el("p", { className: "empty" }, `The attempts of this group are not here: ${error.reason.replace(/\.$/, "")}.`));
+  if (turn === drawTurn) $("group").replaceChildren(el("p", { className: "empty" }, `The attempts of this group cannot be shown: ${error.reason.replace(/\.$/, "")}.`));
 }
 
 // Return whether the first attempt is better than the last one. If not, all are equal and none is marked as the best.
@@ -61,7 +61,7 @@ function groupHead(g, group, attempts, pinned) {
   head.append(...rescoredMarks(g));
   if (data.belief[g]) head.append(beliefNode(g));
   const credited = hasCredit(attempts);
-  if (state.rendered) head.append(el("span", { className: "muted" }, "rendered: marks are in the text"));
+  if (state.rendered) head.append(el("span", { className: "muted" }, "rendered: only the plain text shows marks"));
   else if (credited && state.credit) head.append(creditLegend(attempts));
   head.append(el("span", { className: "grow" }), moreToTheRightTool(), tool("follow-on", "Follow", "f", false, toggleFollow));
   if (pinned.length) head.append(tool("unpin", pinned.length === 2 ? `Show all ${group.attempts.length}` : "Unpin", "Esc", null, unpin));
@@ -235,7 +235,7 @@ function rescoredTable({ rescored }) {
     const name = el("th", { scope: "row" }, el("bdi", {}, label));
     const mark = kind ? el("span", { className: "outcome", title: readableString(message) }, el("bdi", {}, kind)) : null;
     const scores = el("td", {}, mark, mark ? " " : null, number(old), " → ", el("b", {}, number(now)));
-    const recorded = against === null ? "What it is compared with was not recorded" : `${against} was recorded as ${number(old)}`;
+    const recorded = against === null ? "The recorded reward to compare with is missing" : `${against} was recorded as ${number(old)}`;
     scores.title = `${recorded}; ${label} scores ${number(now)}`;
     return el("tr", { className: kind ? "disagrees" : "" }, name, scores);
   });

@@ -73,7 +73,7 @@ function searchRows(found) {
 // Of a long run a page has some groups only.
 function leftOut() {
   const left = data.head.groups_total - data.n;
-  return left > 0 ? `Not searched: ${count(left, "group")} for which the page has no room.` : "";
+  return left > 0 ? `Not searched: ${count(left, "group")} that did not fit in the page.` : "";
 }
 
 function cancel() {

@@ -10,7 +10,7 @@ const live = { news: null, index: null, last: null, asking: false, came: "", fai
 
 async function request(what) {
   const answer = await fetch(what, { signal: AbortSignal.timeout(30000) }).catch(() => null);
-  if (answer && !answer.ok) throw refusal("the run was written anew and is being read");
+  if (answer && !answer.ok) throw refusal("the run was restarted, and the server is reading it");
   const text = await answer?.text().catch(() => null);
   if (!text) throw refusal(GONE);
   return text;
@@ -190,7 +190,7 @@ function followFrom() {
 
 function showState({ ended, problem, there }) {
   const waits = `Waiting for the first batch of ${data.head.title}${there ? "" : ": its folder is not there yet"}.`;
-  const over = "The run has ended. This page shows it for as long as its server runs; trl-grpo-plus view writes one that stays.";
+  const over = "The run has ended. This page works only while its server runs. trl-grpo-plus view writes a page that stays.";
   const sentences = [data.n ? "" : waits, ended ? over : "", problem];
   showLive(ended ? "Ended" : data.n ? "Live" : "Waiting", sentences.filter(Boolean).join(" "), ended ? "ended" : "on");
 }
@@ -198,7 +198,7 @@ function showState({ ended, problem, there }) {
 function showGone(error) {
   if (live.gone === undefined) live.gone = clock();
   const why = error.reason === GONE ? `The server is gone since ${live.gone}.` : `Not understood since ${live.gone}: ${error.message}.`;
-  showLive("Offline", `${why} What is here stays, without the texts of groups that were not looked at. It is asked again every few seconds; a server that is started anew has a new address.`, "off");
+  showLive("Offline", `${why} This page keeps what it has loaded, but not the texts of groups that you have not opened. It asks the server again every few seconds. A restarted server has a new address.`, "off");
 }
 
 function showLive(name, note, kind) {

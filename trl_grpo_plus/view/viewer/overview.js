@@ -15,7 +15,7 @@ function fillHead() {
   const left = total - groups;
   $("facts").textContent = data.n ? `${shown}; ${count(groups, "group")}, ${count(attempts, "attempt")}` : "";
   const sentences = [];
-  if (left) sentences.push(`Left out for size: ${number(left)} of ${number(total)} groups (${number(all - attempts)} of ${number(all)} attempts), evenly over the steps; those that an alarm names and live ones stay longest.`);
+  if (left) sentences.push(`Left out for size: ${number(left)} of ${number(total)} groups (${number(all - attempts)} of ${number(all)} attempts), evenly over the steps. Groups that an alarm names and live groups are left out last.`);
   if (note) sentences.push(note);
   $("note").textContent = sentences.join(" ");
   $("note").hidden = !sentences.length;
@@ -314,7 +314,7 @@ function calibrationPlot(tenths, [low, high]) {
   const label = (x, y, text, more) => svg("text", { x, y, ...more }, text);
   return svg(
     "svg",
-    { role: "img", "aria-label": "What was earned against what was believed, by tenths", viewBox: `0 0 ${CALIBRATION_SIZE} ${CALIBRATION_SIZE}` },
+    { role: "img", "aria-label": "Earned reward against believed reward, for each tenth of the groups", viewBox: `0 0 ${CALIBRATION_SIZE} ${CALIBRATION_SIZE}` },
     svg("line", { class: "diagonal", x1: from, y1: CALIBRATION_SIZE - from, x2: to, y2: CALIBRATION_SIZE - to }),
     label(CALIBRATION_SIZE / 2, CALIBRATION_SIZE - 5, "believed", { "text-anchor": "middle" }),
     label(4, CALIBRATION_EDGE - 6, "earned"),

@@ -49,15 +49,15 @@ function thinned(list, most) {
 // -- lists of prompts
 
 const LISTS = {
-  newly: { name: "Newly solved", rule: "At most half of its early attempts solved it, at least 3/4 of the late ones, and all of the last group." },
-  lost: { name: "Lost", rule: "At most 1/4 of its late attempts solved it; before, in as many groups in a row, at least 3/4 did, and all of one." },
+  newly: { name: "Newly solved", rule: "At most half of its early attempts solved it. At least 3/4 of its late attempts did, and all attempts of its last group." },
+  lost: { name: "Lost", rule: "At most 1/4 of its late attempts solved it. Earlier, in the same number of successive groups, at least 3/4 of the attempts did, and in one group all." },
   never: { name: "Never solved", rule: "No attempt ever solved it." },
   always: { name: "Always solved", rule: "Every attempt solved it." },
-  unsettled: { name: "Not learnt", rule: "Sampled eight times or more; between 1/4 and 3/4 of its early attempts solved it, and of its late ones too. Its reward may be noise, or its gold wrong." },
-  all: { name: "All", rule: "First those that changed most, then those sampled most." },
+  unsettled: { name: "Not learnt", rule: "It was sampled eight times or more. Between 1/4 and 3/4 of its early attempts solved it, and the same holds for its late attempts. Its reward may be noise, or its gold answer may be wrong." },
+  all: { name: "All", rule: "The prompts that changed most come first, then the prompts that were sampled most." },
 };
 
-const BAR_SOURCES = { solved_reward: "solved_reward", all_good: "the least in any group that is all good", best: "the best of the run" };
+const BAR_SOURCES = { solved_reward: "solved_reward", all_good: "the lowest reward in any all_good group", best: "the best reward of the run" };
 const browsing = { list: "", query: "", at: 0, rows: [], top: 0 };
 let listsRead = null;
 
@@ -135,11 +135,11 @@ function fillPrompts(lists, counts) {
   browsing.rows = query ? every.filter(({ title }) => title.toLowerCase().includes(query)) : every;
   const left = counts[browsing.list] - every.length;
   const sentences = [LISTS[browsing.list].rule];
-  if (["newly", "lost", "unsettled"].includes(browsing.list)) sentences.push("Early and late are about eight attempts each, a third of its groups at most.");
-  if (lists.bar !== null) sentences.push(`To solve it is a reward of ${number(lists.bar)} or more (${BAR_SOURCES[lists.by]}).`);
-  if (query) sentences.push(`${number(browsing.rows.length)} of ${number(every.length)} bear “${browsing.query}”.`);
-  if (left > 0) sentences.push(`Not here, for size: ${count(left, "prompt")}, the least telling.`);
-  if (lists.missing) sentences.push("The lists of what was solved and lost could not be had from the server.");
+  if (["newly", "lost", "unsettled"].includes(browsing.list)) sentences.push("Early and late attempts are about eight each, from at most a third of the prompt's groups each.");
+  if (lists.bar !== null) sentences.push(`An attempt solves a prompt with a reward of ${number(lists.bar)} or more (${BAR_SOURCES[lists.by]}).`);
+  if (query) sentences.push(`${number(browsing.rows.length)} of ${number(every.length)} contain “${browsing.query}”.`);
+  if (left > 0) sentences.push(`Left out for size: ${count(left, "prompt")}, the least informative.`);
+  if (lists.missing) sentences.push("The server did not send the lists of solved and lost prompts.");
   $("prompt-rule").textContent = sentences.join(" ");
   $("prompt-rows").style.height = `${browsing.rows.length * promptRowHeight()}px`;
   $("prompt-list").scrollTop = browsing.top;
