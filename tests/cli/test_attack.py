@@ -267,7 +267,8 @@ def test_the_form_may_be_given():
         rows_of("exact_answer", gold="[{answer}]")
 
 
-def test_the_form_of_trls_example_is_found():
+def test_the_form_of_trls_example_is_found(monkeypatch):
+    monkeypatch.setattr(rewards, "LIMIT_S", 1)
     assert "scores 1" in rows_of(":of_one_line")["form"].text
 
 

@@ -697,6 +697,7 @@ def test_every_recipe_runs_in_small(name, tmp_path, monkeypatch, warm_smoke):
     assert weights.text.startswith("moved, by ")
 
 
+@pytest.mark.full
 def test_two_processes_run_in_small(place, warm_smoke):
     keys = {"zero_variance_groups": "resample", "beta": 0.04, "use_peft": True}
     rows = checked(place(**keys), num_processes=2, smoke=True)

@@ -227,6 +227,7 @@ def test_a_pillow_without_webp_is_refused_at_once(tmp_path, monkeypatch):
         )
 
 
+@pytest.mark.full
 def test_pictures_on_two_processes(tmp_path):
     command = [sys.executable, WORKER, tmp_path, "pictures"]
     done = warm_processes.run_ranks(command, env={**os.environ, "ACCELERATE_USE_CPU": "true"}, timeout=300)

@@ -930,6 +930,7 @@ def test_ctrl_c_saves_and_the_printed_command_goes_on_exactly(folder, whole, sto
         assert noise not in resumed
 
 
+@pytest.mark.full
 def test_ctrl_c_saves_although_it_ends_the_reader_of_the_output(folder):
     """In `run | tee log` Ctrl-C ends `tee` too."""
     pipe = folder / "pipe"
@@ -970,6 +971,7 @@ def test_a_new_run_moves_the_old_one_aside_and_ctrl_c_twice_stops_at_once(folder
     assert contents(folder / "again" / "earlier-1") == contents(folder / "whole")
 
 
+@pytest.mark.full
 def test_a_recipe_that_is_started_twice_moves_nothing_of_the_run_that_goes_on(folder, monkeypatch):
     (folder / "hold").touch()
     run = Run([*SCRIPT, *SHORT, "--output_dir", "twice"], folder)
@@ -1032,6 +1034,7 @@ def test_a_launcher_that_is_killed_leaves_no_process(folder, sign, options):
     assert said == bool(options)
 
 
+@pytest.mark.full
 def test_ctrl_c_in_the_warm_up_leaves_nothing(folder):
     run = Run([*SCRIPT, "--config", "arithmetic_cpu", "--output_dir", "warm"], folder)
     run.wait_for(r"Warm-up.* [1-9]\d*/2000")

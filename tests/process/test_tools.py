@@ -339,6 +339,7 @@ def test_beliefs_choose_among_environments_rows(policy, tmp_path):
     assert_one_rollout_at_a_time(world, rollouts=3 * 16)
 
 
+@pytest.mark.full
 def test_environments_on_two_processes(policy, tmp_path):
     command = [sys.executable, WORKER, tmp_path, "environments"]
     done = warm_processes.run_ranks(

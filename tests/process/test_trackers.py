@@ -443,6 +443,7 @@ wandb.finish()
 # -- trackio
 
 
+@pytest.mark.full
 @needs_trackio
 def test_trackio_keeps_every_log_and_nothing_in_it_is_markup(tmp_path):
     """trackio keeps its run in a context variable. wandb is named too, but has no open run: trackio still gets all."""
@@ -600,6 +601,7 @@ print("steps:", trained.state.global_step)
 """
 
 
+@pytest.mark.full
 @needs_wandb
 def test_a_run_whose_wandb_is_killed_ends_with_an_error_and_all_its_traces(tmp_path):
     """transformers and TRL also log to wandb during training, so that the run ends, with an error that says why."""

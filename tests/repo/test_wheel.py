@@ -135,6 +135,7 @@ def test_the_package_is_the_wheels(python, tmp_path):
     assert [path.is_relative_to(site) for path in places] == [True] * 3
 
 
+@pytest.mark.full
 def test_the_installed_commands_list_and_copy(commands):
     folder, trl_grpo_plus_command = commands
     assert trl_grpo_plus_command("--version").strip() == trl_grpo_plus.__version__

@@ -15,7 +15,7 @@ from programs_hostile import EXHAUSTION
 from trl_grpo_plus.scoring import worker_pool
 
 
-pytestmark = pytest.mark.timed
+pytestmark = [pytest.mark.timed, pytest.mark.full]
 
 
 HONEST = "print(sum(map(int, input().split())))"
@@ -88,8 +88,7 @@ def _pids_group():
     return pytest.skip("no control group with pids.max can be made here")
 
 
-# RLIMIT_NPROC needs no root, so `make test` runs it.
-@pytest.fixture(params=[pytest.param("pids.max", marks=pytest.mark.full), "RLIMIT_NPROC"])
+@pytest.fixture(params=["pids.max", "RLIMIT_NPROC"])  # the second needs no root
 def scarce(request):
     made = []
 
