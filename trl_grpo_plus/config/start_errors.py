@@ -5,17 +5,20 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..utils.files import beside, looks_local, no_folder, not_writable
 from ..utils.validation import ConfigError
 
 
+if TYPE_CHECKING:
+    from .grpo_plus_config import GRPOPlusConfig
+
 _AS_JSON = """Write it as in '{"key": 0.5, "other": null}', in single quotes in a shell."""
 
 
 @contextmanager
-def making_config(config: Any) -> Iterator[None]:
+def making_config(config: "GRPOPlusConfig") -> Iterator[None]:
     """Make TRL's part of a config inside this context.
 
     TRL says that the generation batch does not divide, but not how its size is computed. transformers says that the
@@ -37,7 +40,7 @@ def making_config(config: Any) -> Iterator[None]:
         raise ConfigError(text) from None
 
 
-def _explained(why: str, config: Any) -> str | None:
+def _explained(why: str, config: "GRPOPlusConfig") -> str | None:
     if why.startswith("Your setup doesn't support bf16/gpu"):
         return (
             "this run needs a GPU, because it trains in bf16, TRL's default. This machine has no GPU. To train on the "

@@ -3,7 +3,7 @@
 import typing
 import warnings
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from packaging.version import Version
 
@@ -394,7 +394,15 @@ def _check_vllm(config: "GRPOPlusConfig") -> None:
         )
 
 
-def check_watching(config: Any) -> None:
+class WatchOptions(Protocol):
+    """The options of alarms."""
+
+    alarms: bool
+    alarm_thresholds: dict[str, float | None] | None
+    halt_on_alarm: list[str] | None
+
+
+def check_watching(config: WatchOptions) -> None:
     """Check the options of alarms, which [`~trl_grpo_plus.attach`] takes too."""
     if config.alarm_thresholds is not None and not isinstance(config.alarm_thresholds, dict):
         raise ConfigError(

@@ -8,7 +8,7 @@ replace the prior that rows share.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from accelerate.logging import get_logger
@@ -36,6 +36,32 @@ _WAYS_ON = (
 )
 
 
+class BeliefOptions(Protocol):
+    """The options of [`GRPOPlusConfig`] that beliefs depend on."""
+
+    belief_key: str | None
+    belief_id: str | None
+    belief_head_share: float | None
+    filter_metric: str
+    multi_objective_aggregation: str
+    failed_reward: float
+    solved_reward: float
+    remove_unused_columns: bool | None
+    seed: int
+
+    @property
+    def chooses_prompts(self) -> bool:
+        """Whether a sampler other than TRL's chooses the prompts."""
+
+    @property
+    def draws_prompts(self) -> bool:
+        """Whether rows are drawn beyond those that TRL's sampler deals."""
+
+    @property
+    def what_believes(self) -> str:
+        """The options that need beliefs, as a user would write them."""
+
+
 class BeliefStore:
     """The beliefs of one run, the same on every rank.
 
@@ -58,7 +84,7 @@ class BeliefStore:
 
     def __init__(
         self,
-        config: Any,
+        config: BeliefOptions,
         train_set: Any,
         names: Sequence[str],
         weights: Sequence[float],
@@ -323,7 +349,7 @@ def _keys(train_set: Any, name: str) -> Codes:
     return stored or encoded([as_key(name, value) for value in dataset_rows.column(train_set, name)])
 
 
-def check_belief_columns(train_set: Any, config: Any) -> None:
+def check_belief_columns(train_set: Any, config: BeliefOptions) -> None:
     """Check that `belief_key` and `belief_id` are columns, and that a stream's rows keep all of their columns."""
     streamed = not hasattr(train_set, "__len__")
     if streamed and config.remove_unused_columns:

@@ -10,7 +10,7 @@ whatever its prompt.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -141,8 +141,18 @@ def monitors(weights: Tensor) -> list[int]:
     return [i for i, weight in enumerate(weights.tolist()) if not weight] if weights.any() else []
 
 
+class VerdictOptions(Protocol):
+    """The options of [`GRPOPlusConfig`] that verdicts depend on."""
+
+    filter_metric: str
+    multi_objective_aggregation: str
+    zero_variance_tolerance: float
+    solved_reward: float
+    failed_reward: float
+
+
 def judge_batch(
-    config: Any,
+    config: VerdictOptions,
     rewards: Tensor,
     weights: Tensor,
     names: Sequence[str],
@@ -180,7 +190,12 @@ def judge_batch(
 
 
 def _judge_wholes(
-    config: Any, rewards: Tensor, weights: Tensor, names: Sequence[str], size: int, trainable: Tensor | None
+    config: VerdictOptions,
+    rewards: Tensor,
+    weights: Tensor,
+    names: Sequence[str],
+    size: int,
+    trainable: Tensor | None,
 ) -> list[str]:
     limits: dict[str, Any] = {
         "trainable": None if trainable is None else trainable.view(-1, size),

@@ -74,11 +74,15 @@ has the maximum length and that no group is dropped.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .gpus import GPU
+
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 
 GIB = 2**30
@@ -387,7 +391,7 @@ def rounded(value: float, digits: int = 2) -> str:
 NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # a config's key, by the kind of model
 
 
-def count(config: Any, peft_config: Any = None) -> ModelShape:
+def count(config: "PretrainedConfig", peft_config: "PretrainedConfig" = None) -> ModelShape:
     """Return the shape of a causal language model.
 
     Args:
@@ -435,7 +439,7 @@ def count(config: Any, peft_config: Any = None) -> ModelShape:
     )
 
 
-def context_of(config: Any) -> int | None:
+def context_of(config: "PretrainedConfig") -> int | None:
     """Return the maximum number of tokens in the model's context; `None` if its config does not say."""
     return getattr(config.get_text_config(), "max_position_embeddings", None)
 

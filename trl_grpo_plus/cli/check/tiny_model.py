@@ -1,11 +1,15 @@
 """A model of the same architecture with a few thousand weights, and a tokenizer that needs no download."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ...utils.tables import in_short
 from .estimate import NUM_EXPERTS
+
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 
 HEADS, HEAD_DIM, LAYERS, FEED_FORWARD, EXPERTS = 2, 16, 2, 64, 4
@@ -23,7 +27,7 @@ CHATML = (
 )
 
 
-def shrink(config: Any, tokenizer: Any) -> Any:
+def shrink(config: "PretrainedConfig", tokenizer: Any) -> Any:
     """Return a small config of the same kind: two layers of width 32, with a tokenizer's vocabulary.
 
     Of a multimodal model, only the text model's config is returned.
@@ -51,7 +55,7 @@ def shrink(config: Any, tokenizer: Any) -> Any:
     return small
 
 
-def build(config: Any) -> Any:
+def build(config: "PretrainedConfig") -> Any:
     """Return a model of this config with random weights, the same weights each time."""
     from transformers import AutoModelForCausalLM
 
@@ -60,7 +64,7 @@ def build(config: Any) -> Any:
         return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
 
 
-def write(config: Any, tokenizer: Any, folder: str) -> None:
+def write(config: "PretrainedConfig", tokenizer: Any, folder: str) -> None:
     """Save a tiny model like `config`, and the tokenizer."""
     small = shrink(config, tokenizer)
     model = build(small)
