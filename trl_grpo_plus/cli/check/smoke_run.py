@@ -20,7 +20,6 @@ import torch
 from transformers import TrainerCallback
 
 from ... import GRPOPlusTrainer
-from ...launch.reward_inputs import load_data
 from ...launch.train import main, run
 from ...scoring import Reward
 from ...utils.validation import ConfigError
@@ -167,14 +166,14 @@ def load(script_args: Any, training_args: Any, model_args: Any, dataset_args: An
 
     `model_args.model_name_or_path` is set to the tiny model, which the main process makes.
     """
-    loaded = hub.needed_data(load_data, script_args, training_args, model_args, dataset_args)
+    splits = hub.needed_data(script_args, training_args, model_args, dataset_args)
     name, options = model_args.model_name_or_path, (model_args.model_revision, training_args.trust_remote_code)
     model_args.model_name_or_path, model_args.model_revision = str(Path(training_args.output_dir, "tiny")), "main"
     if training_args.process_index == 0:
         write(tiny_config(name, *options), hub.tokenizer(name, *options).what, model_args.model_name_or_path)
     train = script_args.dataset_train_split
-    return type(loaded.what)(
-        {split: _some(rows, MOST_ROWS if split == train else EVAL_ROWS) for split, rows in loaded.what.items()}
+    return type(splits)(
+        {split: _some(rows, MOST_ROWS if split == train else EVAL_ROWS) for split, rows in splits.items()}
     )
 
 
