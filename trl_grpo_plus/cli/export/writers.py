@@ -11,7 +11,6 @@ import shutil
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from ... import traces
 from ...traces import Row
 from ...utils.files import replace
+from ...utils.text import distinct
 from ...utils.validation import ConfigError, Number
 from ...view import by_stock_trl
 from ..option_values import check_split
@@ -210,13 +210,9 @@ def _schema(columns: RunColumns, dropped: Collection[str]) -> pa.Schema:
     return pa.schema({name: of_one for name, of_one in fields.items() if name not in dropped})
 
 
-def split_names(splits: Iterable[str]) -> dict[str, str]:
+def split_names(splits: Collection[str]) -> dict[str, str]:
     """Map each split to a unique name that `datasets` accepts, which has only word characters."""
-    names: dict[str, str] = {}
-    for split in splits:
-        name = re.sub(r"\W", "_", split)
-        names[split] = next(n for i in count(1) if (n := f"{name}_{i}" if i > 1 else name) not in names.values())
-    return names
+    return dict(zip(splits, distinct([re.sub(r"\W", "_", split) for split in splits], mark="_"), strict=True))
 
 
 def _write_parquet(folder: Path, rows: Iterable[tuple[str, Row]], schema: pa.Schema, names: dict[str, str]) -> None:
