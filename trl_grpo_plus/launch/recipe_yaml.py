@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from ..config.gone_options import GONE_OPTIONS
-from ..utils.validation import ConfigError, did_you_mean, fits
+from ..utils.validation import ConfigError, did_you_mean, fits, spelled
 
 
 # The code that uses these keys checks them, because it takes more forms than their annotations say.
@@ -44,7 +44,6 @@ GONE = {
 }
 READ: dict[Any, Callable[[str], Any]] = {int: int, float: float, dict: json.loads}
 TRUE, FALSE = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")  # TRL's, in any case
-IN_WORDS = {bool: "true or false", int: "an integer", float: "a number", str: "a text", dict: "a mapping"}
 
 
 def checked(values: Mapping[str, Any], parser: Any) -> tuple[dict[str, Any], dict[str, str]]:
@@ -103,7 +102,7 @@ def _read(value: Any, hint: Any, choices: list[Any] | None) -> Any:
         return value
     converted = _converted(value, kinds)
     if not fits(converted, hint):
-        raise ValueError(f"must be {_in_words(kinds)}.{_hint(value, kinds)}")
+        raise ValueError(f"must be {' or '.join(map(spelled, kinds))}.{_hint(value, kinds)}")
     return converted
 
 
@@ -134,17 +133,6 @@ def _union(hint: Any) -> list[Any]:
 
 def _is_enum(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, enum.Enum)
-
-
-def _in_words(kinds: list[Any]) -> str:
-    words = []
-    for kind in kinds:
-        inner = typing.get_args(kind)
-        if typing.get_origin(kind) is list:
-            words.append(f"a list in which each item is {IN_WORDS.get(inner[0], str(inner[0]))}")
-        else:
-            words.append(IN_WORDS.get(typing.get_origin(kind) or kind, str(kind)))
-    return " or ".join(dict.fromkeys(words))
 
 
 def _hint(value: Any, kinds: list[Any]) -> str:
