@@ -85,9 +85,10 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _read(value: Any, hint: Any, choices: list[Any] | None) -> Any:
-    kinds = [kind for kind in _union(hint) if kind is not type(None)]
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    kinds = [kind for kind in (typing.get_args(hint) if is_union else [hint]) if kind is not types.NoneType]
     if value is None:
-        if type(None) in _union(hint):
+        if types.NoneType in typing.get_args(hint):
             return None
         raise ValueError("has no value. Write one, or remove the line.")
     choices = choices or [member.value for kind in kinds if _is_enum(kind) for member in kind]
@@ -125,10 +126,6 @@ def _converted(value: Any, kinds: list[Any]) -> Any:
             except ValueError:
                 return value
     return value
-
-
-def _union(hint: Any) -> list[Any]:
-    return list(typing.get_args(hint)) if typing.get_origin(hint) in (typing.Union, types.UnionType) else [hint]
 
 
 def _is_enum(kind: Any) -> bool:
