@@ -188,6 +188,22 @@ def text_of(file: Any) -> str:
         ) from None
 
 
+def settings_in(file: Any) -> dict[str, Any]:
+    """Return the settings in a recipe, or in another YAML file that maps names to values.
+
+    Raises:
+        ConfigError: the file is not UTF-8, is not YAML, or holds something else.
+        OSError: the file cannot be read.
+    """
+    try:
+        content = read_yaml(text_of(file))
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{file} is not YAML: {error}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{file} must hold `key: value` lines.")
+    return {str(key): value for key, value in content.items()}
+
+
 def read_yaml(text: str) -> Any:
     """Parse a YAML text.
 
