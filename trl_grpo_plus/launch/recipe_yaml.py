@@ -165,7 +165,7 @@ class Loader(yaml.SafeLoader):
 # YAML 1.2's floats: here 1e-5 is a number. In YAML 1.1 it is a text.
 Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)[eE][-+]?[0-9]+"),
+    re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)[eE][-+]?[0-9]+$"),
     list("-+.0123456789"),
 )
 
