@@ -15,7 +15,7 @@ from numbers import Number
 from typing import Any
 
 from ...registry import Example, Reward, check_columns, find
-from ...scoring import Definition, Outcome, columns_of
+from ...scoring import Definition, Outcome, columns_of, same_score
 from ...utils import optional_packages
 from ...utils.tables import FAILED, OK, UNSEEN, WARNED, CheckRow, in_a_line
 from ...utils.text import first_words
@@ -100,7 +100,7 @@ def _examples_of(name: str) -> RewardCheck:
     start = time.perf_counter()
     for reward, example in pairs:
         outcome = _score(reward, example)
-        if not same(outcome.score, example.reward):
+        if not same_score(outcome.score, example.reward):
             wrong = f"{example.completion!r:.60} should score {example.reward}, not {outcome.score}. {outcome.reason}"
             problems.append(wrong.strip())
     count = len(pairs)
@@ -228,7 +228,7 @@ def _gold(reward: Reward, pairs: Sequence[Pair]) -> RewardCheck:
     problems = tuple(
         f"the gold answer {text!r:.80} scores {score}, not {full}{_is_number(row, text)}"
         for (row, text), score in zip(pairs, scores, strict=True)
-        if not same(score, full)
+        if not same_score(score, full)
     )
     return RewardCheck(reward.__name__, "gold", len(pairs) - len(problems), len(pairs), ms, problems)
 
@@ -251,7 +251,7 @@ def _form(reward: Reward, pairs: Sequence[Pair]) -> str:
     if not bare:
         return f"{posed}."
     scores, full = _timed(reward, bare)[0], reward.definition.full_marks
-    less = [text for (_, text), score in zip(bare, scores, strict=True) if not same(score, full)]
+    less = [text for (_, text), score in zip(bare, scores, strict=True) if not same_score(score, full)]
     if not less:
         return f"{posed}; bare, such as '{first_words(bare[0][1])}', they score full marks too."
     right = f"{len(bare) - len(less)} of {len(bare)} score full marks"
@@ -287,7 +287,7 @@ def _shuffled(reward: Reward, pairs: Sequence[Pair]) -> RewardCheck:
     passed = [
         f"{text!r:.80} scores full marks in a row with {_shown(row)}"
         for (row, text), score in zip(pairs, scores, strict=True)
-        if same(score, reward.definition.full_marks)
+        if same_score(score, reward.definition.full_marks)
     ]
     problems = tuple(passed) if len(passed) > SHUFFLED_AT_MOST * len(pairs) else ()
     return RewardCheck(reward.__name__, "shuffled", len(pairs) - len(passed), len(pairs), ms, problems)
@@ -301,8 +301,3 @@ def _timed(reward: Reward, pairs: Sequence[Pair]) -> tuple[list[float | None], f
 
 def _shown(row: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value!r:.40}" for name, value in row.items())
-
-
-def same(first: float | None, second: float | None) -> bool:
-    """Return whether two scores are equal but for rounding."""
-    return first == second if None in (first, second) else math.isclose(first, second, abs_tol=1e-6)  # type: ignore[arg-type]

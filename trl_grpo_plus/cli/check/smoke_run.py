@@ -21,10 +21,10 @@ from transformers import TrainerCallback
 
 from ... import GRPOPlusTrainer
 from ...launch.train import main, run
-from ...scoring import Reward
+from ...scoring import Reward, same_score
 from ...utils.validation import ConfigError
 from . import hub
-from .rewards import gold_text, outcomes, row_values, same
+from .rewards import gold_text, outcomes, row_values
 from .smoke import ERROR, REPORT
 from .smoke_options import upload_no_completions
 from .tiny_model import write
@@ -113,7 +113,7 @@ def _values(reward: Reward, row: dict[str, Any]) -> dict[str, Any] | None:
 def _full_marks(reward: Reward, row: dict[str, Any], text: str) -> bool:
     """Return whether a completion earns full marks."""
     values = _values(reward, row)
-    return values is not None and same(outcomes(reward, [(values, text)])[0].score, reward.definition.full_marks)
+    return values is not None and same_score(outcomes(reward, [(values, text)])[0].score, reward.definition.full_marks)
 
 
 def is_planted(group: int, attempt: int) -> bool:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from ...scoring import same_score
 from .requested_rewards import RequestedReward
 from .scoring_loop import Group, Score
 
 
-TOLERANCE = 1e-6  # absolute or relative: traces hold float32 rounded to 7 decimals
+TOLERANCE = 1e-6  # standard deviation of scores that are all the same but for rounding
 FAILED = {"error": "error", "timeout": "time-out", "starved": "starved"}
 KINDS = ("0 -> 1", "1 -> 0", "lower", "higher", "was None", "now None", *FAILED.values())
 PLACES = 1 << 32  # the place of an attempt is the number of its group times this, plus its number in the group
@@ -62,13 +63,6 @@ class Pearson:
         return self._xy / math.sqrt(self._xx * self._yy)
 
 
-def same(old: Score, new: Score) -> bool:
-    """Return `True` if two scores are equal up to rounding; `None` equals only `None`."""
-    if old is None or new is None:
-        return old is new
-    return math.isclose(old, new, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
-
-
 def kind(old: Score, new: Score, status: str) -> str | None:
     """Return the kind of difference between two scores: one of [`KINDS`], or `None` if they are the same.
 
@@ -81,15 +75,15 @@ def kind(old: Score, new: Score, status: str) -> str | None:
     | 0, 1 | 1, 0 | "0 -> 1", "1 -> 0" |
     | other numbers | | "lower", "higher" |
     """
-    if same(old, new):
+    if same_score(old, new):
         return None
     if status in FAILED:
         return FAILED[status]
     if old is None or new is None:
         return "was None" if old is None else "now None"
-    if same(old, 0.0) and same(new, 1.0):
+    if same_score(old, 0.0) and same_score(new, 1.0):
         return "0 -> 1"
-    if same(old, 1.0) and same(new, 0.0):
+    if same_score(old, 1.0) and same_score(new, 0.0):
         return "1 -> 0"
     return "lower" if new < old else "higher"
 

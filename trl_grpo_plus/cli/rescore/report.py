@@ -5,9 +5,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ...rollouts.verdicts import VERDICTS
+from ...scoring import same_score
 from ...utils.tables import aligned
 from ...utils.terminal import quoted
-from .agreement import PLACES, Agreement, Pearson, Rescoring, same
+from .agreement import PLACES, Agreement, Pearson, Rescoring
 from .effect import Effect, effect, replaces
 from .requested_rewards import TOTAL, RequestedReward
 from .scoring_loop import Group, Score
@@ -144,7 +145,7 @@ def _pair(columns: Iterable[tuple[Sequence[Score], Sequence[Score]]]) -> str:
     correlation, equal, count = Pearson(), 0, 0
     for first, second in columns:
         correlation.add(first, second)
-        equal += sum(map(same, first, second))
+        equal += sum(map(same_score, first, second))
         count += len(first)
     r = correlation.r
     return f"{'-' if r is None else f'{r:.3f}'} {_percent(equal, count)}"
