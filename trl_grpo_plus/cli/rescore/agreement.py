@@ -126,7 +126,7 @@ class Rescoring:
         groups (`Sequence[Group]`): the scored groups.
         split (`str`): split of the groups.
         rewards (`Sequence[RequestedReward]`): the rewards that scored the groups.
-        weights (`Mapping[str, float]`): weights of the recorded rewards.
+        weights (`Mapping[str, float]`): weights of the recorded rewards, but for monitors, whose weight is 0.
         limits (`Mapping[str, float]`): arguments of [`~trl_grpo_plus.rollouts.groups.judge`].
     """
 

@@ -24,12 +24,7 @@ def replaces(against: str, weights: Mapping[str, float]) -> bool:
 
     Otherwise the new reward alone is the new total.
     """
-    return against != TOTAL and bool(weights.get(against))
-
-
-def _counted(weights: Mapping[str, float]) -> dict[str, float]:
-    """Remove the monitors, whose weight is 0, so that they do not change the total."""
-    return {name: weight for name, weight in weights.items() if weight}
+    return against != TOTAL and against in weights
 
 
 def _is_weighted_by(group: Group, weights: Mapping[str, float]) -> bool:
@@ -46,9 +41,9 @@ def new_totals(groups: Sequence[Group], label: str, against: str, weights: Mappi
     Args:
         groups (`Sequence[Group]`): P groups of G attempts, from [`alike_batches`].
         label (`str`), against (`str`): label of the new reward, and name of the recorded reward to compare with.
-        weights (`Mapping[str, float]`): weights of the recorded rewards.
+        weights (`Mapping[str, float]`): weights of the recorded rewards, but for monitors.
     """
-    share = _counted(weights) if replaces(against, weights) else {against: 1.0}
+    share = weights if replaces(against, weights) else {against: 1.0}
     columns = [
         [one for group in groups for one in (group.scores(label) if name == against else group.recorded[name])]
         for name in share
@@ -110,7 +105,7 @@ def alike_batches(groups: Iterable[Group], against: str, weights: Mapping[str, f
     If the new reward replaces `against`, these are the groups whose recorded total is the weighted sum of the recorded
     rewards with the known weights. The other groups were sampled before a resume with other rewards or weights.
     """
-    weights = _counted(weights) if replaces(against, weights) else {}
+    weights = weights if replaces(against, weights) else {}
     remaining = iter(groups)
     while batch := list(islice(remaining, BATCH)):
         known = [group for group in batch if not weights or _is_weighted_by(group, weights)]
