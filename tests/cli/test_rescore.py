@@ -526,7 +526,7 @@ def test_a_page_keeps_few_bytes_of_groups_whose_verdict_changes():
     (reward,) = requested_rewards.build([("exact_answer", {})], None, [])
     tracemalloc.start()
     kept = page.rescored(
-        agreement.Rescoring(groups, "train", [dataclasses.replace(reward, label="new", against="old")], {}, {})
+        effect.Rescoring(groups, "train", [dataclasses.replace(reward, label="new", against="old")], {}, {})
     )
     memory, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()

@@ -3,13 +3,10 @@
 import math
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ...scoring import same_score
-from .requested_rewards import RequestedReward
 from .scoring_loop import Group, Score
 
 
@@ -116,27 +113,3 @@ def agreement(groups: Sequence[Group], label: str, against: str) -> Agreement:
     old_mean, new_mean = (total / count if count else None for total, count in zip(sums, counts, strict=True))
     differences = {name: places for name, places in found.items() if places}
     return Agreement(attempts, lacking, equal, old_mean, new_mean, r.r, statuses, undecided, differences)
-
-
-@dataclass(frozen=True)
-class Rescoring:
-    """What was scored, and what the run recorded about its rewards.
-
-    Args:
-        groups (`Sequence[Group]`): the scored groups.
-        split (`str`): split of the groups.
-        rewards (`Sequence[RequestedReward]`): the rewards that scored the groups.
-        weights (`Mapping[str, float]`): weights of the recorded rewards, but for monitors, whose weight is 0.
-        limits (`Mapping[str, float]`): arguments of [`~trl_grpo_plus.rollouts.groups.judge`].
-    """
-
-    groups: Sequence[Group]
-    split: str
-    rewards: Sequence[RequestedReward]
-    weights: Mapping[str, float]
-    limits: Mapping[str, float]
-
-    @cached_property
-    def agreements(self) -> dict[str, Agreement]:
-        """The [`agreement`] of each reward, by its label. It takes a pass over all groups for each."""
-        return {reward.label: agreement(self.groups, reward.label, reward.against) for reward in self.rewards}

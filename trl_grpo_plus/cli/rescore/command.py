@@ -18,7 +18,7 @@ from ...utils.terminal import say
 from ...utils.validation import ConfigError, Number, finite_or_none
 from ...view import Rescored, write_page
 from ..option_values import check_split
-from .agreement import Rescoring
+from .effect import Rescoring
 from .page import rescored
 from .report import report, to_lines
 from .requested_rewards import RequestedReward, build, check, read
