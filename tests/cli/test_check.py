@@ -6,10 +6,11 @@ import pytest
 from datasets import Dataset
 
 from trl_grpo_plus import registry
-from trl_grpo_plus.cli.check.rewards import check_examples, check_gold, findings_table
+from trl_grpo_plus.cli.check.rewards import check_examples, check_gold
 from trl_grpo_plus.cli.main import main
 from trl_grpo_plus.registry import Example, get_reward, list_rewards, register_reward
 from trl_grpo_plus.utils import optional_packages
+from trl_grpo_plus.utils.tables import FAILED
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_a_wrong_example_is_found(scratch):
     finding = check_examples("user_wrong")
     assert (finding.right, finding.total) == (1, 2)
     assert "'5' should score 1.0, not 0.0" in finding.problems[0]
-    assert "FAILED" in findings_table([finding])
+    assert finding.row.status == FAILED
 
 
 def test_a_reward_that_raises_or_ships_nothing_fails(scratch):
@@ -116,15 +117,15 @@ def bracketed(completions, answer):
 def test_the_form_of_the_gold_answers_and_their_score_without_it_are_shown(scratch, score, gold, form):
     found = check_gold_of(score, gold)[0]
     assert (found.right, found.total) == (40, 40)
-    assert (form in found.form) if form else (found.form == "")
-    assert found.form in findings_table([found])
+    assert (form in found.note) if form else (found.note == "")
+    assert found.note in found.row.text
 
 
 def test_the_form_of_a_gold_answer_that_no_column_holds_is_shown(scratch):
     tasks = Dataset.from_dict({"numbers": [[2, 5, 7], [1, 2, 3]], "target": [25, 6]})
     gold, shuffled = check_gold(get_reward("countdown"), tasks)
-    assert gold.form == "The gold answers were posed as <answer>(5 * (7 - 2))</answer>."
-    assert shuffled.form == ""
+    assert gold.note == "The gold answers were posed as <answer>(5 * (7 - 2))</answer>."
+    assert shuffled.note == ""
 
 
 NUMBERS = Dataset.from_dict({"solution": list(range(40))})
@@ -138,7 +139,7 @@ def by_value(completions, answer):
 def test_a_gold_that_is_a_number_is_posed_as_a_text(scratch):
     register_reward("user_gold", gold=lambda answer: answer)(by_value)
     gold, shuffled = check_gold(get_reward("user_gold", column="solution"), NUMBERS)
-    assert (gold.right, gold.total, gold.problems, gold.form) == (40, 40, (), "")
+    assert (gold.right, gold.total, gold.problems, gold.note) == (40, 40, (), "")
     assert shuffled.right == 40
     register_reward("user_equal", gold=lambda answer: answer)(equal)
     gold, _ = check_gold(get_reward("user_equal", column="solution"), NUMBERS)
@@ -185,16 +186,12 @@ def data(tmp_path):
 
 def test_the_command(data, capsys):
     assert main(["check", "rewards", "math_answer", "--dataset", str(data), "--args", '{"column": "solution"}']) == 0
-    printed, _, form = capsys.readouterr().out.partition("\n\n")
-    lines = [line.split() for line in printed.splitlines()]
-    assert lines[0] == ["reward", "check", "right", "ms/sample"]
-    assert [line[:2] for line in lines[1:]] == [["math_answer", what] for what in ("examples", "gold", "shuffled")]
-    assert [line[2] for line in lines[2:]] == ["30/30", "30/30"]
-    assert {line[-1] for line in lines[1:]} == {"ok"}
-    posed = (
-        r"math_answer: The gold answers were posed as \boxed{0}. Without this form, as '0', 0 of 30 score full marks: "
-    )
-    assert form == f"{posed}the prompt must ask for the form.\n"
+    printed = " ".join(capsys.readouterr().out.split())
+    for what in ("examples", "gold 30/30, ", "shuffled 30/30, "):
+        assert f"math_answer ok {what}" in printed
+    posed = r"The gold answers were posed as \boxed{0}. Without this form, as '0', 0 of 30 score full marks: "
+    assert f" ms a sample {posed}the prompt must ask for the form. math_answer ok shuffled" in printed
+    assert printed.endswith(" All checks passed.")
 
 
 REGISTERED = """
@@ -213,17 +210,13 @@ def test_a_failure_is_an_exit_status(scratch, capsys, tmp_path):
     assert "it ships no examples" in capsys.readouterr().out
 
 
-def only_row(capsys):
-    (row,) = capsys.readouterr().out.splitlines()[1:]
-    return row
-
-
 @pytest.mark.parametrize("with_data", [False, True])
 def test_a_reward_whose_package_is_not_installed_is_not_seen(scratch, data, capsys, with_data):
     register_reward("user_needs", examples=[Example("4", {"solution": "4"})], preload=["no_such_thing.part"])(equal)
     options = ["--dataset", str(data)] if with_data else []
     assert main(["check", "rewards", "user_needs", *options]) == 0
-    assert only_row(capsys).endswith("not seen: not installed: no_such_thing. pip install no_such_thing")
+    (row,) = capsys.readouterr().out.partition("\n\n")[0].splitlines()
+    assert row.endswith("not seen  examples: not installed: no_such_thing. pip install no_such_thing")
 
 
 def test_the_extra_that_installs_a_missing_package_is_named(monkeypatch, capsys):
@@ -231,7 +224,7 @@ def test_the_extra_that_installs_a_missing_package_is_named(monkeypatch, capsys)
     assert main(["check", "rewards", "math_answer", "exact_answer"]) == 0
     printed = capsys.readouterr().out
     assert "not installed: math_verify. pip install 'trl-grpo-plus[rewards]'" in printed
-    assert "exact_answer  examples        5/5" in printed
+    assert "exact_answer  ok        examples 5/5" in printed
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from transformers import LlamaConfig
 from trl.scripts.utils import DatasetConfig, DatasetMixtureConfig
 
 from trl_grpo_plus.cli.check import hub, samples, tiny_model
-from trl_grpo_plus.launch import reward_inputs
 from trl_grpo_plus.utils.validation import ConfigError
 
 
@@ -187,13 +186,13 @@ def test_sample_rows_stand_in_for_data_that_cannot_be_reached(tmp_path, monkeypa
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(json.dumps({"prompt": f"{i}"}) + "\n" for i in range(5)))
     monkeypatch.setattr(samples, "sample_of", lambda name, config=None: str(rows) if name == "some/data" else None)
-    sample = hub.data(reward_inputs.load_data, *arguments(dataset_name="some/data", dataset_config="main"))
+    sample = hub.data(*arguments(dataset_name="some/data", dataset_config="main"))
     assert (sample.is_real, sample.what["train"]["prompt"]) == (False, ["0", "1", "2", "3", "4"])
-    assert hub.data(reward_inputs.load_data, *arguments(dataset_name="other/data")) is None
-    here = hub.data(reward_inputs.load_data, *arguments(dataset_name=str(rows)))
+    assert hub.data(*arguments(dataset_name="other/data")) is None
+    here = hub.data(*arguments(dataset_name=str(rows)))
     assert (here.is_real, here.origin) == (True, "here")
     with pytest.raises(Exception, match="there is no file"):
-        hub.data(reward_inputs.load_data, *arguments(dataset_name="./nowhere.jsonl"))
+        hub.data(*arguments(dataset_name="./nowhere.jsonl"))
 
 
 def test_a_mixture_has_a_sample_for_each_part(tmp_path, monkeypatch):
@@ -202,7 +201,7 @@ def test_a_mixture_has_a_sample_for_each_part(tmp_path, monkeypatch):
     monkeypatch.setattr(samples, "sample_of", lambda name, config=None: str(rows))
     mixture = DatasetMixtureConfig(datasets=[DatasetConfig("some/data", name="main"), DatasetConfig("other/data")])
     script, *_ = arguments(dataset_name=None)
-    sample = hub.data(reward_inputs.load_data, script, None, None, mixture)
+    sample = hub.data(script, None, None, mixture)
     assert not sample.is_real
     assert sample.what["train"]["prompt"] == ["a", "b", "a", "b"]
 
@@ -215,14 +214,15 @@ def test_a_mixture_has_a_sample_for_each_part(tmp_path, monkeypatch):
         (["someone/unknown"], None),
     ],
 )
-def test_sample_rows_stand_in_for_a_mixture_as_a_whole_or_not_at_all(paths, origin):
+def test_sample_rows_stand_in_for_a_mixture_as_a_whole_or_not_at_all(monkeypatch, paths, origin):
     def load(script_args, training_args, model_args, dataset_args, smoke):
         if any("/" in part.path for part in dataset_args.datasets):
             raise ConnectionError("no network")
         return "rows"
 
     mixture = DatasetMixtureConfig(datasets=[DatasetConfig(path, name="main") for path in paths])
-    sample = hub.data(load, SimpleNamespace(dataset_name=None), None, None, mixture)
+    monkeypatch.setattr(hub, "load_data", load)
+    sample = hub.data(SimpleNamespace(dataset_name=None), None, None, mixture)
     assert (sample and sample.origin) == origin
     if sample:
         assert [part.path for part in mixture.datasets] == ["json", "json"]

@@ -432,7 +432,7 @@ def test_which_groups_would_have_been_alive():
 
 def test_a_reward_takes_the_place_of_the_one_that_it_is_compared_with():
     group = group_of([1.0, 0.0, None], [0.5, 0.5, 0.5], other=[0.0, 1.0, None], watched=[9.0, 9.0, 9.0])
-    weights = {"old": 2.0, "other": 1.0, "watched": 0.0}
+    weights = {"old": 2.0, "other": 1.0}
     assert effect.new_totals([group], "new", "old", weights).tolist() == [[1.0, 2.0, 1.0]]
     for alone in ("reward", "watched"):
         assert effect.new_totals([group], "new", alone, weights).tolist() == [[0.5, 0.5, 0.5]]
@@ -526,7 +526,7 @@ def test_a_page_keeps_few_bytes_of_groups_whose_verdict_changes():
     (reward,) = requested_rewards.build([("exact_answer", {})], None, [])
     tracemalloc.start()
     kept = page.rescored(
-        agreement.Rescoring(groups, "train", [dataclasses.replace(reward, label="new", against="old")], {}, {})
+        effect.Rescoring(groups, "train", [dataclasses.replace(reward, label="new", against="old")], {}, {})
     )
     memory, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()

@@ -207,7 +207,7 @@ def test_a_users_own_sampler_takes_arguments(tmp_path):
     assert sorted(int(prompt[:2]) for prompt in often_tried(trained).index) == [16, 17, 18, 19]
     for arguments, words in (
         ({"skp": 1}, "there is no argument 'skp'; it takes skip. Did you mean skip"),
-        ({"skip": "many"}, "skip='many' must be int"),
+        ({"skip": "many"}, "skip='many' must be an integer"),
     ):
         own = {"name": path, "args": arguments}
         config = GRPOPlusConfig(str(tmp_path), use_cpu=True, bf16=False, report_to="none", prompt_selection=own)
@@ -258,7 +258,7 @@ def test_several_rewards_by_themselves(tmp_path):
         ),
         (
             {"prompt_selection": {"name": "mixture", "args": {"column": "level", "weights": [1, 2]}}},
-            r"prompt_selection='mixture': weights=\[1, 2\] must be dict",
+            r"prompt_selection='mixture': weights=\[1, 2\] must be a mapping",
         ),
         (
             {"prompt_selection": {"name": "by_column", "args": {"column": "number", "order": "easy"}}},

@@ -343,7 +343,7 @@ MISTAKES = (
             recipe="aritmetic_cpu", status=2),
     Mistake("a recipe in another encoding",
             ("latin.yaml is not UTF-8: byte 5 is of another encoding. Save the file as UTF-8.",),
-            recipe="latin.yaml", status=2),
+            recipe="latin.yaml"),
     Mistake("a configuration in another encoding", ("--accelerate_config: latin.yaml is not UTF-8",),
             options=("--accelerate_config", "latin.yaml"), status=2),
     Mistake("a script instead of a recipe", ("task.py is a Python script.",

@@ -99,14 +99,14 @@ def test_the_processes_of_a_file_for_one_machine_count_for_each_node(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "why"), [("a: [", "while parsing a flow node"), ("- 1\n", "holds a list, not `key: value` lines")]
+    ("text", "why"), [("a: [", "while parsing a flow node"), ("- 1\n", "must hold `key: value` lines")]
 )
 def test_a_file_that_is_no_configuration_is_named(tmp_path, capsys, text, why):
     path = tmp_path / "own.yaml"
     path.write_text(text)
     assert main(["check", "arithmetic_cpu", "--accelerate_config", str(path)]) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"error: --accelerate_config {path}")
+    assert said.startswith(f"error: --accelerate_config: {path} ")
     assert why in said
 
 

@@ -334,7 +334,7 @@ def test_a_mixture_of_the_hub_says_what_the_network_said(monkeypatch):
     with pytest.raises(ConfigError, match=r"^they cannot be read, or do not go together: ConnectionError: no route$"):
         datasets_by_name.load_mixture(some)
     arguments = SimpleNamespace(dataset_name=None, prepare=None)
-    assert hub.data(reward_inputs.load_data, arguments, None, None, some) is None  # counts as no network
+    assert hub.data(arguments, None, None, some) is None  # counts as no network
 
 
 def test_a_mistake_of_a_recipe_s_user_is_told_in_one_line(tmp_path):

@@ -133,6 +133,7 @@ def test_trl_knows_the_choices_that_we_list():
         ("{min_lr: 1e-7, on: [3e-4]}", {"min_lr": 1e-7, True: [3e-4]}),
         ("1e", "1e"),
         ("e5", "e5"),
+        ("1e5-second", "1e5-second"),
         ("'1e-5'", "1e-5"),
         ("{base: &b {x: 1}, more: {<<: *b, y: 2}}", {"base": {"x": 1}, "more": {"x": 1, "y": 2}}),
         ("[{a: 1}, {a: 2}]", [{"a": 1}, {"a": 2}]),

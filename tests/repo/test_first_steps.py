@@ -63,10 +63,9 @@ def test_the_quick_start_runs_as_it_stands_and_shows_what_it_says(here, capsys):
     assert json.loads(Path("quick_train.jsonl").read_text().splitlines()[0]) == {"prompt": "50+31=", "answer": "81"}
     assert "`The model is in outputs/quick_model/warm_start`" in text
     assert "The model is in outputs/quick_model/warm_start" in printed
-    table = re.search(r"```text\n(reward  .*?)```", text, re.DOTALL)[1]
-    for line in table.splitlines()[1:]:
-        name, what, right = line.split()[:3]
-        assert re.search(rf"{re.escape(name)} +{what} +{right} .*ok", printed), line
+    table = re.search(r"```text\n(quick_reward.py:right_sum  .*?)```", text, re.DOTALL)[1]
+    for line in table.splitlines():
+        assert line.partition(",")[0] in printed, line
     assert re.search(r"^step    0  eval: reward 0\.\d{3}$", printed, re.MULTILINE)
     assert re.search(r"^step    2  reward \d\.\d{3}  entropy \d\.\d{3}", printed, re.MULTILINE)
     assert re.search(r"^outputs/quick_run/report.html: \d+ groups, \d+ attempts, ", printed, re.MULTILINE)
@@ -182,7 +181,7 @@ def test_the_notebook_runs_from_top_to_bottom_on_a_cpu(here, monkeypatch):
     in_this_folder = {"metadata": {"path": str(here)}}
     nbclient.NotebookClient(book, timeout=600, kernel_name="python3", resources=in_this_folder).execute()
     told = "".join(output.get("text", "") for cell in book.cells for output in cell.get("outputs", ()))
-    assert re.search(r"right_number +gold +200/200 .*ok", told)
+    assert re.search(r"right_number +ok +gold 200/200,", told)
     scores = dict(re.findall(r"^(stock TRL|this trainer).*held-out after (\S+)", told, re.MULTILINE))
     before = float(re.search(r"held-out before (\S+)", told)[1])
     assert set(scores) == {"stock TRL", "this trainer"}

@@ -91,7 +91,7 @@ def test_view_and_export(run, capsys):
 
 def test_check(run, capsys):
     assert main(["check", "rewards", "mine.py:foul"]) == 1
-    assert f"ValueError: cannot read {SEEN}" in printed(capsys)
+    assert f"ValueError: cannot read {SEEN}" in " ".join(printed(capsys).split())
     assert main(["check", "rewards", "mine.py:missing"]) == 1
     printed(capsys)
     say(table([CheckRow("data", FAILED, f"row 1: {FOUL}, and\nmore"), CheckRow(FOUL, FAILED, "")]))

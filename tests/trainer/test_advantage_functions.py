@@ -175,7 +175,7 @@ def needs_more(rewards, weights, batch, level, *, power=1):
         (f"{FILE}:rump", None, "rump'.* has no function 'rump'. Did you mean ramp"),
         ("nowhere_at_all:f", None, "there is no module nowhere_at_all"),
         (f"{FILE}:ramp", {"slop": 1.0}, "there is no argument 'slop'; it takes slope, noise. Did you mean slope?"),
-        (f"{FILE}:ramp", {"slope": "1"}, "slope='1' must be float"),
+        (f"{FILE}:ramp", {"slope": "1"}, "slope='1' must be a number"),
         (two_arguments, None, r"two_arguments': it must take \(rewards, weights, batch, \*\*args\): too many"),
         (needs_more, None, 'needs_more\': it needs level: {"name": ..., "args": {"level": ...}}'),
         (needs_more, {"level": 1, "powr": 2}, "'powr'; it takes level, power. Did you mean power"),

@@ -33,8 +33,12 @@ def test_what_fits_an_annotation(value, annotation, is_right):
 
 @pytest.mark.parametrize(
     ("annotation", "words"),
-    [(int, "int"), (int | None, "int or None"), (Literal["a", "b"], "one of 'a', 'b'"), (list[str], "list[str]")],
-)
+    [
+        (int, "an integer"), (int | None, "an integer or None"), (Literal["a", "b"], "one of 'a', 'b'"),
+        (list[str], "a list in which each item is a text"), (Path, "Path"),
+        (dict[str, int], "a mapping in which each value is an integer"), (dict[str, Any], "a mapping"),
+    ],
+)  # fmt: skip
 def test_an_annotation_in_words(annotation, words):
     assert spelled(annotation) == words
 

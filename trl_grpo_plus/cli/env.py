@@ -2,7 +2,6 @@
 
 import platform
 import shutil
-from importlib.metadata import PackageNotFoundError, version
 
 from ..utils import optional_packages
 from ..utils.tables import aligned
@@ -35,7 +34,7 @@ def described() -> str:
     from ..launch.option_checks import lacks_compiler  # it imports torch
 
     facts = {"python": f"{platform.python_version()} on {platform.system()} {platform.release()}"}
-    facts |= {name: _version(name) for name in PACKAGES}
+    facts |= {name: optional_packages.release(name) or "-" for name in PACKAGES}
     facts |= {f"gpu {i}": card for i, card in enumerate(gpus())} or {"gpu": "none"}
     facts |= {"compiler": why} if (why := lacks_compiler()) else {}
     facts["bubblewrap"] = shutil.which("bwrap") or "not installed: python_tests uses another tier of its sandbox"
@@ -47,10 +46,3 @@ def described() -> str:
             *aligned((f"  {what}", how) for what, how in missing.items()),
         ]
     return "\n".join(lines)
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "-"

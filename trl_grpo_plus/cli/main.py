@@ -311,10 +311,9 @@ def _cp(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     start = _start(options)
     command = launch_command(start)
-    from .check.recipe import refused
+    from .check.recipe import refuse
 
-    if wrong := refused(start):
-        return _refuse(wrong)
+    refuse(start)
     threads = cpu_threads(start)
     say(
         shlex.join([*(f"{name}={value}" for name, value in threads.items()), options.launcher, *command[1:]]),
@@ -344,19 +343,14 @@ def _race(options: argparse.Namespace) -> int:
     from .race.plan import plan
 
     race = plan(start, options.baseline_generations, options.evaluations)
-    from .check.recipe import refused
+    from .check.recipe import refuse
 
-    if wrong := [why for lane in race.lanes for why in refused(lane.start)]:
-        return _refuse(list(dict.fromkeys(wrong)))
+    for lane in race.lanes:
+        refuse(lane.start)
     from .race.processes import run
 
     again = [word for word in options.words if word != "--resume"]
     return run(race, shlex.join(["trl-grpo-plus", *again, "--resume"]), options.resume)
-
-
-def _refuse(wrong: Sequence[str]) -> int:
-    say("\n".join(f"error: {why}" for why in wrong), file=sys.stderr)
-    return 2
 
 
 def _env(options: argparse.Namespace) -> int:

@@ -10,12 +10,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ..config.presets import PRESETS
 from ..utils.validation import ConfigError, did_you_mean, error_prefix
 from .nodes import ONE, Nodes, machines
-from .recipe_yaml import TRUE, read_yaml, text_of
+from .recipe_yaml import TRUE, settings_in, text_of
 
 
 RECIPES = "trl_grpo_plus.recipes"
@@ -221,37 +219,28 @@ def content_of(accelerate_config: str) -> dict[str, Any]:
     """Read an accelerate configuration: a file, or one of TRL's configurations by name.
 
     Raises:
-        ConfigError: there is no such configuration, or it is not YAML or not UTF-8.
+        ConfigError: there is no such configuration, or [`settings_in`] refuses it.
     """
     with error_prefix("--accelerate_config"):
-        text = text_of(Path(config_file(accelerate_config)))
-    try:
-        content = read_yaml(text) or {}
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--accelerate_config {accelerate_config}: {error}") from None
-    if not isinstance(content, dict):
-        raise ConfigError(
-            f"--accelerate_config {accelerate_config} holds a {type(content).__name__}, not `key: value` lines. "
-            "`accelerate config --config_file FILE` writes such a file."
-        )
-    return content
+        return settings_in(Path(config_file(accelerate_config)))
 
 
 def setting(name: str, recipe: str, options: Sequence[str]) -> Any:
     """Return an option's text on the command line, else its value in the recipe, else in the preset; or `None`.
 
     Raises:
-        ConfigError: there is no such recipe, or it is not UTF-8.
+        ConfigError: there is no such recipe.
     """
     for word, following in reversed(list(pairwise([*options, "--"]))):
         option, equals, value = word.partition("=")
         if option.replace("-", "_") == f"__{name}":  # argparse takes either spelling
             return value if equals else "true" if following.startswith("--") else following
+    path = Path(find_recipe(recipe))
     try:
-        content = read_yaml(text_of(Path(find_recipe(recipe))))
-    except yaml.YAMLError:  # reading the recipe will report this
+        content = settings_in(path)
+    except ConfigError:  # reading the recipe will report this
         return None
-    if isinstance(content, dict) and name in content:
+    if name in content:
         return content[name]
     preset = None if name == "preset" else PRESETS.get(str(setting("preset", recipe, options)))
     return preset.settings.get(name) if preset else None

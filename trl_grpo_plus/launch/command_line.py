@@ -11,13 +11,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ..config import presets
 from ..utils import import_path
 from ..utils.validation import ConfigError, error_prefix
 from .accelerate import RECIPES, RUN_AS, find_recipe, recipes
-from .recipe_yaml import checked, hints_of, instead_of, read_yaml, text_of
+from .recipe_yaml import checked, hints_of, instead_of, settings_in
 
 
 # switch -> prefixes of the options that TRL silently ignores while the switch is off
@@ -75,7 +73,7 @@ def read(parser: Any, argv: list[str]) -> Settings:
         ConfigError: there is no such YAML, or the file is not YAML or not UTF-8.
     """
     rest, config = _take_config(argv)
-    content = _content(config) if config else {}
+    content = settings_in(Path(config)) if config else {}
     env = content.pop("env", None) or {}
     values, wrong = checked(content, parser)
     refused = {name: f"{config}: {why}" for name, why in wrong.items()}
@@ -199,16 +197,6 @@ def _take_config(argv: list[str]) -> tuple[list[str], str | None]:
         return rest, None
     with error_prefix("--config"):
         return rest, find_recipe(taken.config)
-
-
-def _content(config: str) -> dict[str, Any]:
-    try:
-        content = read_yaml(text_of(Path(config)))
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{config} is not YAML: {error}") from None
-    if not isinstance(content, dict):
-        raise ConfigError(f"{config} must hold `key: value` lines.")
-    return {str(key): value for key, value in content.items()}
 
 
 def _without_effect(names: set[str]) -> Iterator[tuple[str, list[str]]]:

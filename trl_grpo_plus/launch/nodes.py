@@ -3,7 +3,9 @@
 Each launcher has options of its own for this, and this package passes them on under the launcher's own names.
 """
 
+import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,7 +98,7 @@ def nodes(launcher: str, given: Mapping[str, str | None], content: Mapping[str, 
         _refuse_without_effect(set_here, STATIC, "--rdzv_backend c10d", "--rdzv_endpoint HOST:PORT")
         _need(count_name, count, set_here, ("rdzv_endpoint",))
     if port_name in set_here:
-        _check_port(port_name, set_here[port_name])
+        _number(port_name, set_here[port_name], 1, 65535, "a port, 1 to 65535, that is the same on all nodes.")
     words = [word for name, value in set_here.items() for word in (f"--{name}", str(value))]
     return Nodes(count, tuple(words), per_node)
 
@@ -135,26 +137,19 @@ def _need(count_name: str, count: int, settings: Mapping[str, Any], names: tuple
 
 
 def _count(name: str, value: Any) -> int:
-    if (count := _whole(value)) is None or count < 1:
-        varies = " A run cannot gain or lose nodes, because its batch would change." if ":" in str(value) else ""
-        raise ConfigError(f"--{name} {value} must be a whole number, 1 or more.{varies}")
-    return count
+    varies = " A run cannot gain or lose nodes, because its batch would change." if ":" in str(value) else ""
+    return _number(name, value, 1, math.inf, f"a whole number, 1 or more.{varies}")
 
 
 def _check_rank(name: str, value: Any, count: int) -> None:
-    if (rank := _whole(value)) is None or not 0 <= rank < count:
-        allowed = "0" if count == 1 else f"0 to {count - 1}"
-        there = "there is one node" if count == 1 else f"there are {count} nodes, and each has its own number"
-        raise ConfigError(f"--{name} {value} must be {allowed}: {there}.")
+    allowed = "0" if count == 1 else f"0 to {count - 1}"
+    there = "there is one node" if count == 1 else f"there are {count} nodes, and each has its own number"
+    _number(name, value, 0, count - 1, f"{allowed}: {there}.")
 
 
-def _check_port(name: str, value: Any) -> None:
-    if (port := _whole(value)) is None or not 0 < port < 65536:
-        raise ConfigError(f"--{name} {value} must be a port, 1 to 65535, that is the same on all nodes.")
-
-
-def _whole(value: Any) -> int | None:
-    try:
-        return int(str(value))
-    except ValueError:
-        return None
+def _number(name: str, value: Any, least: int, most: float, must_be: str) -> int:
+    """Return an option's value as an integer, or refuse it."""
+    with suppress(ValueError):
+        if least <= (number := int(str(value))) <= most:
+            return number
+    raise ConfigError(f"--{name} {value} must be {must_be}")

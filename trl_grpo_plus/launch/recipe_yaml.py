@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from ..config.gone_options import GONE_OPTIONS
-from ..utils.validation import ConfigError, did_you_mean, fits
+from ..utils.validation import ConfigError, did_you_mean, fits, spelled
 
 
 # The code that uses these keys checks them, because it takes more forms than their annotations say.
@@ -44,7 +44,6 @@ GONE = {
 }
 READ: dict[Any, Callable[[str], Any]] = {int: int, float: float, dict: json.loads}
 TRUE, FALSE = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")  # TRL's, in any case
-IN_WORDS = {bool: "true or false", int: "an integer", float: "a number", str: "a text", dict: "a mapping"}
 
 
 def checked(values: Mapping[str, Any], parser: Any) -> tuple[dict[str, Any], dict[str, str]]:
@@ -86,9 +85,10 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _read(value: Any, hint: Any, choices: list[Any] | None) -> Any:
-    kinds = [kind for kind in _union(hint) if kind is not type(None)]
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    kinds = [kind for kind in (typing.get_args(hint) if is_union else [hint]) if kind is not types.NoneType]
     if value is None:
-        if type(None) in _union(hint):
+        if types.NoneType in typing.get_args(hint):
             return None
         raise ValueError("has no value. Write one, or remove the line.")
     choices = choices or [member.value for kind in kinds if _is_enum(kind) for member in kind]
@@ -103,7 +103,7 @@ def _read(value: Any, hint: Any, choices: list[Any] | None) -> Any:
         return value
     converted = _converted(value, kinds)
     if not fits(converted, hint):
-        raise ValueError(f"must be {_in_words(kinds)}.{_hint(value, kinds)}")
+        raise ValueError(f"must be {' or '.join(map(spelled, kinds))}.{_hint(value, kinds)}")
     return converted
 
 
@@ -128,23 +128,8 @@ def _converted(value: Any, kinds: list[Any]) -> Any:
     return value
 
 
-def _union(hint: Any) -> list[Any]:
-    return list(typing.get_args(hint)) if typing.get_origin(hint) in (typing.Union, types.UnionType) else [hint]
-
-
 def _is_enum(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, enum.Enum)
-
-
-def _in_words(kinds: list[Any]) -> str:
-    words = []
-    for kind in kinds:
-        inner = typing.get_args(kind)
-        if typing.get_origin(kind) is list:
-            words.append(f"a list in which each item is {IN_WORDS.get(inner[0], str(inner[0]))}")
-        else:
-            words.append(IN_WORDS.get(typing.get_origin(kind) or kind, str(kind)))
-    return " or ".join(dict.fromkeys(words))
 
 
 def _hint(value: Any, kinds: list[Any]) -> str:
@@ -180,7 +165,7 @@ class Loader(yaml.SafeLoader):
 # YAML 1.2's floats: here 1e-5 is a number. In YAML 1.1 it is a text.
 Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)[eE][-+]?[0-9]+"),
+    re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)[eE][-+]?[0-9]+$"),
     list("-+.0123456789"),
 )
 
@@ -201,6 +186,22 @@ def text_of(file: Any) -> str:
         raise ConfigError(
             f"{file} is not UTF-8: byte {error.start + 1} is of another encoding. Save the file as UTF-8."
         ) from None
+
+
+def settings_in(file: Any) -> dict[str, Any]:
+    """Return the settings in a recipe, or in another YAML file that maps names to values.
+
+    Raises:
+        ConfigError: the file is not UTF-8, is not YAML, or holds something else.
+        OSError: the file cannot be read.
+    """
+    try:
+        content = read_yaml(text_of(file))
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{file} is not YAML: {error}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{file} must hold `key: value` lines.")
+    return {str(key): value for key, value in content.items()}
 
 
 def read_yaml(text: str) -> Any:

@@ -19,7 +19,7 @@ from ..config import presets
 from ..trainer.vllm_server import ServerFailed
 from ..utils.distributed import lost_process, raise_on_all_ranks
 from ..utils.fork_server import end_with_parent
-from ..utils.tables import WARNED, CheckRow, failures
+from ..utils.tables import WARNED, CheckRow, raise_failures
 from ..utils.terminal import outlive_reader, say, tell_errors_visibly
 from ..utils.validation import ConfigError
 from .arguments import make_parser
@@ -114,8 +114,7 @@ def _finish(trainer: Any, recipe: Recipe) -> None:
 
 def _raise_failures(rows: list[CheckRow], training_args: Any) -> None:
     """Raise all failures in one error. If there are none, print the warnings on the main process."""
-    if failed := failures(rows):
-        raise ConfigError("\n".join(row.text for row in failed))
+    raise_failures(rows)
     for row in rows:
         if row.status == WARNED and training_args.process_index == 0:
             say(f"warning: {row.text}", file=sys.stderr)

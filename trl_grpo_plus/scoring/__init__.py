@@ -26,6 +26,7 @@ from .outcome import (
     all_failed,
     outcome_of,
     outcomes_of,
+    same_score,
     with_worst_status,
 )
 from .process_state import kept

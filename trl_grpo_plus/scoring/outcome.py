@@ -19,6 +19,13 @@ _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 200
 
 
+def same_score(first: float | None, second: float | None) -> bool:
+    """Return whether two scores are equal but for rounding to float32; `None` equals only `None`."""
+    if first is None or second is None:
+        return first is second
+    return math.isclose(first, second, rel_tol=1e-6, abs_tol=1e-6)  # traces hold float32 rounded to 7 decimals
+
+
 @dataclass(frozen=True)
 class Step:
     """A step of a completion, and its reward. A reward function may return a list of steps for a completion.

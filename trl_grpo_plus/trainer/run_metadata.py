@@ -7,10 +7,10 @@ see `traces/redaction.py`.
 import re
 from collections.abc import Mapping, Sized
 from dataclasses import MISSING, fields, is_dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from ..traces import json_value, shown_name, shown_options
+from ..utils.optional_packages import release
 
 
 PACKAGES = ("trl_grpo_plus", "trl", "transformers", "accelerate", "torch", "datasets", "vllm", "peft")
@@ -130,12 +130,5 @@ def _rows(data: Any) -> int | None:
 
 
 def _versions(vllm: bool) -> dict[str, str]:
-    versions = {}
-    for package in PACKAGES:
-        if package == "vllm" and not vllm:
-            continue
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return versions
+    used = [package for package in PACKAGES if package != "vllm" or vllm]
+    return {package: found for package in used if (found := release(package))}

@@ -146,12 +146,8 @@ def no_folder(output_dir: str) -> str | None:
 def not_writable(output_dir: str) -> str | None:
     """Return why a run on this machine cannot write its folder; `None` if it can."""
     there = _lowest_there(output_dir)
-    if not there.is_dir() or _may_write(there):
-        return None
-    return (
-        f"output_dir: {output_dir} cannot be used: the user {os.geteuid()} may not write into {there}, or its disk is "
-        "read-only. Name another folder; it need not exist."
-    )
+    why = _denied(there) if there.is_dir() else None
+    return why and f"output_dir: {output_dir} cannot be used: {why}. Name another folder; it need not exist."
 
 
 def check_output(path: Path, usual: str) -> None:
@@ -167,18 +163,16 @@ def check_output(path: Path, usual: str) -> None:
     if path.is_dir():
         raise ConfigError(f"{path} is a folder. Give the name of the file to write, such as {path / usual}.")
     there = _lowest_there(path.parent)
-    if not there.is_dir():
-        raise ConfigError(f"{path} cannot be written: {there} is a file. Name another file.")
-    if not _may_write(there):
-        raise ConfigError(
-            f"{path} cannot be written: the user {os.geteuid()} may not write into {there}, or its disk is read-only. "
-            "Name another file."
-        )
+    if why := _denied(there) if there.is_dir() else f"{there} is a file":
+        raise ConfigError(f"{path} cannot be written: {why}. Name another file.")
 
 
-def _may_write(folder: Path) -> bool:
+def _denied(folder: Path) -> str | None:
+    """Return why this process cannot write into an existing folder; `None` if it can."""
     of_a_disk = not any(folder.resolve().is_relative_to(other) for other in NOT_OF_DISKS)
-    return of_a_disk and os.access(folder, os.W_OK | os.X_OK)
+    if of_a_disk and os.access(folder, os.W_OK | os.X_OK):
+        return None
+    return f"the user {os.geteuid()} may not write into {folder}, or its disk is read-only"
 
 
 def _lowest_there(path: str | Path) -> Path:

@@ -1,6 +1,7 @@
-"""Packages that may not be installed, and the commands that install them."""
+"""Packages that may not be installed: their releases, and the commands that install them."""
 
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 
@@ -23,6 +24,14 @@ def is_installed(module: str) -> bool:
         return find_spec(module) is not None
     except ModuleNotFoundError:  # the package that contains the module is not installed
         return False
+
+
+def release(package: str) -> str | None:
+    """Return the installed release of a package; `None` if it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def install(module: str) -> str:

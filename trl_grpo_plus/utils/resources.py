@@ -35,14 +35,10 @@ def cores() -> int:
 
 def _quotas() -> Iterator[int]:
     """Yield the processor time that each control group of this process may use, in whole processors."""
-    for folder in _groups("cpu"):
-        for names in (["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"]):
-            try:
-                quota, period = " ".join((folder / name).read_text() for name in names).split()
-                if quota not in ("max", "-1"):
-                    yield int(quota) // int(period)
-            except (OSError, ValueError, ZeroDivisionError):  # a file of the other version; the root has no limit
-                continue
+    for names in (["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"]):
+        for quota, period in _of_groups("cpu", *names):
+            if quota >= 0 and period:  # -1: no limit
+                yield quota // period
 
 
 def multiplies_bfloat16() -> bool:
@@ -59,16 +55,8 @@ def memory_bytes() -> int:
     This is the machine's memory, or less if a control group's `memory.max` (v2) or `memory.limit_in_bytes` (v1) is
     smaller.
     """
-    return min([os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_memory_limits()])
-
-
-def _memory_limits() -> Iterator[int]:
-    for folder in _groups("memory"):
-        for name in ("memory.max", "memory.limit_in_bytes"):
-            try:
-                yield int((folder / name).read_text())
-            except (OSError, ValueError):  # a file of the other version; "max"
-                continue
+    limits = [size for name in ("memory.max", "memory.limit_in_bytes") for (size,) in _of_groups("memory", name)]
+    return min([os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *limits])
 
 
 def threads_for(programs: int) -> int:
@@ -86,7 +74,8 @@ def spare_tasks() -> int:
     This is the smallest rest of RLIMIT_NPROC, of the control groups' `pids.max` (v1 and v2) and of the kernel's
     `threads-max` and `pid_max`. A limit that cannot be read does not count.
     """
-    return max(0, min([PLENTY, *_left_of_user(), *_left_of_groups(), *_left_of_kernel()]))
+    left_of_groups = [most - now for most, now in _of_groups("pids", "pids.max", "pids.current")]
+    return max(0, min([PLENTY, *_left_of_user(), *left_of_groups, *_left_of_kernel()]))
 
 
 def tasks_of_user() -> int:
@@ -129,14 +118,14 @@ def _is_exempt() -> bool:
     return bool(effective & (ADMIN | RESOURCES))
 
 
-def _left_of_groups() -> Iterator[int]:
-    for folder in _groups("pids"):
+def _of_groups(controller: str, *names: str) -> Iterator[list[int]]:
+    """Yield the numbers in these files of each control group of this process that has a limit."""
+    for folder in _groups(controller):
         try:
-            most = (folder / "pids.max").read_text().strip()
-            if most != "max":
-                yield int(most) - int((folder / "pids.current").read_text())
-        except (OSError, ValueError):  # the root has no limit
+            numbers = [int(word) for name in names for word in (folder / name).read_text().split()]
+        except (OSError, ValueError):  # a file of the other version, or none, as in the root; "max"
             continue
+        yield numbers
 
 
 def _groups(controller: str) -> Iterator[Path]:

@@ -38,6 +38,12 @@ def failures(rows: Iterable[CheckRow]) -> list[CheckRow]:
     return [row for row in rows if row.status == FAILED]
 
 
+def raise_failures(rows: Iterable[CheckRow]) -> None:
+    """Raise the texts of the rows that failed, in one [`ConfigError`]; return if none did."""
+    if failed := failures(rows):
+        raise ConfigError("\n".join(row.text for row in failed))
+
+
 def in_a_line(error: BaseException) -> str:
     """Return an error of a user's function in one line: its type, text and place in the user's own code."""
     places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]

@@ -17,8 +17,8 @@ _FIRST = 60  # characters that tell one prompt or completion from another
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
-def distinct(names: Sequence[str], taken: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return distinct names, none of them in `taken`: a name that is there already gets a number.
+def distinct(names: Sequence[str], taken: Sequence[str] = (), mark: str = "-") -> tuple[str, ...]:
+    """Return distinct names, none of them in `taken`: a name that is there already gets `mark` and a number.
 
     Example:
         >>> distinct(["a", "a", "a-2", "total"], taken=["total"])
@@ -26,7 +26,7 @@ def distinct(names: Sequence[str], taken: Sequence[str] = ()) -> tuple[str, ...]
     """
     found = list(taken)
     for name in names:
-        numbered = (name if n == 1 else f"{name}-{n}" for n in count(1))
+        numbered = (name if n == 1 else f"{name}{mark}{n}" for n in count(1))
         found.append(next(free for free in numbered if free not in found))
     return tuple(found[len(taken) :])
 

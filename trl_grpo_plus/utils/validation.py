@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 
+_IN_WORDS = {bool: "true or false", int: "an integer", float: "a number", str: "a text", dict: "a mapping"}
+
+
 class ConfigError(ValueError):
     """A user's value cannot be used. The message names the value, the allowed values and the remedy."""
 
@@ -128,13 +131,19 @@ def fits(value: Any, annotation: Any) -> bool:
 
 def spelled(annotation: Any) -> str:
     """Return an annotation in words for an error's text."""
-    if typing.get_origin(annotation) is Literal:
-        return "one of " + ", ".join(map(repr, typing.get_args(annotation)))
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        return " or ".join(spelled(option) for option in typing.get_args(annotation))
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Literal:
+        return "one of " + ", ".join(map(repr, inner))
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(map(spelled, inner))
     if annotation in (None, type(None)):
         return "None"
-    return annotation.__name__ if isinstance(annotation, type) and not typing.get_args(annotation) else str(annotation)
+    if origin is list and inner:
+        return f"a list in which each item is {spelled(inner[0])}"
+    if origin is dict and inner[1:] not in ((), (Any,)):
+        return f"a mapping in which each value is {spelled(inner[1])}"
+    name = annotation.__name__ if isinstance(annotation, type) and not inner else str(annotation)
+    return _IN_WORDS.get(origin or annotation, name)
 
 
 def _fits_container(value: Any, origin: Any, inner: tuple[Any, ...]) -> bool:

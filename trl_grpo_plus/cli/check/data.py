@@ -3,7 +3,7 @@
 from typing import Any
 
 from ...launch.recipe import Recipe
-from ...launch.reward_inputs import load_data, reward_name, takes_smoke
+from ...launch.reward_inputs import reward_name, takes_smoke
 from ...registry import check_columns
 from ...utils.tables import FAILED, OK, UNSEEN, CheckRow, in_a_line
 from ...utils.validation import ConfigError
@@ -16,7 +16,7 @@ def load(recipe: Recipe) -> list[CheckRow]:
     """Check that the data can be read. Sets `recipe.splits`, `recipe.has_real_data` and `recipe.complete`."""
     name = recipe.script.prepare or recipe.script.dataset_name or "datasets"
     try:
-        loaded = hub.data(load_data, recipe.script, recipe.training, recipe.model, recipe.data)
+        loaded = hub.data(recipe.script, recipe.training, recipe.model, recipe.data)
     except ConfigError as error:
         return [CheckRow("data", FAILED, str(error))]
     except Exception as error:  # from a user's prepare function, or from the Hub

@@ -14,6 +14,7 @@ import urllib.request
 from typing import Any, NamedTuple
 
 from ...launch.datasets_by_name import BUILDERS
+from ...launch.reward_inputs import load_data
 from ...utils.files import looks_local
 from ...utils.tables import in_short
 from ...utils.validation import ConfigError
@@ -123,13 +124,13 @@ def _from_hub(kind: Any, what: str, name: str, revision: str | None, trust_remot
     return Loaded(loaded, "here" if is_folder else "Hub" if online() else "cache")
 
 
-def data(load_data: Any, script_args: Any, training_args: Any, model_args: Any, dataset_args: Any) -> Loaded | None:
+def data(script_args: Any, training_args: Any, model_args: Any, dataset_args: Any) -> Loaded | None:
     """Return the run's data, or sample rows if the data is on the Hub and the Hub cannot be reached.
 
     Args:
-        load_data (`Callable`): the launch script's function that loads the data.
-        script_args, training_args, model_args, dataset_args: arguments of `load_data`. `dataset_name` and `datasets`
-            are changed if sample rows stand in.
+        script_args, training_args, model_args, dataset_args: arguments of
+            [`~trl_grpo_plus.launch.reward_inputs.load_data`]. `dataset_name` and `datasets` are changed if sample rows
+            stand in.
 
     Returns:
         [`Loaded`] or `None`: splits by name; `None` if the Hub cannot be reached and there are no sample rows.
@@ -156,10 +157,10 @@ def data(load_data: Any, script_args: Any, training_args: Any, model_args: Any, 
     return Loaded(load_data(*args, smoke=True), "stand-in")
 
 
-def needed_data(load_data: Any, *args: Any) -> Loaded:
-    """Return what [`data`] returns; refuse a run whose data has not even sample rows."""
-    if loaded := data(load_data, *args):
-        return loaded
+def needed_data(*args: Any) -> Any:
+    """Return the splits that [`data`] returns; refuse a run whose data has not even sample rows."""
+    if loaded := data(*args):
+        return loaded.what
     raise ConfigError("the data cannot be reached, and no sample rows of it ship with this package.")
 
 

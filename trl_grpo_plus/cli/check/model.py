@@ -192,7 +192,7 @@ def job_of(recipe: Recipe, config: Loaded, shape: ModelShape, prompt: int) -> Jo
         reference=args.beta != 0,
         scoring_passes=int(scores_old) + (args.beta != 0),
         gathers=args.ds3_gather_for_generation,
-        fused_head=_has_fused_head(),
+        fused_head=Version(version("trl")) >= Version("1.15"),
         vllm=vllm if args.use_vllm else "",
         vllm_share=args.vllm_gpu_memory_utilization,
         vllm_parallel=args.vllm_tensor_parallel_size,
@@ -354,7 +354,3 @@ def _optimizer_bytes(name: str, trained: float) -> float:
     if "adafactor" in name:
         return 0.1
     return trained * (1 if "lion" in name or "rmsprop" in name or "adagrad" in name else 2)
-
-
-def _has_fused_head() -> bool:
-    return Version(version("trl")) >= Version("1.15")

@@ -16,7 +16,7 @@ from ...launch.launchers import Start
 from ...launch.preflight import on_data, on_paper
 from ...launch.recipe import Recipe, batches, read
 from ...utils import optional_packages
-from ...utils.tables import FAILED, OK, UNSEEN, CheckRow, failures, in_a_line
+from ...utils.tables import FAILED, OK, UNSEEN, CheckRow, failures, in_a_line, raise_failures
 from ..env import gpus
 from . import data as check_data
 from . import hub
@@ -77,10 +77,13 @@ def check_recipe(
     return [*rows, *ran]
 
 
-def refused(start: Start) -> list[str]:
-    """Return the reasons why the launch script would refuse a recipe, without launching the script.
+def refuse(start: Start) -> None:
+    """Refuse a recipe that the launch script would refuse, without launching the script.
 
     Only checks that need neither the network nor a prepare function are made.
+
+    Raises:
+        ConfigError: some of them failed.
     """
     environment = dict(os.environ)
     try:
@@ -95,7 +98,7 @@ def refused(start: Start) -> list[str]:
     finally:  # variables that libraries set here must not reach the launcher
         os.environ.clear()
         os.environ.update(environment)
-    return [row.text for row in failures(rows)]
+    raise_failures(rows)
 
 
 def _import_libraries() -> None:

@@ -15,9 +15,9 @@ from numbers import Number
 from typing import Any
 
 from ...registry import Example, Reward, check_columns, find
-from ...scoring import Definition, Outcome, columns_of
+from ...scoring import Definition, Outcome, columns_of, same_score
 from ...utils import optional_packages
-from ...utils.tables import FAILED, OK, UNSEEN, WARNED, CheckRow, aligned, in_a_line
+from ...utils.tables import FAILED, OK, UNSEEN, WARNED, CheckRow, in_a_line
 from ...utils.text import first_words
 from ...utils.validation import ConfigError
 
@@ -27,12 +27,13 @@ Pair = tuple[dict[str, Any], str]  # a row's columns and a gold completion
 LIMIT_S = 60  # seconds that a trial or an attack of a reward without a timeout may take
 SHUFFLED_AT_MOST = 0.05  # share of other rows' answers that may score: two rows may have equal answers
 MOST_WRONG_GOLD = 0.05  # share of rows whose gold answer may fail; a higher share means that the reward is wrong
+SHOWN_PROBLEMS = 5  # problems of a check that its row shows
 _SHOWS = {"examples": "its examples", "gold": "gold answers score full marks", "shuffled": "another row's do not"}
 
 
 @dataclass(frozen=True)
 class RewardCheck:
-    """The result of one check of one reward; one line of the table. A result without a problem may have a remark."""
+    """The result of one check of one reward."""
 
     name: str
     what: str  # "examples", "gold", "shuffled" or "call"
@@ -41,14 +42,22 @@ class RewardCheck:
     ms: float = math.nan  # milliseconds for each sample
     problems: tuple[str, ...] = ()  # the check failed if there are any
     unseen: str = ""  # why the check could not be made here; this is not a failure
-    form: str = ""  # the form of the gold answers as posed, if it is not the data's form
     warning: str = ""  # a remark on what a run would go on in spite of
-    note: str = ""  # another remark
+    note: str = ""  # another remark, such as the form of the gold answers as posed, if it is not the data's form
 
     @property
     def status(self) -> str:
         """The result in a word."""
         return FAILED if self.problems else UNSEEN if self.unseen else WARNED if self.warning else OK
+
+    @property
+    def row(self) -> CheckRow:
+        """The result as a row of a table."""
+        ms = "" if math.isnan(self.ms) else f", {self.ms:.2f} ms a sample"
+        said = [f"{self.what}: {self.unseen}" if self.unseen else f"{self.what} {self.right}/{self.total}{ms}"]
+        more = len(self.problems) - SHOWN_PROBLEMS
+        said += [*self.problems[:SHOWN_PROBLEMS], f"... and {more} more." if more > 0 else "", self.warning, self.note]
+        return CheckRow(self.name, self.status, "\n".join(filter(None, said)))
 
 
 @contextmanager
@@ -91,7 +100,7 @@ def _examples_of(name: str) -> RewardCheck:
     start = time.perf_counter()
     for reward, example in pairs:
         outcome = _score(reward, example)
-        if not same(outcome.score, example.reward):
+        if not same_score(outcome.score, example.reward):
             wrong = f"{example.completion!r:.60} should score {example.reward}, not {outcome.score}. {outcome.reason}"
             problems.append(wrong.strip())
     count = len(pairs)
@@ -123,7 +132,7 @@ def check_gold(reward: Reward, dataset: Any, limit: int = 200) -> list[RewardChe
         pairs = _with_gold(reward, dataset, rows)
     except ValueError as error:
         return [RewardCheck(reward.__name__, "gold", problems=(str(error),))]
-    gold = replace(_gold(reward, pairs), form=_form(reward, pairs))
+    gold = replace(_gold(reward, pairs), note=_form(reward, pairs))
     if not pairs[0][0]:  # the reward reads no column, so all rows have the same gold completion
         return [gold]
     others = [(pairs[i][0], pairs[i - 1][1]) for i in range(len(pairs)) if pairs[i][1] != pairs[i - 1][1]]
@@ -192,22 +201,6 @@ def _score(reward: Reward, example: Example) -> Outcome:
     return outcomes(reward, [(example.columns, example.completion)])[0]
 
 
-def findings_table(findings: Sequence[RewardCheck]) -> str:
-    """Return the findings as a table, with the problems below it."""
-    rows = [("reward", f"{'check':<8}", f"{'right':>9}", "ms/sample", "")]
-    for finding in findings:
-        ms = "" if math.isnan(finding.ms) else f"{finding.ms:.2f}"
-        verdict = f"{UNSEEN}: {finding.unseen}" if finding.status == UNSEEN else finding.status
-        rows.append((finding.name, finding.what, f"{finding.right}/{finding.total}", ms, verdict))
-    lines = aligned(rows, right=(2, 3))
-    for finding in findings:
-        lines += [f"\n{finding.name}, {finding.what}: {problem}" for problem in finding.problems[:5]]
-        if len(finding.problems) > 5:
-            lines.append(f"... and {len(finding.problems) - 5} more.")
-        lines += [f"\n{finding.name}: {text}" for text in (finding.form, finding.warning, finding.note) if text]
-    return "\n".join(lines)
-
-
 def as_row(name: str, findings: Sequence[RewardCheck]) -> CheckRow:
     """Return what was found about one reward as one row of a recipe's checks."""
     first = findings[0]
@@ -222,8 +215,8 @@ def as_row(name: str, findings: Sequence[RewardCheck]) -> CheckRow:
     parts += [
         f"in the other rows no attempt can earn full marks, such as: {finding.problems[0]}" for finding in bearable
     ]
-    forms = [finding.form for finding in findings if finding.form]
-    return CheckRow(name, OK, "\n".join(["; ".join([*parts, f"{ms_of(findings):.2g} ms a sample"]), *forms]))
+    notes = [finding.note for finding in findings if finding.note]
+    return CheckRow(name, OK, "\n".join(["; ".join([*parts, f"{ms_of(findings):.2g} ms a sample"]), *notes]))
 
 
 def ms_of(findings: Iterable[RewardCheck]) -> float:
@@ -237,7 +230,7 @@ def _gold(reward: Reward, pairs: Sequence[Pair]) -> RewardCheck:
     problems = tuple(
         f"the gold answer {text!r:.80} scores {score}, not {full}{_is_number(row, text)}"
         for (row, text), score in zip(pairs, scores, strict=True)
-        if not same(score, full)
+        if not same_score(score, full)
     )
     return RewardCheck(reward.__name__, "gold", len(pairs) - len(problems), len(pairs), ms, problems)
 
@@ -260,7 +253,7 @@ def _form(reward: Reward, pairs: Sequence[Pair]) -> str:
     if not bare:
         return f"{posed}."
     scores, full = _timed(reward, bare)[0], reward.definition.full_marks
-    less = [text for (_, text), score in zip(bare, scores, strict=True) if not same(score, full)]
+    less = [text for (_, text), score in zip(bare, scores, strict=True) if not same_score(score, full)]
     if not less:
         return f"{posed}. Without this form, as '{first_words(bare[0][1])}', they score full marks too."
     right = f"{len(bare) - len(less)} of {len(bare)} score full marks"
@@ -296,7 +289,7 @@ def _shuffled(reward: Reward, pairs: Sequence[Pair]) -> RewardCheck:
     passed = [
         f"{text!r:.80} scores full marks in a row with {_shown(row)}"
         for (row, text), score in zip(pairs, scores, strict=True)
-        if same(score, reward.definition.full_marks)
+        if same_score(score, reward.definition.full_marks)
     ]
     problems = tuple(passed) if len(passed) > SHUFFLED_AT_MOST * len(pairs) else ()
     return RewardCheck(reward.__name__, "shuffled", len(pairs) - len(passed), len(pairs), ms, problems)
@@ -310,8 +303,3 @@ def _timed(reward: Reward, pairs: Sequence[Pair]) -> tuple[list[float | None], f
 
 def _shown(row: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value!r:.40}" for name, value in row.items())
-
-
-def same(first: float | None, second: float | None) -> bool:
-    """Return whether two scores are equal but for rounding."""
-    return first == second if None in (first, second) else math.isclose(first, second, abs_tol=1e-6)  # type: ignore[arg-type]

@@ -78,13 +78,12 @@ def _rows_of(options: argparse.Namespace) -> Any:
 def _check(options: argparse.Namespace, args: dict[str, Any], dataset: Any, limit: dict[str, int]) -> int:
     """Score examples, and gold answers of the dataset."""
     from ...registry import list_rewards
-    from .rewards import findings_table
     from .trial import check_named
 
     names = options.names or list_rewards()
-    findings = [finding for name in names for finding in check_named(name, args, dataset, **limit)]
-    say(findings_table(findings))
-    return int(any(finding.problems for finding in findings))
+    rows = [finding.row for name in names for finding in check_named(name, args, dataset, **limit)]
+    say(table(rows))
+    return int(bool(failures(rows)))
 
 
 def _attack(options: argparse.Namespace, args: dict[str, Any], dataset: Any, limit: dict[str, int]) -> int:

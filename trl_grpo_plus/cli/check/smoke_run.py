@@ -20,12 +20,11 @@ import torch
 from transformers import TrainerCallback
 
 from ... import GRPOPlusTrainer
-from ...launch.reward_inputs import load_data
 from ...launch.train import main, run
-from ...scoring import Reward
+from ...scoring import Reward, same_score
 from ...utils.validation import ConfigError
 from . import hub
-from .rewards import gold_text, outcomes, row_values, same
+from .rewards import gold_text, outcomes, row_values
 from .smoke import ERROR, REPORT
 from .smoke_options import upload_no_completions
 from .tiny_model import write
@@ -114,7 +113,7 @@ def _values(reward: Reward, row: dict[str, Any]) -> dict[str, Any] | None:
 def _full_marks(reward: Reward, row: dict[str, Any], text: str) -> bool:
     """Return whether a completion earns full marks."""
     values = _values(reward, row)
-    return values is not None and same(outcomes(reward, [(values, text)])[0].score, reward.definition.full_marks)
+    return values is not None and same_score(outcomes(reward, [(values, text)])[0].score, reward.definition.full_marks)
 
 
 def is_planted(group: int, attempt: int) -> bool:
@@ -167,14 +166,14 @@ def load(script_args: Any, training_args: Any, model_args: Any, dataset_args: An
 
     `model_args.model_name_or_path` is set to the tiny model, which the main process makes.
     """
-    loaded = hub.needed_data(load_data, script_args, training_args, model_args, dataset_args)
+    splits = hub.needed_data(script_args, training_args, model_args, dataset_args)
     name, options = model_args.model_name_or_path, (model_args.model_revision, training_args.trust_remote_code)
     model_args.model_name_or_path, model_args.model_revision = str(Path(training_args.output_dir, "tiny")), "main"
     if training_args.process_index == 0:
         write(tiny_config(name, *options), hub.tokenizer(name, *options).what, model_args.model_name_or_path)
     train = script_args.dataset_train_split
-    return type(loaded.what)(
-        {split: _some(rows, MOST_ROWS if split == train else EVAL_ROWS) for split, rows in loaded.what.items()}
+    return type(splits)(
+        {split: _some(rows, MOST_ROWS if split == train else EVAL_ROWS) for split, rows in splits.items()}
     )
 
 

@@ -15,7 +15,6 @@ from typing import Any
 from transformers import TrainerCallback
 
 from ... import GRPOPlusTrainer
-from ...launch.reward_inputs import load_data
 from ...launch.train import main, run
 from ...utils.files import replace
 from . import hub
@@ -57,15 +56,10 @@ def trainer(*args: Any, **kwargs: Any) -> GRPOPlusTrainer:
     return made
 
 
-def load(*args: Any) -> Any:
-    """Return the recipe's data."""
-    return hub.needed_data(load_data, *args).what
-
-
 def _main(script_args: Any, training_args: Any, model_args: Any, dataset_args: Any) -> int:
     upload_no_completions(training_args)
     try:
-        return main(script_args, training_args, model_args, dataset_args, trainer, load)
+        return main(script_args, training_args, model_args, dataset_args, trainer, hub.needed_data)
     except Done:
         return 0
 

@@ -95,10 +95,7 @@ def byte_tokenizer() -> Any:
 
 
 def _smaller(facts: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
-    def first(names: tuple[str, ...]) -> Any:
-        """Return the first of a configuration's values by these names."""
-        return next((facts[name] for name in names if facts.get(name)), None)
-
+    heads = next((facts[name] for name in NUM_HEADS if facts.get(name)), None)
     sizes = {
         **dict.fromkeys(WIDTHS, HEADS * HEAD_DIM),
         **dict.fromkeys(DEPTHS, LAYERS),
@@ -107,7 +104,7 @@ def _smaller(facts: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
         **dict.fromkeys(NUM_EXPERTS, EXPERTS),
         **LATENT,
         # Grouped queries stay grouped.
-        "num_key_value_heads": HEADS if facts.get("num_key_value_heads") == first(NUM_HEADS) else 1,
+        "num_key_value_heads": HEADS if facts.get("num_key_value_heads") == heads else 1,
         "head_dim": HEAD_DIM,
         "num_experts_per_tok": 2,
         "max_window_layers": LAYERS,

@@ -1,7 +1,6 @@
 """The card of a dataset on the Hub: a README.md that begins with YAML."""
 
 import re
-from collections.abc import Collection
 from typing import Any
 
 import yaml
@@ -15,20 +14,14 @@ _SIZES = {10**3: "n<1K", 10**4: "1K<n<10K", 10**5: "10K<n<100K", 10**6: "100K<n<
 
 
 def card(
-    run: str,
-    about: dict[str, Any],
-    columns: RunColumns,
-    dropped: Collection[str],
-    groups: dict[str, int],
-    attempts: int,
-    part: str,
+    run: str, about: dict[str, Any], columns: RunColumns, groups: dict[str, int], attempts: int, part: str
 ) -> str:
     """Return the text of the card.
 
     Args:
         run (`str`): name of the run.
         about (`dict`): result of `traces.about` for the run.
-        columns, dropped: the run's columns and names, and the columns and keys of the reference that are left out.
+        columns (`RunColumns`): columns and names of the run.
         groups (`dict[str, int]`): split, as in its file's name -> number of groups.
         attempts (`int`): number of attempts in all groups.
         part (`str`): description of the exported part of the run.
@@ -44,8 +37,8 @@ def card(
     rewards = [
         (name, "not known" if (w := weights.get(name)) is None else w or "0, a monitor") for name in columns.rewards
     ]
-    shapes = " ".join(line for line in (columns.shapes(dropped), columns.warning(dropped)) if line)
-    left = sorted(dropped)
+    shapes = " ".join(line for line in (columns.shapes(), columns.warning()) if line)
+    left = sorted(columns.dropped)
     blocks = [
         f"---\n{yaml.safe_dump(head, sort_keys=False, allow_unicode=True)}---",
         f"# Rollouts of {_cell(run)}",
@@ -56,7 +49,10 @@ def card(
         _table(("split", "groups"), groups.items()),
         _table(("reward", "weight"), rewards),
         "## Columns",
-        _table(("column", "what it is"), [(name, _about(name, columns)) for name in COLUMNS if name not in dropped]),
+        _table(
+            ("column", "what it is"),
+            [(name, _about(name, columns)) for name in COLUMNS if name not in columns.dropped],
+        ),
         "JSON columns are texts for `json.loads`. U+FFFD replaces each lone surrogate, which UTF-8 cannot hold.",
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"

@@ -69,10 +69,10 @@ def _said(exported: "Exported") -> str:
     from .columns import listed
 
     size = f"{sum(exported.groups.values())} groups, {exported.attempts} attempts, {exported.bytes / 1e6:.2f} MB"
-    lines = [f"{exported.path}: {size}", exported.columns.shapes(exported.dropped)]
+    lines = [f"{exported.path}: {size}", exported.columns.shapes()]
     if len(exported.groups) > 1:
         lines.append("Groups: " + ", ".join(f"{split} {count}" for split, count in exported.groups.items()) + ".")
-    lines.append(exported.columns.warning(exported.dropped))
+    lines.append(exported.columns.warning())
     if exported.columns.unknown:
         lines.append(f"Left out, because this version does not know them: {listed(exported.columns.unknown)}.")
     if exported.upload:

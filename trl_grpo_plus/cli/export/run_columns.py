@@ -1,6 +1,6 @@
 """The columns and names of a run, which determine the schema of the export and its valid arguments."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,7 @@ class RunColumns:
         extra (`dict[str, None]`): names of the values that rewards logged.
         steps (`dict[str, list[int]]`): split -> the steps at which the split was sampled.
         unknown (`dict[str, None]`): keys of lines that have no column.
+        dropped (`frozenset[str]`): columns, and keys of the reference as `reference.KEY`, that are left out.
     """
 
     rewards: dict[str, None] = field(default_factory=dict)
@@ -33,9 +34,10 @@ class RunColumns:
     extra: dict[str, None] = field(default_factory=dict)
     steps: dict[str, list[int]] = field(default_factory=dict)
     unknown: dict[str, None] = field(default_factory=dict)
+    dropped: frozenset[str] = frozenset()
 
-    def named(self, drop: Iterable[str]) -> frozenset[str]:
-        """Check the names in `drop`; return columns, and keys of the reference as `reference.KEY`.
+    def leave_out(self, drop: Iterable[str]) -> None:
+        """Set `dropped` to the columns and the keys of the reference that `drop` names.
 
         Raises:
             ConfigError: there is no column or key of this name, or no column would be left.
@@ -53,21 +55,21 @@ class RunColumns:
             named |= meant
         if named >= COLUMNS.keys():
             raise ConfigError("--drop: no column is left. Name fewer.")
-        return frozenset(named)
+        self.dropped = frozenset(named)
 
-    def shapes(self, dropped: Collection[str]) -> str:
+    def shapes(self) -> str:
         """Describe how prompts and completions are written."""
-        said = [f"{name}s {_HOW[kind]}" for name, kind in self.written.items() if name not in dropped]
+        said = [f"{name}s {_HOW[kind]}" for name, kind in self.written.items() if name not in self.dropped]
         text = " and ".join(said)
         return f"{text[0].upper()}{text[1:]}." if text else ""
 
-    def warning(self, dropped: Collection[str]) -> str:
+    def warning(self) -> str:
         """Return a warning that lists the content that may be confidential; "" if there is none."""
-        inside = [f"{name}s" for name in ("prompt", "completion") if name not in dropped]
-        keys = [key for key in self.reference if f"reference.{key}" not in dropped]
-        if "reference" not in dropped and keys:
+        inside = [f"{name}s" for name in ("prompt", "completion") if name not in self.dropped]
+        keys = [key for key in self.reference if f"reference.{key}" not in self.dropped]
+        if "reference" not in self.dropped and keys:
             inside.append(f"the reference, with any gold answers ({listed(keys)})")
-        if "extra" not in dropped and self.extra:
+        if "extra" not in self.dropped and self.extra:
             inside.append(f"what rewards logged ({listed(self.extra)})")
         return f"Whoever gets this table can read: {', '.join(inside)}." if inside else ""
 

@@ -11,7 +11,6 @@ import shutil
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from ... import traces
 from ...traces import Row
 from ...utils.files import replace
+from ...utils.text import distinct
 from ...utils.validation import ConfigError, Number
 from ...view import by_stock_trl
 from ..option_values import check_split
@@ -44,8 +44,7 @@ class Exported:
     Attributes:
         path (`Path`): the written file or folder.
         bytes (`int`): its size.
-        columns (`RunColumns`): the columns and names of the run.
-        dropped (`frozenset[str]`): columns, and keys of the reference, that were left out.
+        columns (`RunColumns`): the columns and names of the run, and what was left out.
         groups (`dict[str, int]`): split -> number of groups.
         attempts (`int`): number of attempts in all groups.
         upload (`str`, *optional*): the command that uploads the folder, if the format is "hf".
@@ -54,7 +53,6 @@ class Exported:
     path: Path
     bytes: int
     columns: RunColumns
-    dropped: frozenset[str]
     groups: dict[str, int]
     attempts: int
     upload: str | None
@@ -96,22 +94,26 @@ def export(
     target = Path(output or f"{name}-rollouts{suffix}")
     _check_free(target, run, to, overwrite)
     columns = run_columns(_groups(run))
-    dropped = columns.named(drop)
+    columns.leave_out(drop)
     chosen = _Chosen(_groups(run), _steps(run, columns, split, last), share)
-    rows = ((row["split"], flat(row, columns.written, columns.rewards, dropped)) for group in chosen for row in group)
+    rows = (
+        (row["split"], flat(row, columns.written, columns.rewards, columns.dropped))
+        for group in chosen
+        for row in group
+    )
     if to == "jsonl":
         size = replace(target, (orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for _, row in rows))
     else:
         names = split_names(columns.steps)
         with _replacing_folder(target) as folder:
-            _write_parquet(folder / "data", rows, _schema(columns, dropped), names)
+            _write_parquet(folder / "data", rows, _schema(columns), names)
             if to == "hf":
                 counts = {names[split]: count for split, count in chosen.counts.items()}
-                text = card(name, _about(run), columns, dropped, counts, chosen.attempts, _part(share, last))
+                text = card(name, _about(run), columns, counts, chosen.attempts, _part(share, last))
                 (folder / "README.md").write_text(text, encoding="utf-8")
         size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
     upload = _upload(target) if to == "hf" else None
-    return Exported(target, size, columns, dropped, chosen.counts, chosen.attempts, upload)
+    return Exported(target, size, columns, chosen.counts, chosen.attempts, upload)
 
 
 class _Chosen:
@@ -197,7 +199,7 @@ def _check_free(target: Path, run: str | Path, to: str, overwrite: bool) -> None
             )
 
 
-def _schema(columns: RunColumns, dropped: Collection[str]) -> pa.Schema:
+def _schema(columns: RunColumns) -> pa.Schema:
     fields = {}
     for name, column in COLUMNS.items():
         kind = column.kind
@@ -209,16 +211,12 @@ def _schema(columns: RunColumns, dropped: Collection[str]) -> pa.Schema:
             fields[name] = _MESSAGES if columns.written[name] == MESSAGES else pa.string()
         else:
             fields[name] = _TYPES[kind]
-    return pa.schema({name: of_one for name, of_one in fields.items() if name not in dropped})
+    return pa.schema({name: of_one for name, of_one in fields.items() if name not in columns.dropped})
 
 
-def split_names(splits: Iterable[str]) -> dict[str, str]:
+def split_names(splits: Collection[str]) -> dict[str, str]:
     """Map each split to a unique name that `datasets` accepts, which has only word characters."""
-    names: dict[str, str] = {}
-    for split in splits:
-        name = re.sub(r"\W", "_", split)
-        names[split] = next(n for i in count(1) if (n := f"{name}_{i}" if i > 1 else name) not in names.values())
-    return names
+    return dict(zip(splits, distinct([re.sub(r"\W", "_", split) for split in splits], mark="_"), strict=True))
 
 
 def _write_parquet(folder: Path, rows: Iterable[tuple[str, Row]], schema: pa.Schema, names: dict[str, str]) -> None:

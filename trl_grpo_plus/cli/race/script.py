@@ -5,9 +5,7 @@ The environment variable RACER names the trainer. Besides the usual files of a r
 
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +35,7 @@ def main() -> int:
     Returns:
         `int`: the exit status, as in [`train.main`].
     """
-    make = stock_trainer if os.environ[RACER] == STOCK else GRPOPlusTrainer
-    return train.run(partial(_train, make), prog="race")
+    return train.run(_train, prog="race")
 
 
 def stock_trainer(args: Any, reward_funcs: Any, **options: Any) -> GRPOTrainer:
@@ -56,14 +53,14 @@ def reset(training_args: Any) -> None:
             setattr(training_args, name, defaults[name])
 
 
-def _train(make: Callable[..., Any], script_args: Any, training_args: Any, model_args: Any, dataset_args: Any) -> int:
-    if make is stock_trainer:
+def _train(script_args: Any, training_args: Any, model_args: Any, dataset_args: Any) -> int:
+    if os.environ[RACER] == STOCK:
         reset(training_args)
-    return train.main(script_args, training_args, model_args, dataset_args, trainer_class=partial(_made, make))
+    return train.main(script_args, training_args, model_args, dataset_args, trainer_class=_made)
 
 
-def _made(make: Callable[..., Any], **options: Any) -> Any:
-    trainer = make(**options)
+def _made(**options: Any) -> Any:
+    trainer = (stock_trainer if os.environ[RACER] == STOCK else GRPOPlusTrainer)(**options)
     trainer.add_callback(SettingsAndJournal(trainer))
     return trainer
 

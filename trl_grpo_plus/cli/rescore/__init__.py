@@ -5,7 +5,7 @@ requested_rewards  the requested rewards, and a check that the traces hold their
 scoring_loop       reads and scores, in batches of whole groups
 scored_groups      the scored groups, in a temporary file
 agreement          agreement with the recorded reward, kinds of differences
-effect             the verdicts and advantages that the new reward would have given
+effect             the verdicts and advantages that the new reward would have given; the whole result
 report             the result, as text and as lines of JSON
 page               the result as a page's data
 command            the whole command

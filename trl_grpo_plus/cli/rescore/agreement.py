@@ -3,16 +3,14 @@
 import math
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from .requested_rewards import RequestedReward
+from ...scoring import same_score
 from .scoring_loop import Group, Score
 
 
-TOLERANCE = 1e-6  # absolute or relative: traces hold float32 rounded to 7 decimals
+TOLERANCE = 1e-6  # standard deviation of scores that are all the same but for rounding
 FAILED = {"error": "error", "timeout": "time-out", "starved": "starved"}
 KINDS = ("0 -> 1", "1 -> 0", "lower", "higher", "was None", "now None", *FAILED.values())
 PLACES = 1 << 32  # the place of an attempt is the number of its group times this, plus its number in the group
@@ -62,13 +60,6 @@ class Pearson:
         return self._xy / math.sqrt(self._xx * self._yy)
 
 
-def same(old: Score, new: Score) -> bool:
-    """Return `True` if two scores are equal up to rounding; `None` equals only `None`."""
-    if old is None or new is None:
-        return old is new
-    return math.isclose(old, new, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
-
-
 def kind(old: Score, new: Score, status: str) -> str | None:
     """Return the kind of difference between two scores: one of [`KINDS`], or `None` if they are the same.
 
@@ -81,15 +72,15 @@ def kind(old: Score, new: Score, status: str) -> str | None:
     | 0, 1 | 1, 0 | "0 -> 1", "1 -> 0" |
     | other numbers | | "lower", "higher" |
     """
-    if same(old, new):
+    if same_score(old, new):
         return None
     if status in FAILED:
         return FAILED[status]
     if old is None or new is None:
         return "was None" if old is None else "now None"
-    if same(old, 0.0) and same(new, 1.0):
+    if same_score(old, 0.0) and same_score(new, 1.0):
         return "0 -> 1"
-    if same(old, 1.0) and same(new, 0.0):
+    if same_score(old, 1.0) and same_score(new, 0.0):
         return "1 -> 0"
     return "lower" if new < old else "higher"
 
@@ -122,27 +113,3 @@ def agreement(groups: Sequence[Group], label: str, against: str) -> Agreement:
     old_mean, new_mean = (total / count if count else None for total, count in zip(sums, counts, strict=True))
     differences = {name: places for name, places in found.items() if places}
     return Agreement(attempts, lacking, equal, old_mean, new_mean, r.r, statuses, undecided, differences)
-
-
-@dataclass(frozen=True)
-class Rescoring:
-    """What was scored, and what the run recorded about its rewards.
-
-    Args:
-        groups (`Sequence[Group]`): the scored groups.
-        split (`str`): split of the groups.
-        rewards (`Sequence[RequestedReward]`): the rewards that scored the groups.
-        weights (`Mapping[str, float]`): weights of the recorded rewards.
-        limits (`Mapping[str, float]`): arguments of [`~trl_grpo_plus.rollouts.groups.judge`].
-    """
-
-    groups: Sequence[Group]
-    split: str
-    rewards: Sequence[RequestedReward]
-    weights: Mapping[str, float]
-    limits: Mapping[str, float]
-
-    @cached_property
-    def agreements(self) -> dict[str, Agreement]:
-        """The [`agreement`] of each reward, by its label. It takes a pass over all groups for each."""
-        return {reward.label: agreement(self.groups, reward.label, reward.against) for reward in self.rewards}

@@ -18,7 +18,7 @@ from ...utils.terminal import say
 from ...utils.validation import ConfigError, Number, finite_or_none
 from ...view import Rescored, write_page
 from ..option_values import check_split
-from .agreement import Rescoring
+from .effect import Rescoring
 from .page import rescored
 from .report import report, to_lines
 from .requested_rewards import RequestedReward, build, check, read
@@ -64,7 +64,7 @@ def rescore(options: argparse.Namespace) -> int:
         say(f"{stopped} {covered} was scored until then.", file=sys.stderr)
     if scored_groups:
         say(f"{_scope(options, scored_groups)}, {took:.1f} s\n")
-        weights = run_info.get("rewards") or {}
+        weights = {name: weight for name, weight in (run_info.get("rewards") or {}).items() if weight}
         _write(Rescoring(scored_groups, options.split, rewards, weights, limits(run_info)), options, lines, page)
     return status
 

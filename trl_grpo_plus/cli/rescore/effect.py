@@ -1,8 +1,10 @@
-"""The verdicts and advantages that a new reward would have given: pure functions of the scored groups."""
+"""The verdicts and advantages that a new reward would have given, and the whole result of a rescoring."""
 
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -11,8 +13,9 @@ from torch import Tensor
 
 from ...objective.advantages import compute
 from ...rollouts.groups import judge, totals
-from .agreement import Pearson
-from .requested_rewards import TOTAL
+from ...rollouts.verdicts import VERDICTS
+from .agreement import Agreement, Pearson, agreement
+from .requested_rewards import TOTAL, RequestedReward
 from .scoring_loop import Group, Score
 
 
@@ -24,12 +27,7 @@ def replaces(against: str, weights: Mapping[str, float]) -> bool:
 
     Otherwise the new reward alone is the new total.
     """
-    return against != TOTAL and bool(weights.get(against))
-
-
-def _counted(weights: Mapping[str, float]) -> dict[str, float]:
-    """Remove the monitors, whose weight is 0, so that they do not change the total."""
-    return {name: weight for name, weight in weights.items() if weight}
+    return against != TOTAL and against in weights
 
 
 def _is_weighted_by(group: Group, weights: Mapping[str, float]) -> bool:
@@ -44,11 +42,11 @@ def new_totals(groups: Sequence[Group], label: str, against: str, weights: Mappi
     """Return the totals `(P, G)` of groups of one size with the new reward; NaN if an attempt is unscored.
 
     Args:
-        groups (`Sequence[Group]`): P groups of G attempts, from [`alike_batches`].
+        groups (`Sequence[Group]`): P groups of G attempts.
         label (`str`), against (`str`): label of the new reward, and name of the recorded reward to compare with.
-        weights (`Mapping[str, float]`): weights of the recorded rewards.
+        weights (`Mapping[str, float]`): weights of the recorded rewards, but for monitors.
     """
-    share = _counted(weights) if replaces(against, weights) else {against: 1.0}
+    share = weights if replaces(against, weights) else {against: 1.0}
     columns = [
         [one for group in groups for one in (group.scores(label) if name == against else group.recorded[name])]
         for name in share
@@ -76,6 +74,7 @@ class Effect(NamedTuple):
     advantages: float | None  # Pearson's r of the recorded advantages with GRPO's advantages of the new totals
     alive: int  # groups with recorded advantages that are alive by both verdicts: `advantages` is over these
     left_out: int  # groups whose new total is not known
+    turned: bytearray  # of each group 0, or 1 + the index in VERDICTS of its new verdict, if that is another one
 
 
 def effect(
@@ -89,33 +88,68 @@ def effect(
     """
     table: Counter[tuple[str, str]] = Counter()
     correlation = Pearson()
-    unexplained = alive = judged_groups = 0
-    for alike in alike_batches(groups, against, weights):
-        judged_groups += len(alike)
+    unexplained = alive = 0
+    turned = bytearray(len(groups))
+    for numbered in _alike_batches(groups, against, weights):
+        alike = list(numbered.values())
         news = new_totals(alike, label, against, weights)
         advantages = compute(news.double()).tolist()
-        judged = zip(alike, verdicts(alike, old_totals(alike), limits), verdicts(alike, news, limits), strict=True)
-        for (group, again, new), of_group in zip(judged, advantages, strict=True):
+        judged = zip(verdicts(alike, old_totals(alike), limits), verdicts(alike, news, limits), strict=True)
+        for (number, group), (again, new), of_group in zip(numbered.items(), judged, advantages, strict=True):
             table[group.verdict, new] += 1
+            if new != group.verdict:
+                turned[number] = 1 + VERDICTS.index(new)
             unexplained += group.verdict != again
             if group.verdict == new == "alive" and group.advantages[0] is not None:
                 alive += 1
                 correlation.add(group.advantages, of_group)
-    return Effect(table, unexplained, correlation.r, alive, len(groups) - judged_groups)
+    return Effect(table, unexplained, correlation.r, alive, len(groups) - table.total(), turned)
 
 
-def alike_batches(groups: Iterable[Group], against: str, weights: Mapping[str, float]) -> Iterator[list[Group]]:
-    """Yield the groups whose new total is known, in batches of groups of one size.
+def _alike_batches(groups: Iterable[Group], against: str, weights: Mapping[str, float]) -> Iterator[dict[int, Group]]:
+    """Yield the groups whose new total is known, by their numbers, in batches of groups of one size.
 
     If the new reward replaces `against`, these are the groups whose recorded total is the weighted sum of the recorded
     rewards with the known weights. The other groups were sampled before a resume with other rewards or weights.
     """
-    weights = _counted(weights) if replaces(against, weights) else {}
-    remaining = iter(groups)
-    while batch := list(islice(remaining, BATCH)):
-        known = [group for group in batch if not weights or _is_weighted_by(group, weights)]
-        for size in sorted({group.size for group in known}):
-            yield [group for group in known if group.size == size]
+    weights = weights if replaces(against, weights) else {}
+    remaining = enumerate(groups)
+    while batch := dict(islice(remaining, BATCH)):
+        known = {n: group for n, group in batch.items() if not weights or _is_weighted_by(group, weights)}
+        for size in sorted({group.size for group in known.values()}):
+            yield {n: group for n, group in known.items() if group.size == size}
+
+
+@dataclass(frozen=True)
+class Rescoring:
+    """What was scored, and what the run recorded about its rewards.
+
+    Args:
+        groups (`Sequence[Group]`): the scored groups.
+        split (`str`): split of the groups.
+        rewards (`Sequence[RequestedReward]`): the rewards that scored the groups.
+        weights (`Mapping[str, float]`): weights of the recorded rewards, but for monitors, whose weight is 0.
+        limits (`Mapping[str, float]`): arguments of [`~trl_grpo_plus.rollouts.groups.judge`].
+    """
+
+    groups: Sequence[Group]
+    split: str
+    rewards: Sequence[RequestedReward]
+    weights: Mapping[str, float]
+    limits: Mapping[str, float]
+
+    @cached_property
+    def agreements(self) -> dict[str, Agreement]:
+        """The [`agreement`] of each reward, by its label. It takes a pass over all groups for each."""
+        return {reward.label: agreement(self.groups, reward.label, reward.against) for reward in self.rewards}
+
+    @cached_property
+    def effects(self) -> dict[str, Effect]:
+        """The [`effect`] of each reward, by its label. It takes a pass over all groups for each."""
+        return {
+            reward.label: effect(self.groups, reward.label, reward.against, self.weights, self.limits)
+            for reward in self.rewards
+        }
 
 
 def _tensor(scores: Sequence[Score]) -> Tensor:

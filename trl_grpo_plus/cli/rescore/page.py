@@ -6,8 +6,8 @@ from typing import Any
 from ...rollouts.verdicts import VERDICTS
 from ...traces import Row
 from ...view import Rescored, Tried
-from .agreement import PLACES, Agreement, Rescoring, kind
-from .effect import alike_batches, new_totals, verdicts
+from .agreement import PLACES, Agreement, kind
+from .effect import Rescoring
 from .requested_rewards import TOTAL, RequestedReward
 from .scoring_loop import Group
 
@@ -19,7 +19,7 @@ def rescored(rescoring: Rescoring) -> Rescored:
     """Return the data of a page that opens on the disagreements."""
     groups, rewards, agreements = rescoring.groups, rescoring.rewards, rescoring.agreements
     numbers, differing = _Numbers(groups), bytearray(len(groups))
-    new_verdicts = _new_verdicts(rescoring, numbers)
+    new_verdicts = {label: found.turned for label, found in rescoring.effects.items()}
     for places in (places for found in agreements.values() for places in found.differences.values()):
         for place in places:
             differing[place // PLACES] = True
@@ -79,20 +79,6 @@ def _scores(group: Group, attempt: int, rewards: Sequence[RequestedReward]) -> l
         differs = kind(old, outcome.score, outcome.status)
         scores.append([reward.label, reward.against, old, outcome.score, differs, outcome.reason[:200]])
     return scores
-
-
-def _new_verdicts(rescoring: Rescoring, numbers: _Numbers) -> dict[str, bytearray]:
-    """Return for each reward a byte for each group: 0, or 1 + the index in `VERDICTS` of a verdict that is new."""
-    weights, limits = rescoring.weights, rescoring.limits
-    found = {reward.label: bytearray(len(rescoring.groups)) for reward in rescoring.rewards}
-    for reward in rescoring.rewards:
-        for alike in alike_batches(rescoring.groups, reward.against, weights):
-            judged = verdicts(alike, new_totals(alike, reward.label, reward.against, weights), limits)
-            for group, new in zip(alike, judged, strict=True):
-                number = numbers.of(_place(group.place))
-                if number is not None and new != group.verdict:
-                    found[reward.label][number] = 1 + VERDICTS.index(new)
-    return found
 
 
 def _place(row: Mapping[str, Any]) -> Place:

@@ -2,13 +2,14 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ...rollouts.verdicts import VERDICTS
+from ...scoring import same_score
 from ...utils.tables import aligned
 from ...utils.terminal import quoted
-from .agreement import PLACES, Agreement, Pearson, Rescoring, same
-from .effect import Effect, effect, replaces
+from .agreement import PLACES, Agreement, Pearson
+from .effect import Rescoring, replaces
 from .requested_rewards import TOTAL, RequestedReward
 from .scoring_loop import Group, Score
 
@@ -18,14 +19,12 @@ EXAMPLES = 5  # examples of each kind
 
 def report(rescoring: Rescoring) -> str:
     """Return the report on one or more scored groups as text."""
-    groups, weights = rescoring.groups, rescoring.weights
     lines: list[str] = []
     for reward in rescoring.rewards:
         lines += [*_agreement(reward, rescoring), ""]
-        found = effect(groups, reward.label, reward.against, weights, rescoring.limits)
-        lines += [*_effect(reward, found, weights), ""]
+        lines += [*_effect(reward, rescoring), ""]
     if len(rescoring.rewards) > 1:
-        lines += [*_pairs(groups, rescoring.rewards), ""]
+        lines += [*_pairs(rescoring.groups, rescoring.rewards), ""]
     return "\n".join(lines[:-1])
 
 
@@ -89,7 +88,8 @@ def _example(reward: RequestedReward, rescoring: Rescoring, number: int, attempt
     return f"{at}group {place['group']}, attempt {attempt}", scores, f"{quoted(group.tails[attempt])}{why}"
 
 
-def _effect(reward: RequestedReward, found: Effect, weights: Mapping[str, float]) -> list[str]:
+def _effect(reward: RequestedReward, rescoring: Rescoring) -> list[str]:
+    found, weights = rescoring.effects[reward.label], rescoring.weights
     inside = replaces(reward.against, weights)
     old = f"the recorded {reward.against}"
     head = [f"Groups, with {reward.label} {f'instead of {old} in the total' if inside else 'as the total'}"]
@@ -144,7 +144,7 @@ def _pair(columns: Iterable[tuple[Sequence[Score], Sequence[Score]]]) -> str:
     correlation, equal, count = Pearson(), 0, 0
     for first, second in columns:
         correlation.add(first, second)
-        equal += sum(map(same, first, second))
+        equal += sum(map(same_score, first, second))
         count += len(first)
     r = correlation.r
     return f"{'-' if r is None else f'{r:.3f}'} {_percent(equal, count)}"

@@ -1,12 +1,10 @@
 """The scored groups on disk: a run of millions of attempts has more of them than fit into memory."""
 
-import marshal
+import pickle
 import tempfile
 from array import array
 from collections.abc import Sequence
-from typing import Any
 
-from ...scoring import Outcome
 from .scoring_loop import Group
 
 
@@ -35,9 +33,7 @@ class ScoredGroups(Sequence[Group]):
         Raises:
             NoRoom: the group cannot be written. The groups before it can be read.
         """
-        outcomes = {label: [*map(tuple, of_one)] for label, of_one in group.outcomes.items()}
-        plain = (group.place, group.verdict, group.recorded, group.advantages, outcomes, group.tails)
-        data, start = marshal.dumps(plain), self._ends[-1] if self._ends else 0
+        data, start = pickle.dumps(group), self._ends[-1] if self._ends else 0
         self._file.seek(start)
         try:
             whole = self._file.write(data) == len(data)
@@ -57,7 +53,5 @@ class ScoredGroups(Sequence[Group]):
         number = range(len(self))[number]
         start = self._ends[number - 1] if number else 0
         self._file.seek(start)
-        plain: Any = marshal.loads(self._file.read(self._ends[number] - start))
-        place, verdict, recorded, advantages, outcomes, tails = plain
-        named = {label: [Outcome(*one) for one in of_one] for label, of_one in outcomes.items()}
-        return Group(place, verdict, recorded, advantages, named, tails)
+        group: Group = pickle.loads(self._file.read(self._ends[number] - start))
+        return group

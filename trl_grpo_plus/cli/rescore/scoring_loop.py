@@ -86,22 +86,18 @@ def _scored(batch: Sequence[Sequence[Row]], rewards: Sequence[RequestedReward]) 
     outcomes = {reward.label: _outcomes(reward, batch) for reward in rewards}
     for number, group in enumerate(batch):
         first = group[0]
+        of_all = [name for name in first["rewards"] if all(name in row["rewards"] for row in group)]
         yield Group(
             place={key: first[key] for key in ("step", "batch", "round", "group")},
             verdict=first["verdict"] or "unknown",
             recorded={
-                **{name: [row["rewards"][name] for row in group] for name in _common(group)},
+                **{name: [row["rewards"][name] for row in group] for name in of_all},
                 TOTAL: [row["reward"] for row in group],
             },
             advantages=[row["advantage"] for row in group],
             outcomes={label: of_groups[number] for label, of_groups in outcomes.items()},
             tails=[as_text(row["completion"])[-TAIL_CHARS:] for row in group],
         )
-
-
-def _common(group: Sequence[Row]) -> list[str]:
-    """Return the names of the rewards that every attempt of the group recorded."""
-    return [name for name in group[0]["rewards"] if all(name in row["rewards"] for row in group)]
 
 
 def _outcomes(reward: RequestedReward, groups: Sequence[Sequence[Row]]) -> list[list[Outcome]]:
