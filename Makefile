@@ -109,8 +109,6 @@ what-works: $(STAMP)
 # Install each older TRL release into a folder that precedes .venv on the path. The parity tests compare with the numbers
 # of the TRL that is installed, so they hold on each release.
 test-trl: $(STAMP)
-	# TRL before 1.14 imports requests without depending on it.
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check requests
 	for version in $(TRL_VERSIONS); do \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
 			--target $(VENV)/trl-$$version trl==$$version || exit 1; \

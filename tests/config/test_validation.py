@@ -618,6 +618,9 @@ def test_numbers_of_numpy_become_pythons_own(make):
     for name, value in given.items():
         assert told[name] == value
         assert type(getattr(config, name)) in (int, float, bool, str)
+    config = make(alarm_thresholds={"near_duplicates": np.float32(0.5), "window": np.int64(4), "length_drift": None})
+    thresholds = json.loads(config.to_json_string())["alarm_thresholds"]
+    assert thresholds == {"near_duplicates": 0.5, "window": 4, "length_drift": None}
     with pytest.raises(ValueError, match=r"selection_pool=2.5 must be an integer"):
         make(selection_pool=np.float64(2.5), prompt_selection="belief")
 

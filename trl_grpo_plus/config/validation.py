@@ -409,6 +409,8 @@ def check_watching(config: WatchOptions) -> None:
             f"alarm_thresholds={config.alarm_thresholds!r} must be thresholds by name, such as "
             '{"near_duplicates": 0.8, "length_drift": None} (in YAML and JSON null).'
         )
+    if config.alarm_thresholds:
+        config.alarm_thresholds = {name: plain(value) for name, value in config.alarm_thresholds.items()}
     Thresholds.of(config.alarm_thresholds or {})
     if config.halt_on_alarm is None:
         return
