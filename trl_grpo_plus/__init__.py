@@ -24,9 +24,15 @@ One training step runs through five rooms: curriculum -> rollouts -> scoring -> 
 docs/architecture.md draws the rooms, follows one batch through them and says where each kind of addition goes.
 """
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .utils.lazy_imports import lazy_imports
+
+
+# A script in the root of a clone imports this file there, where rewards/ and recipes/ are beside the package.
+if not (Path(__file__).parent / "rewards").is_dir():
+    __path__.append(str(Path(__file__).parents[1]))
 
 
 if TYPE_CHECKING:

@@ -135,6 +135,11 @@ def test_the_package_is_the_wheels(python, tmp_path):
     assert [path.is_relative_to(site) for path in places] == [True] * 3
 
 
+def test_a_script_in_the_root_of_a_clone_imports_the_clone(python):
+    code = "import trl_grpo_plus.recipes.grpo as recipe, trl_grpo_plus.rewards; print(recipe.__file__)"
+    assert Path(run(python, "-c", code, cwd=REPOSITORY).strip()) == REPOSITORY / "recipes" / "grpo.py"
+
+
 @pytest.mark.full
 def test_the_installed_commands_list_and_copy(commands):
     folder, trl_grpo_plus_command = commands
