@@ -5,12 +5,12 @@
 It trains SmolLM2-135M-Instruct with LoRA on mental arithmetic, as recipes/smollm2_135m_cpu.yaml does, but with one
 step on each batch: 32 prompts x 2 attempts, chosen by belief, at a constant learning rate. With `head` the belief head
 reads some prompts at each step (`belief_head_share` 0.1). With `key` the column `kind`, one of five kinds of problem,
-is the `belief_key`. With `neither` the prior is one mean for all prompts.
+is the `belief_key`. With `neither` there is no head and no key.
 
 It prints a line for every ten batches, with means over these: "skill" is 1 - the squared error of a prediction / the
 variance of the rewards, on prompts before they are sampled; "alive" is the share of sampled groups whose two attempts
-disagree; "beliefs" is the processor time of all work on beliefs, with the forward passes and the linear algebra of the
-head, as a share of the whole step.
+disagree; "beliefs" is the processor time of predictions and updates, with the forward passes and the linear algebra
+of the head, as a share of the whole step.
 """
 
 import argparse

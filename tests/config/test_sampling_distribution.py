@@ -141,7 +141,7 @@ def test_a_warning_comes_where_a_ratio_is_taken(tmp_path, options, says):
     said = differences(args_of(tmp_path, top_p=0.9, **options), {"top_p": 0.5})
     assert len(said) == (says is not None)
     if says:
-        assert said[0].startswith("top_p=0.9 changes how attempts are sampled, but not the log-probs")
+        assert said[0].startswith("Sampling with top_p=0.9 draws attempts from another distribution than")
         assert says in said[0]
         assert "Leave out top_p." in said[0]
 

@@ -73,6 +73,8 @@ def test_ids_of_another_kind_are_not_found():
     assert RowIds(data, "id").rows_of(["q1", "q2"]).tolist() == [-1, -1]
     assert RowIds(data, "id").rows_of([2**40, 2, 2**70, "q1", 1]).tolist() == [-1, 1, -1, -1, 0]
     assert RowIds(data, "id").rows_of([]).tolist() == []
+    halves = Dataset.from_dict({"id": [0.5, 2.0]}, features=Features({"id": Value("float16")}))
+    assert RowIds(halves, "id").rows_of([2.0, 0.25, 0.5]).tolist() == [1, -1, 0]
 
 
 @pytest.mark.parametrize(
@@ -117,10 +119,13 @@ def test_ids_pass_through_a_checkpoint(tmp_path, ids):
     assert repr(read.to_pylist() if torch.is_tensor(saved) else read) == repr(ids)
 
 
-@pytest.mark.parametrize(("column", "saved"), [(["1", "2"], [1, 2]), ([1, 0], [True, False])])
-def test_saved_ids_are_compared_as_python_values(column, saved):
+@pytest.mark.parametrize(
+    ("column", "saved", "rows"),
+    [(["1", "2"], [1, 2], [-1, -1]), ([1, 0], [True, False], [0, 1]), ([1, 2], [1.5, 2.0], [-1, 1])],
+)
+def test_saved_ids_are_compared_as_python_values(column, saved, rows):
     found = RowIds(Dataset.from_dict({"id": column}), "id").rows_of(unpacked_ids(packed_ids(saved)))
-    assert found.tolist() == ([0, 1] if column == [1, 0] else [-1, -1])
+    assert found.tolist() == rows
 
 
 def test_numbers_of_equal_hashes_are_different_ids():

@@ -135,7 +135,7 @@ def test_odd_sampling_settings_of_the_model_and_of_the_recipe_are_warned_of(plac
     assert (of_the_model.status, of_the_recipe.status) == (WARNED, WARNED)
     assert "The model's generation_config has min_p=0.2. " in of_the_model.text
     assert "set generation_kwargs: {min_p: 0.0}. " in of_the_model.text
-    assert of_the_recipe.text.startswith("top_p=0.9 changes how attempts are sampled")
+    assert of_the_recipe.text.startswith("Sampling with top_p=0.9 draws attempts")
     in_order = checked(place(generation_kwargs={"min_p": 0.0}, top_p=0.9))
     assert not [row for row in in_order if row.name == "sampling"]
     Path("model/generation_config.json").unlink()  # transformers then takes generation settings from config.json
@@ -531,7 +531,7 @@ def test_vllms_share_must_hold_the_weights(place, facts):
     share = ["--vllm_gpu_memory_utilization", "0.5", "--max_completion_length", "1024"]
     held = by_name(checked("my_run.yaml", share, gpu_memory=24))["vllm"]
     assert held.status == OK
-    assert "beside the weights (2.9) an engine holds all of its" in held.text
+    assert "beside the weights (2.9 GiB) an engine holds all of its" in held.text
     many = ["--per_device_train_batch_size", "512", *share]
     held = by_name(checked("my_run.yaml", many, gpu_memory=24))["vllm"].text
     # 12 GiB without the weights' 2.9 and the engine's own 1, at 28 layers x 512 x 2 bytes a token.
@@ -997,7 +997,7 @@ def test_gold_answers_that_earn_nothing_are_found_out(tmp_path):
     assert rows["traces"].status == FAILED
     assert f"{tmp_path} has no traces in it" in rows["traces"].text
     bare = by_name(check_smoke.rows_of({**report, "planted": 0}, tmp_path, "one process"))
-    assert "no reward has a gold answer" in bare["groups"].text
+    assert "there is none that a reward is known to give full marks" in bare["groups"].text
 
 
 @pytest.mark.parametrize(("planted", "status"), [(3, FAILED), (0, WARNED)])

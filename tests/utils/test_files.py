@@ -46,7 +46,7 @@ def test_what_lies_elsewhere_or_is_no_file_is_refused(run):
     (run / "out.txt").symlink_to("../secret.txt")
     os.mkfifo(run / "pipe.txt")
     for name, why in {
-        "out.txt": "leads out of",
+        "out.txt": "is a link to a file outside of",
         "pipe.txt": "is no plain file",
         "sub": "is a folder",
         "": "is a folder",

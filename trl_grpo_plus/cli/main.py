@@ -313,7 +313,7 @@ def _run(options: argparse.Namespace) -> int:
     command = launch_command(start)
     from .check.recipe import refuse
 
-    refuse(start)
+    refuse([start])
     threads = cpu_threads(start)
     say(
         shlex.join([*(f"{name}={value}" for name, value in threads.items()), options.launcher, *command[1:]]),
@@ -345,8 +345,7 @@ def _race(options: argparse.Namespace) -> int:
     race = plan(start, options.baseline_generations, options.evaluations)
     from .check.recipe import refuse
 
-    for lane in race.lanes:
-        refuse(lane.start)
+    refuse(lane.start for lane in race.lanes)
     from .race.processes import run
 
     again = [word for word in options.words if word != "--resume"]

@@ -136,9 +136,9 @@ def differences(
         texts.append(_of_the_model(settings))
     if (settings := chosen_settings(args)) and (ratios := _ratios(args)):
         texts.append(
-            f"{_shown(settings)} changes how attempts are sampled, but not the log-probs, which are those of "
-            f"softmax(logits / temperature). {' '.join(ratios)} Leave out {', '.join(settings)}. To sharpen the "
-            "distribution, lower temperature: the log-probs take it into account."
+            f"Sampling with {_shown(settings)} draws attempts from another distribution than softmax(logits / "
+            f"temperature), which the log-probs belong to. {' '.join(ratios)} Leave out {', '.join(settings)}. To "
+            "sharpen the distribution, lower temperature: the log-probs take it into account."
         )
     return texts
 
@@ -157,9 +157,9 @@ def _of_the_model(settings: Mapping[str, Any]) -> str:
     ways = [f"generation_kwargs: {_keys(by_option)}"] if by_option else []
     ways += [f"{others}, before the trainer is made, or in the model's generation_config.json"] if others else []
     return (
-        f"The model's generation_config has {_shown(settings)}. TRL does not replace this setting, so transformers "
-        "samples with it. The log-probs leave it out, so the policy is trained on attempts from another "
-        f"distribution. To sample from the policy itself, set {'; and '.join(ways)}. To keep the setting, set it in "
+        f"The model's generation_config has {_shown(settings)}. TRL does not replace this, so transformers samples "
+        "with it. The log-probs leave it out, so the policy is trained on attempts from another "
+        f"distribution. To sample from the policy itself, set {'; and '.join(ways)}. To keep it, set it in "
         "generation_kwargs too."
     )
 

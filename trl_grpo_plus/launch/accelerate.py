@@ -222,7 +222,11 @@ def content_of(accelerate_config: str) -> dict[str, Any]:
         ConfigError: there is no such configuration, or [`settings_in`] refuses it.
     """
     with error_prefix("--accelerate_config"):
-        return settings_in(Path(config_file(accelerate_config)))
+        file = Path(config_file(accelerate_config))
+        try:
+            return settings_in(file)
+        except ConfigError as error:
+            raise ConfigError(f"{error} `accelerate config --config_file FILE` writes such a file.") from None
 
 
 def setting(name: str, recipe: str, options: Sequence[str]) -> Any:

@@ -75,6 +75,9 @@ def closing(rows: Sequence[CheckRow]) -> str:
     return " ".join(sentences) or "All checks passed."
 
 
+NARROWEST = 40  # of a last cell: long names before it make its lines longer than the width
+
+
 def aligned(rows: Iterable[Sequence[str]], width: int | None = None, right: Container[int] = ()) -> list[str]:
     """Lay rows of cells out in aligned columns, with two blanks between columns; return the lines.
 
@@ -89,7 +92,7 @@ def aligned(rows: Iterable[Sequence[str]], width: int | None = None, right: Cont
     lines = []
     for row in rows:
         cells = [f"{cell:{'>' if at in right else '<'}{widths[at]}}" for at, cell in enumerate(row)]
-        first, *more = _wrapped(row[-1], width - indent) if width else cells[-1:]
+        first, *more = _wrapped(row[-1], max(width - indent, NARROWEST)) if width else cells[-1:]
         lines.append("  ".join([*cells[:-1], first]).rstrip())
         lines += [(" " * indent + line).rstrip() for line in more]
     return lines

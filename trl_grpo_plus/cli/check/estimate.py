@@ -391,7 +391,7 @@ def rounded(value: float, digits: int = 2) -> str:
 NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # a config's key, by the kind of model
 
 
-def count(config: "PretrainedConfig", peft_config: "PretrainedConfig" = None) -> ModelShape:
+def count(config: "PretrainedConfig", peft_config: Any = None) -> ModelShape:
     """Return the shape of a causal language model.
 
     Args:

@@ -230,11 +230,11 @@ def _memory(shape: ModelShape, job: Job, gpu: GPU, granted: str, lacking: str) -
 def _vllm(shape: ModelShape, job: Job, gpu: GPU, lacking: str) -> CheckRow:
     """Return the row about the sequences that vLLM's share of a GPU holds."""
     share = f"vllm_gpu_memory_utilization={job.vllm_share:g} is {rounded(job.vllm_share * gpu.memory)} GiB"
-    weights = rounded(2 * shape.parameters / job.vllm_parallel / GIB)
+    weights = f"{rounded(2 * shape.parameters / job.vllm_parallel / GIB)} GiB"
     held, sampled = vllm_sequences(shape, job, gpu.memory * GIB), job.generated * job.vllm_parallel
     if not held:
         beside = f"no sequence of {job.tokens:,} tokens fits beside them. Raise it, or vllm_tensor_parallel_size."
-        return CheckRow("vllm", lacking, f"{share}: the weights take {weights} GiB, and {beside}")
+        return CheckRow("vllm", lacking, f"{share}: the weights take {weights}, and {beside}")
     beside = f"beside the weights ({weights}) an engine holds"
     if held >= sampled:
         return CheckRow("vllm", OK, f"{share}: {beside} all of its {sampled:,} attempts at once")

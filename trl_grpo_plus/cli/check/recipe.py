@@ -9,6 +9,7 @@ import gc
 import importlib
 import os
 import tempfile
+from collections.abc import Iterable
 
 from ...launch import preflight
 from ...launch.datasets_by_name import is_here
@@ -77,14 +78,18 @@ def check_recipe(
     return [*rows, *ran]
 
 
-def refuse(start: Start) -> None:
-    """Refuse a recipe that the launch script would refuse, without launching the script.
+def refuse(starts: Iterable[Start]) -> None:
+    """Refuse recipes that the launch script would refuse, without launching the script.
 
     Only checks that need neither the network nor a prepare function are made.
 
     Raises:
-        ConfigError: some of them failed.
+        ConfigError: some of these checks failed. The message has the failures of all recipes, each once.
     """
+    raise_failures(dict.fromkeys(row for start in starts for row in _rows_before_launch(start)))
+
+
+def _rows_before_launch(start: Start) -> list[CheckRow]:
     environment = dict(os.environ)
     try:
         _import_libraries()
@@ -98,7 +103,7 @@ def refuse(start: Start) -> None:
     finally:  # variables that libraries set here must not reach the launcher
         os.environ.clear()
         os.environ.update(environment)
-    raise_failures(rows)
+    return rows
 
 
 def _import_libraries() -> None:

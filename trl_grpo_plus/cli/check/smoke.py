@@ -130,7 +130,7 @@ def rows_of(report: dict[str, Any], folder: Path, on: str) -> list[CheckRow]:
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in report["verdicts"].items())
     planted = f"gold answers planted as {report['planted']} of {report['attempts']} attempts"
     if not report["planted"]:
-        planted = "no gold answers planted: no reward has a gold answer"
+        planted = "no gold answers planted: there is none that a reward is known to give full marks"
     alive = report["verdicts"].get("alive", 0)
     groups = CheckRow("groups", OK, f"{verdicts}; {report['trained']} trained on; {planted}")
     if set(report["verdicts"]) == {"unscored"}:

@@ -37,7 +37,7 @@ def reward_collapse(history: History, batch: SampledBatch, least: float) -> Find
         lost,
         least,
         f"since step {since} the mean total fell from {peak.level.mean:.3g}, its best over {history.smooth} "
-        f"batches, to {now.mean:.3g}: {percent(lost)} of its height above the lowest mean total of the run",
+        f"batches, to {now.mean:.3g}: {percent(lost)} of its height above the lowest total of the run",
         f"Compare attempts of step {since} with these, and resume from a checkpoint near step {since}. Look at KL, "
         "grad_norm and entropy: a lower learning rate or a KL term helps. If prompts are chosen or become harder, "
         "the prompts may be the cause: check the evaluations.",

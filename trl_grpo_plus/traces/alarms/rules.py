@@ -287,7 +287,9 @@ ALARMS: dict[str, Rule] = {
     rule.function.__name__: rule
     for rule in (
         Rule(monitor_flat, 0.1, _SHARE, "the total rises by this share of its range, a monitor with room does not"),
-        Rule(rewards_diverge, 0.1, _SHARE, "one weighted reward rises by this share, another is flat or falls"),
+        Rule(
+            rewards_diverge, 0.1, _SHARE, "one weighted reward rises by this share, another with room is flat or falls"
+        ),
         Rule(
             perfect_scores, 0.98, _SHARE, "share of attempts with the run's highest total, from its first batches on"
         ),
@@ -299,19 +301,34 @@ ALARMS: dict[str, Rule] = {
         Rule(reward_failures, 0.05, _SHARE, "share of one reward's scores that are time-outs, errors or starved"),
         Rule(dead_groups, 0.95, _SHARE, "share of groups, as sampled, that are dead"),
         Rule(entropy_collapse, 0.2, _SHARE, "entropy is this share of the first batches', and below `entropy_floor`"),
-        Rule(reward_collapse, 0.4, _SHARE, "share of its best smoothed value that the mean total has lost"),
+        Rule(
+            reward_collapse,
+            0.4,
+            _SHARE,
+            "share lost of the best smoothed mean total, both above the run's lowest total",
+        ),
         Rule(tool_avoidance, 0.2, _SHARE, "tool calls per attempt, as a share of their best smoothed mean"),
         Rule(
-            diversity_loss, 0.1, _SHARE, "share that a group's best attempt has lost of its reward, as the mean rises"
+            diversity_loss,
+            0.1,
+            _SHARE,
+            "the same share, lost by the reward of a group's best attempt, as the mean rises",
         ),
-        Rule(runaway, 10.0, _FACTOR, "factor by which KL or gradient norm exceeds its own running median"),
+        Rule(
+            runaway, 10.0, _FACTOR, "factor by which KL or gradient norm, above its floor, exceeds its running median"
+        ),
         Rule(
             sampler_drift,
             3.0,
             _FACTOR,
             "factor by which the log-probs of sampler and trainer differ more than at first",
         ),
-        Rule(held_out_gap, 4.0, _ERRORS, "standard errors by which the gap of training and held-out reward has grown"),
+        Rule(
+            held_out_gap,
+            4.0,
+            _ERRORS,
+            "standard errors by which training reward, which rises, has left held-out reward",
+        ),
     )
 }
 

@@ -314,7 +314,7 @@ function calibrationPlot(tenths, [low, high]) {
   const label = (x, y, text, more) => svg("text", { x, y, ...more }, text);
   return svg(
     "svg",
-    { role: "img", "aria-label": "Earned reward against believed reward, for each tenth of the groups", viewBox: `0 0 ${CALIBRATION_SIZE} ${CALIBRATION_SIZE}` },
+    { role: "img", "aria-label": "Earned reward against believed reward, for each tenth of the range of beliefs", viewBox: `0 0 ${CALIBRATION_SIZE} ${CALIBRATION_SIZE}` },
     svg("line", { class: "diagonal", x1: from, y1: CALIBRATION_SIZE - from, x2: to, y2: CALIBRATION_SIZE - to }),
     label(CALIBRATION_SIZE / 2, CALIBRATION_SIZE - 5, "believed", { "text-anchor": "middle" }),
     label(4, CALIBRATION_EDGE - 6, "earned"),
