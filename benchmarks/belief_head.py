@@ -156,7 +156,11 @@ def main() -> None:
             print(f"| {title} | {' | '.join(f'{means[column]:.3g}' for column in columns)} |", flush=True)
     if options.output:
         versions = {one.__name__: one.__version__ for one in (torch, transformers, trl, accelerate)}
-        facts = {"versions": versions, "machine": platform.processor() or platform.machine(), **vars(options)}
+        facts = {
+            "versions": versions,
+            "machine": platform.processor() or platform.machine(),
+            **{name: value for name, value in vars(options).items() if name != "output"},
+        }
         options.output.write_text(json.dumps({"about": facts, "batches": results}, default=str, indent=1) + "\n")
 
 

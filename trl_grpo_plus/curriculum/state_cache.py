@@ -4,9 +4,9 @@ A state that is some steps old still tells prompts apart, so it is used until a 
 batch sampled set the budget of prompts that the next batch may read (`belief_head_share`). A row that was not read has
 no state.
 
-The default budget is a tenth of the tokens that a batch samples. With it, one run of a real model took 1.12 times the
-processor time (other work ran on the machine). Each process reads at least one prompt if any is due, so a budget of
-fewer prompts than processes is exceeded.
+The default budget is a tenth of the tokens that a batch samples. With it the head took 3 to 6 % of a step of a real
+model (benchmarks/belief_head.py). Each process reads at least one prompt if any is due, so a budget of fewer prompts
+than processes is exceeded.
 """
 
 import math
