@@ -158,7 +158,7 @@ def rewritten(run, change):
 WRONG = {
     "of a newer release": (
         lambda state: {**state, "format": FORMAT + 1},
-        f"is of format {FORMAT + 1}, this release reads {FORMAT}",
+        f"has format {FORMAT + 1}, but this release reads format {FORMAT}",
     ),
     "something else": (lambda state: [1, 2], "cannot be read (AttributeError"),
     "of too old a release": (lambda state: {"step": 4, "beta": 0.0}, "it holds step, beta"),

@@ -325,7 +325,7 @@ def test_an_environment_that_owns_its_data(policy, tmp_path):
     ours = acting(world, policy, tmp_path, data=None, zero_variance_groups="drop")
     assert tiny_models.logged(ours, "groups/trained") == [2] * 2
     assert {number for _, _, number in world.events} == set(range(8))
-    with pytest.raises(ValueError, match="train_dataset is None: zero_variance_groups='resample' needs its rows"):
+    with pytest.raises(ValueError, match="train_dataset is None, but zero_variance_groups='resample' needs rows"):
         acting(world, policy, tmp_path, data=None, zero_variance_groups="resample")
 
 

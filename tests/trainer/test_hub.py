@@ -106,7 +106,7 @@ def test_transformers_hub_client_is_restored(pushed):
 def test_a_transformers_release_that_uploads_differently_is_refused(tmp_path, monkeypatch):
     for name in ("hf_api", "upload_folder"):
         monkeypatch.delattr(transformers.trainer, name, raising=False)
-    with pytest.raises(RuntimeError, match=r"would take rollouts/\*, .* along. Set push_to_hub=False"):
+    with pytest.raises(RuntimeError, match=r"would also upload rollouts/\*, .* of output_dir. Set push_to_hub=False"):
         tiny_models.trainer(tmp_path, tiny_models.digits, **PUSHING)
 
 
