@@ -984,7 +984,7 @@ def test_a_recipe_that_is_started_twice_moves_nothing_of_the_run_that_goes_on(fo
         assert "Warm-up" not in second
         monkeypatch.chdir(folder)
         with pytest.raises(ConfigError, match=f"^{re.escape(told)}.*$"):  # and nothing else: one line
-            refuse(Start("arithmetic_cpu", (*SHORT[2:], "--output_dir", "twice")))
+            refuse([Start("arithmetic_cpu", (*SHORT[2:], "--output_dir", "twice"))])
         assert [path for path in names(folder / "twice") if path != "rollouts"] == before
         assert main(["view", "twice"]) == main(["export", "twice", "--to", "jsonl"]) == 0  # these need no lock
     finally:

@@ -262,7 +262,7 @@ def test_a_prompt_that_is_too_long_and_stops_that_are_masked(tmp_path, caplog):
     data = Dataset.from_dict({"prompt": ["1+1=", "2" * 70], "number": [0, 0]})
     options = {"per_device_train_batch_size": 8, "mask_truncated_completions": True}
     made = watched.trainer(tmp_path, data=data, generation_kwargs={"stop": ["="]}, **options)
-    assert any("generation_kwargs has stop=['=']: TRL takes" in record.getMessage() for record in caplog.records)
+    assert any("generation_kwargs has stop=['=']. TRL counts" in record.getMessage() for record in caplog.records)
     with pytest.raises(ConfigError, match=r"step 1: a prompt is too long for vLLM\. .* raise vllm_max_model_length"):
         made.train()
 
