@@ -3,10 +3,10 @@
     python benchmarks/first_minutes.py [--torch "torch==2.13.0"]
 
 It clones this repository into a temporary folder, and writes and runs the page's blocks there, in their order: a block
-of Python that begins with a file's name is that file; a block of bash is run as it stands, in one shell with the
-environment that the page makes. Only the address of PyTorch's builds may be another one: `--torch` is what pip
-installs in its place. The table has the minutes and seconds from the start, the seconds of each command, and the last
-line that it printed. The time to read the page is not in it.
+of Python that begins with a file's name is that file; each line of bash is run as it stands, in a shell of its own
+with the environment that the page makes. Only the address of PyTorch's builds may be another one: `--torch` is what
+pip installs in its place. The table has the minutes and seconds from the start, the seconds of each command, and the
+last line that it printed. The time to read the page is not in it.
 """
 
 import argparse
