@@ -480,7 +480,8 @@ def test_each_field_is_documented(field):
     assert field.metadata["help"].endswith(".")
     kind = f"`{_type_name(field).removesuffix(' | None')}`"
     of_several = {"scale_rewards": "`str` or `bool`", "prompt_selection": r"`str` or `dict\[str, Any\]`"}
-    of_several |= {"advantage_estimator": r"`str` or `dict\[str, Any\]`"}
+    of_several |= {"advantage_baseline": "`str` or `Callable`"}
+    of_several |= {"advantage_estimator": r"`str`, `dict\[str, Any\]` or `Callable`"}
     of_several |= {"alarm_thresholds": r"`dict\[str, Any\]` or `str`", "filtered_verdicts": r"`list\[str\]`"}
     of_several["halt_on_alarm"] = r"`list\[str\]`"
     kind = of_several.get(field.name, kind)

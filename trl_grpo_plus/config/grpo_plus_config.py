@@ -33,11 +33,15 @@ from .validation import check, check_before_trl, warn_of_no_effect
 
 MAY_BE_FUNCTIONS = ("advantage_baseline", "advantage_estimator")
 
-# `Any` for type checkers, because the class has a method of that name: see the end of this module.
+# What type checkers see. At run time the parser of a command line reads the types, and a shell can only give a text.
 if TYPE_CHECKING:
-    PresetName = Any
+    PresetName = Any  # because the class has a method of that name: see the end of this module
+    NameOrFunction = str | Callable[..., Any]
+    NameOrDict = str | dict[str, Any]
+    NameFunctionOrDict = str | Callable[..., Any] | dict[str, Any]
 else:
     PresetName = str | None
+    NameOrFunction = NameOrDict = NameFunctionOrDict = str
 
 
 def _choice(default: Any, choices: Iterable[Any]) -> Any:
@@ -102,14 +106,14 @@ class GRPOPlusConfig(GRPOConfig):
             - `"mean"`: the group's mean reward ([MaxRL](https://huggingface.co/papers/2602.02710)).
             - `"running"`: the root of an exponential moving average of the batch's variance.
             - `"prior"`: with `advantage_baseline="belief"`, the std of one reward under the prompt's belief.
-        advantage_baseline (`str`, *optional*, defaults to `"mean"`):
+        advantage_baseline (`str` or `Callable`, *optional*, defaults to `"mean"`):
             Baseline to subtract from a group's rewards. A function `f(values, scored, batch)` (in YAML its path,
             `"package.module.f"` or `"file.py:f"`; see [`trl_grpo_plus.objective.baselines`]), or one of `"mean"`,
             `"leave_one_out"` (RLOO), `"median"`, `"length_weighted"` ([OPO](https://huggingface.co/papers/2505.23585))
             and `"belief"`: a mean of the other attempts' rewards and of the prompt's reward as estimated from earlier
             batches. Small groups (`num_generations` 2 to 4) are enough for it. It needs `scale_rewards="prior"`,
             `"batch"`, `"none"` or `"running"`. A std of these is at least 0.14 of `solved_reward - failed_reward`.
-        advantage_estimator (`str` or `dict[str, Any]`, *optional*, defaults to `"grpo"`):
+        advantage_estimator (`str`, `dict[str, Any]` or `Callable`, *optional*, defaults to `"grpo"`):
             How advantages are computed: `"grpo"`, by the baseline and the scale of the other options. Or in their
             place `"pairwise"`, `"passk"`, `"pkpo"`, `"vector"` or `"zvp"` (see [`trl_grpo_plus.objective.variants`]),
             a name of [`~trl_grpo_plus.registry.register_advantage`], a path (`"package.module.f"` or `"file.py:f"`),
@@ -265,8 +269,8 @@ class GRPOPlusConfig(GRPOConfig):
 
     # Parameters that control the advantage
     scale_rewards: str = "group"
-    advantage_baseline: str = "mean"  # in Python also a function
-    advantage_estimator: str = GRPO  # also a function, or a dict (from YAML or JSON)
+    advantage_baseline: NameOrFunction = "mean"
+    advantage_estimator: NameFunctionOrDict = GRPO
     std_ddof: int = _choice(1, [0, 1])
     std_eps: float = 1e-4
     std_floor: float = 0.0
@@ -275,7 +279,7 @@ class GRPOPlusConfig(GRPOConfig):
     step_reward_credit: str | None = None
 
     # Parameters that control which prompts are sampled, and the beliefs about them
-    prompt_selection: str = "shuffle"  # or a dict, as YAML or JSON give it
+    prompt_selection: NameOrDict = "shuffle"
     selection_pool: int = 8
     belief_key: str | None = None
     belief_id: str | None = None
