@@ -2,8 +2,10 @@
 
     python benchmarks/families.py [--families sums word_problems digits] [--conditions hard] [--seed 1]
 
-It prints, for each family and condition, the number of problems of each level, how often the warm model solves them,
-and the share of dead groups among groups of eight. Data and models are made once per seed, into outputs/families.
+It prints a table for each family and condition. A row is a level: its number of problems, the share of the warm
+model's attempts that the reward calls wholly right, the share whose last number is right (lenient), the share that are
+the gold completion to the letter (strict), the share of dead groups among groups of eight, and the tokens of an
+attempt. Data and models are made once per seed, into outputs/families.
 
 - `sums`: sums with a carry, which the warm model forgets six times in ten, among sums that it always solves and
   products that it never solves (recipes/arithmetic.py).
@@ -24,11 +26,13 @@ whatever the answer is).
 import argparse
 import os
 import random
+import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -42,6 +46,9 @@ from trl_grpo_plus.registry import get_reward
 
 CACHE = Path("outputs/families")
 CONDITIONS = ("easy", "hard", "below_one_epoch", "noisy")
+ATTEMPTS = 8  # on each problem, for the table
+COLUMNS = ("problems", "right", "last number", "to the letter", f"dead groups of {ATTEMPTS}", "tokens")
+NUMBER = re.compile(r"-?[0-9]+")
 NOISY = 0.1  # share of the rows with a random reward under the condition `noisy`
 Reward = Callable[..., list[float | None]]
 
@@ -474,22 +481,30 @@ def columns_of(rows: Dataset, times: int) -> dict[str, list[Any]]:
     return {name: [value for value in rows[name] for _ in range(times)] for name in read}
 
 
-def describe(family: Family, problems: int = 256) -> dict[str, Any]:
-    """Return problems, pass rate and share of dead groups of eight by level, and that share over all levels."""
+def describe(family: Family, problems: int = 256) -> dict[str, torch.Tensor]:
+    """Return, for each level and for all of them, the figures of [`COLUMNS`], as a tensor of six numbers."""
     model, tokenizer = family.model(), family.tokenizer()
     reward = get_reward(family.reward) if isinstance(family.reward, str) else family.reward
-    levels: dict[str, Any] = {}
     keys = list(family.train["key"])
+    levels: dict[str, torch.Tensor] = {}
     for level in sorted(set(keys)):
         all_rows = [row for row, key in enumerate(keys) if key == level]
         some = family.train.select(all_rows[:problems])
-        texts, _ = sample(model, tokenizer, list(some["prompt"]), 8, family.max_completion_length)
-        rewards = torch.tensor(reward(completions=texts, **columns_of(some, 8)))
-        dead = (rewards.view(-1, 8).max(1).values == rewards.view(-1, 8).min(1).values).float().mean().item()
-        rate = solved(family, some, texts).mean().item()
-        levels[level] = {"problems": len(all_rows), "pass_rate": round(rate, 3), "dead": round(dead, 3)}
-    dead = sum(level["problems"] * level["dead"] for level in levels.values()) / len(keys)
-    return {"family": family.name, "condition": family.condition, "dead": round(dead, 3), "levels": levels}
+        texts, _ = sample(model, tokenizer, list(some["prompt"]), ATTEMPTS, family.max_completion_length)
+        rewards = torch.tensor(reward(completions=texts, **columns_of(some, ATTEMPTS))).view(-1, ATTEMPTS)
+        last = [(NUMBER.findall(text) or [""])[-1] for text in texts]
+        answers, golds = ([value for value in some[name] for _ in range(ATTEMPTS)] for name in ("answer", "gold"))
+        figures = [
+            solved(family, some, texts).mean().item(),
+            fmean(float(number == answer) for number, answer in zip(last, answers, strict=True)),
+            fmean(float(text.strip() == gold.strip()) for text, gold in zip(texts, golds, strict=True)),
+            (rewards.amax(1) == rewards.amin(1)).float().mean().item(),
+            fmean(len(ids) for ids in tokenizer(texts, add_special_tokens=False).input_ids),
+        ]
+        levels[level] = torch.tensor([len(all_rows), *figures])
+    made = torch.stack(list(levels.values()))
+    levels["all"] = torch.cat((made[:, :1].sum(0), (made[:, 1:] * made[:, :1]).sum(0) / made[:, 0].sum()))
+    return levels
 
 
 def main() -> None:
@@ -504,7 +519,10 @@ def main() -> None:
     disable_progress_bars()
     for name in options.families:
         for condition in options.conditions:
-            print(describe(FAMILIES[name](condition, options.seed), options.problems), flush=True)
+            print(f"\n{name}, {condition}\n\n| level | {' | '.join(COLUMNS)} |\n|{'---|' * (len(COLUMNS) + 1)}")
+            for level, row in describe(FAMILIES[name](condition, options.seed), options.problems).items():
+                shares = " | ".join(f"{share:.2f}" for share in row[1:-1])
+                print(f"| {level} | {row[0]:.0f} | {shares} | {row[-1]:.0f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from datasets import Dataset
 from trl_grpo_plus import registry
 from trl_grpo_plus.cli.check import rewards
 from trl_grpo_plus.cli.check.attack import attack
-from trl_grpo_plus.cli.check.attacks import ATTACKS
+from trl_grpo_plus.cli.check.attacks import ATTACKS, Target, as_decimal
 from trl_grpo_plus.cli.main import main
 from trl_grpo_plus.registry import Reward, find, get_reward
 from trl_grpo_plus.rewards import LIBRARY
@@ -93,6 +93,15 @@ def test_wrong_parts_are_wrong_and_spellings_are_right(golds):
     rows = rows_of("math_answer", [{"prompt": "Question?", "answer": gold} for gold in golds])
     assert {name: rows[name].text for name in rows if rows[name].status == FAILED} == {}
     assert rows["honest: spelling"].status == OK, rows["honest: spelling"].text
+
+
+@pytest.mark.parametrize(("gold", "decimal"), [("3/4", "0.75"), (r"\frac{7}{8}", "0.875"), ("-1/2", "-0.5")])
+def test_a_fraction_is_also_spelled_as_a_decimal(gold, decimal):
+    assert decimal in ATTACKS["honest: spelling"].build(Target({}, gold))
+
+
+def test_a_fraction_without_an_end_is_not_rounded():
+    assert as_decimal("1/3") == []
 
 
 def test_an_attack_of_which_nothing_was_tried_is_not_seen():

@@ -259,12 +259,12 @@ def _spelling(target: Target) -> Iterable[str]:
         value = Fraction(answer)
         spelled = [f"{answer}0", f"{value.numerator}/{value.denominator}"]
     elif match := re.fullmatch(r"(-?)([0-9]+)/([0-9]+)", answer):
-        spelled = [rf"{match[1]}\frac{{{match[2]}}}{{{match[3]}}}"]
+        spelled = [rf"{match[1]}\frac{{{match[2]}}}{{{match[3]}}}", *as_decimal(answer)]
     elif parts := as_parts(answer):
         spelled = [f"{answer[0]}{comma.join(parts)}{answer[-1]}" for comma in (",", ", ")]
     elif match := re.fullmatch(r"\\frac\{([0-9]+)\}\{([0-9]+)\}", answer):
         top, bottom = int(match[1]), int(match[2])
-        spelled = [f"{top}/{bottom}", rf"\dfrac{{{top}}}{{{bottom}}}"]
+        spelled = [f"{top}/{bottom}", rf"\dfrac{{{top}}}{{{bottom}}}", *as_decimal(f"{top}/{bottom}")]
         spelled += [f"{top // bottom} {top % bottom}/{bottom}"] if bottom < top and top % bottom else []
     elif re.fullmatch(r"[A-J]", answer):
         spelled = [answer.lower(), f"({answer})"]
@@ -311,6 +311,13 @@ def as_number(text: str) -> Fraction | None:
         return Fraction(re.sub(r"\\?[$%]|\s", "", text))
     except (ValueError, ZeroDivisionError):
         return None
+
+
+def as_decimal(fraction: str) -> list[str]:
+    """Return the decimal of a fraction, such as `["0.75"]` for `3/4`; an empty list if it has more than six digits."""
+    value = as_number(fraction)
+    decimal = None if value is None else f"{float(value):.6f}".rstrip("0").rstrip(".")
+    return [decimal] if decimal is not None and Fraction(decimal) == value else []
 
 
 def as_parts(text: str) -> list[str]:
