@@ -341,7 +341,7 @@ def test_what_was_scored_before_ctrl_c_is_kept(run, capsys, monkeypatch):
         (["--args", "{}", "--reward", "exact_answer"], "--args {} comes before any --reward"),
         (["--reward", "exact_answer", "--args", "{}", "--args", "{}"], "'exact_answer' already has arguments"),
         (["--reward", "exact_answer", "--output", "mine.py"], "mine.py already exists"),
-        (["--reward", "exact_answer", "--output", "no/where"], "there is no folder no. Make it first: mkdir -p no"),
+        (["--reward", "exact_answer", "--output", "mine.py/a"], "mine.py/a cannot be written: "),
     ],
 )
 def test_what_cannot_be_scored_is_refused_before_any_scoring(run, capsys, monkeypatch, options, says):

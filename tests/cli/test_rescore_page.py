@@ -4,6 +4,7 @@ import base64
 import json
 import re
 import zlib
+from pathlib import Path
 
 import browser_pages
 import pytest
@@ -202,13 +203,16 @@ def test_where_the_page_is_written(folder, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(folder)
     assert "rescore.html" in NOT_UPLOADED
     own = ["rescore", "run", "--reward", "exact_answer"]
+    Path("file").touch()
     for names, told in (
         (["run.html", "a.jsonl", "b.json"], "a.jsonl and b.json are both files of lines"),
         (["a.html", "b.html"], "a.html and b.html are both pages"),
-        (["nowhere/a.html"], "there is no folder nowhere"),
+        (["file/a.html"], "file is a file. Name another file."),
     ):
         assert main([*own, *(word for name in names for word in ("-o", name))]) == 2
         assert told in capsys.readouterr().err
+    assert main([*own, "-o", "new/a.html", "-o", "new/a.jsonl"]) == 0
+    assert {path.name for path in Path("new").iterdir()} == {"a.html", "a.jsonl"}
     assert main([*own, "--max-mb", "0"]) == 2
     assert "--max-mb" in capsys.readouterr().err
     (tmp_path / "run").symlink_to(folder / "run")

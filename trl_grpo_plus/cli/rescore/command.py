@@ -100,8 +100,7 @@ def _outputs(names: Sequence[str]) -> tuple[Path | None, Path | None]:
             raise ConfigError(f"--output: {paths[page]} and {path} are both {kind}. Remove one of them.")
         if not page and path.exists():
             raise ConfigError(f"--output: {path} already exists. Choose another name, or remove it.")
-        if not path.parent.is_dir():
-            raise ConfigError(f"--output: there is no folder {path.parent}. Make it first: mkdir -p {path.parent}")
+        files.check_output(path, usual=PAGE if page else "rescored.jsonl")
         paths[page] = path
     return paths.get(False), paths.get(True)
 
