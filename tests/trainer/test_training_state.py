@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 
+import numpy as np
 import peft
 import pytest
 import tiny_models
@@ -182,6 +183,29 @@ def test_a_log_entry_across_a_resume_has_the_values_from_before_it(tmp_path):
         assert tiny_models.logged(resumed, metric) == tiny_models.logged(whole, metric) != []
     each = tiny_models.logged(tiny_models.trained(tmp_path / "each", **{**options, "logging_steps": 1}), "loss")
     assert resumed._total_loss_scalar == pytest.approx(each[2], abs=1e-5)  # `train_loss` is of this training alone
+
+
+class LogsNumPysNumbers(GRPOPlusTrainer):
+    def _compute_loss(self, *args, **kwargs):
+        self._metrics["train"]["of_numpy"].append(np.float64(0.5))
+        return super()._compute_loss(*args, **kwargs)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_metrics_that_are_not_logged_yet_are_saved_as_plain_numbers(tmp_path, jit):
+    """`entropy_coef` is a stand-in for a number while micro-batches with filler are trained on."""
+    options = {"max_steps": 3, "logging_steps": 3, "save_strategy": "steps", "save_steps": 2, "entropy_coef": 0.5}
+    options |= {"zero_variance_groups": "drop", "num_generations": 2, "enable_jit_checkpoint": jit}
+    options |= {"shuffle_dataset": False, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 4}
+    reward = tiny_models.dead_where(lambda n: n % 8 > 2, "first_three_of_eight")
+    options |= {"data": tiny_models.prompts(40), "cls": LogsNumPysNumbers}
+    whole = tiny_models.trained(tmp_path, reward, **options)
+    assert whole._buffered_inputs[0]["entropy_weight"] not in (0.0, 1.0)
+    resumed = tiny_models.trainer(tmp_path, reward, **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-2"))
+    assert tiny_models.same_weights(tiny_models.weights(resumed), tiny_models.weights(whole))
+    for name, values in (("entropy_coef", [0.5]), ("of_numpy", [0.5])):
+        assert tiny_models.logged(resumed, name) == tiny_models.logged(whole, name) == values
 
 
 @pytest.mark.parametrize("rows", [30, 6])  # 30: the last step is within an epoch; 6: it ends one

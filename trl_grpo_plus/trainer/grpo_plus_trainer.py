@@ -638,8 +638,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         if self.accelerator.sync_gradients:
             if not self._window_tokens:  # TRL has measured an entropy of 0, over no tokens
                 self.entropy_coef, self._last_world_entropy = before
-                if logged := self._metrics["train"].get("entropy_coef"):
-                    logged[-1] = self.entropy_coef
+            if logged := self._metrics["train"].get("entropy_coef"):  # TRL may have logged the scaled coefficient
+                logged[-1] = self.entropy_coef
             self._window_tokens = 0
 
     def _adapt_beta(self, passes: int = 1) -> None:
@@ -798,7 +798,8 @@ class GRPOPlusTrainer(GRPOTrainer):
             checkpoint_integrity.RUN: self._recorder.run,
             "alarms": self._recorder.state_dict(),
             "entropy": self._entropy,
-            "unlogged": {name: list(values) for name, values in self._metrics["train"].items()},
+            # A subclass may log NumPy's numbers, which `torch.load` refuses.
+            "unlogged": {name: [*map(float, values)] for name, values in self._metrics["train"].items()},
             "unlogged_loss": (self._tr_loss.item(), self._globalstep_last_logged),
             **self._prompts.state_dict(),
             **self._credit.state_dict(),
