@@ -168,7 +168,8 @@ def environments(folder):
 def pictures(folder):
     """Compare dropping with TRL on scripted completions of prompts with pictures. Then resample with real sampling.
 
-    At last drop groups such that one rank is left with text and the other with pictures.
+    At last drop groups such that one rank is left with text and the other with pictures, evaluate rows of which only
+    the second rank's have pictures, and keep the groups of such rows.
     """
     distance = vision_models.distance(folder, "qwen2.5-vl", rows=8, alone=4)
     options = {**RESAMPLE, "max_steps": 2, "max_resample_rounds": 8, "per_device_train_batch_size": 6}
@@ -183,6 +184,8 @@ def pictures(folder):
         folder, "qwen2.5-vl", vision_models.odd_dead, **options, zero_variance_groups="drop"
     )
     seen = [len(pixels) > 0 for _, pixels in vision_models.kept(uneven, "qwen2.5-vl")]
+    uneven.evaluate(mixed.select(range(4)))
+    vision_models.trained(folder, "qwen2.5-vl", vision_models.odd_dead, **options, zero_variance_groups="keep")
     return {"distance": distance, "resampled": result(resampled), "rows": len(rows), "wrong": wrong, "seen": seen}
 
 

@@ -104,6 +104,13 @@ class Batch:
     kl: Tensor | None = None
     hiding: ExitStack = field(default_factory=ExitStack)
 
+    def images_on_some_ranks_only(self, rows: Rows) -> bool:
+        """Return whether the rows have images, given or generated, on some ranks only. Collective."""
+        of_prompts = self.generated.images if self.generated else None
+        any_here = any(of_prompts or ()) or any(row.get("images") or row.get("image") is not None for row in rows)
+        ranks = self.accelerator.gather(torch.tensor([int(any_here)], device=self.accelerator.device))
+        return 0 < int(ranks.sum()) < len(ranks)
+
     @property
     def plan(self) -> Plan:
         """The groups of the batch to train on."""

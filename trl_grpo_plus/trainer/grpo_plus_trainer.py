@@ -419,7 +419,10 @@ class GRPOPlusTrainer(GRPOTrainer):
             if self.args.filters_groups:  # an evaluation: the filtered batch before it may have had fewer rows
                 attempts = batch.rounds[0].attempts
                 table.put_back(self._logs, self._pending_extra_logs, attempts, table.columns_logged(attempts))
-        elif batch.filtered.images_on_some_ranks_only:  # a rank with images would wait for the others to log theirs
+            uneven = self._is_vlm and self.log_multimodal and batch.images_on_some_ranks_only(inputs)
+        else:
+            uneven = batch.filtered.images_on_some_ranks_only
+        if uneven:  # a rank with images would wait for the others to log theirs
             batch.hiding.enter_context(temporarily(self, log_multimodal=False))
         return batch.without_monitors(self, batch.rewards.to(self.accelerator.device))
 
