@@ -21,12 +21,16 @@ from unittest import mock
 
 import adapters
 import tiny_models
+import tool_models
 import torch
 from accelerate import PartialState
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType, patch_environment
+from datasets import Dataset
 from torch.distributed.fsdp._flat_param import FlatParamHandle
 from trl import GRPOTrainer
+
+from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
 
 
 EXACT = {"optim": "sgd", "learning_rate": 0.05, "shuffle_dataset": False, "beta": 0.1}
@@ -157,6 +161,39 @@ def not_finite(folder):
     return {"told": told, "steps": trainer.state.global_step}
 
 
+class CallsOnTheFirstRank(GRPOPlusTrainer):
+    """A trainer in which attempts of the second rank call no tool."""
+
+    def _tool_call_loop(self, prompts, prompt_ids, completion_ids, completions, *rest):
+        for messages in completions if PartialState().process_index else ():
+            messages[0].pop("tool_calls", None)
+        return super()._tool_call_loop(prompts, prompt_ids, completion_ids, completions, *rest)
+
+
+def tools(folder):
+    """Train a policy that calls a tool in each attempt, on the first rank.
+
+    It always writes the likeliest token. The attempts of a group are alike, so their advantages must not add up to 0.
+    """
+    policy, calls = folder.parents[1] / "policy", []
+    if PartialState().process_index == 0 and not policy.exists():
+        tool_models.taught(policy)
+    PartialState().wait_for_everyone()
+    options = {**tiny_models.BASE, **tool_models.OPTIONS, "top_p": 1.0, "top_k": 1, "max_steps": 2, "optim": "sgd"}
+    options |= {"learning_rate": 0.05, "beta": 0.1, "shuffle_dataset": False, "per_device_train_batch_size": 4}
+    rows = Dataset.from_dict({"prompt": [tool_models.question(number) for number in range(30)]})
+
+    def by_place(completions, **kwargs):
+        return [float(place % 4 == 3) for place in range(len(completions))]
+
+    config = GRPOPlusConfig(**options, output_dir=str(folder / "run"), zero_variance_groups="drop", advantage_clip=1.0)
+    extra = {"processing_class": tool_models.tokenizer(), "tools": [tool_models.adder(calls)]}
+    trainer = CallsOnTheFirstRank(str(policy), by_place, config, rows, **extra)
+    trainer.train()
+    trainer.save_model(str(folder / "last"))
+    return {"calls": len(calls), "losses": tiny_models.losses(trainer)}
+
+
 def precise(folder):
     """Return the precision of a trainer with `bf16: true`, which must win over the configuration's precision."""
     return {"precision": tiny_models.trainer(folder, **{**EXACT, "bf16": True}).accelerator.mixed_precision}
@@ -212,7 +249,7 @@ def main():
     state = PartialState(cpu=True)
     rank = state.process_index
     for configuration, environment in environments.items():
-        scenarios = [drop, resample, believed, sampled, resumed, precise, not_finite]
+        scenarios = [drop, resample, believed, sampled, resumed, tools, precise, not_finite]
         scenarios += [resumed_apart] if configuration == "ddp" else []
         scenarios += [sent] if configuration == "fsdp2" and adapters.READS_FSDP2 else []
         # With FSDP1, TRL syncs only a part of the sharded reference model.

@@ -24,14 +24,16 @@ import tiny_models
 import tool_models
 import torch
 import vision_models
-from accelerate import PartialState
+from accelerate import Accelerator, PartialState
 from transformers import Qwen2ForCausalLM, Trainer, TrainerCallback
 from trl import GRPOTrainer
+from trl.generation.vllm_generation import VLLMGeneration
 
 from trl_grpo_plus import attach
 from trl_grpo_plus.launch import previous_run
 from trl_grpo_plus.launch import train as launch_script
 from trl_grpo_plus.registry import Step
+from trl_grpo_plus.rollouts import tool_turns as turns
 from trl_grpo_plus.trainer import batch
 from trl_grpo_plus.trainer.checkpoint_integrity import lacking
 from trl_grpo_plus.utils import distributed, folder_lock
@@ -765,6 +767,46 @@ def infinite_on_one_rank(completions, **kwargs):
 def reward_fails(folder):
     """Train with rewards that fail on the second rank only, while the first rank goes on with its batch."""
     return {reward.__name__: failing(folder, reward) for reward in (fails_on_one_rank, infinite_on_one_rank)}
+
+
+def tool_turns(folder):
+    """Take turns of tools with TRL's engine for a server whose completions are computed from the prompts.
+
+    Then one rank's loop ends with an error while the other one is about to generate.
+    """
+    rank = PartialState().process_index
+    state = SimpleNamespace(accelerator=Accelerator(cpu=True), mode="server", enable_sleep_mode=False, logprobs=0)
+    for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_completion_length"):
+        setattr(state, name, None)
+    state.structured_outputs_regex, state.generation_kwargs, calls = None, {}, []
+
+    def answer(prompts, **options):
+        calls.append(len(prompts))
+        columns = {name: [[[float(prompt[0])]] for prompt in prompts] for name in ("logprobs", "logprob_token_ids")}
+        return {"prompt_ids": prompts, "completion_ids": [[1000 + prompt[0]] for prompt in prompts], **columns}
+
+    state.vllm_client = SimpleNamespace(generate=answer)
+    state.generate = functools.partial(VLLMGeneration.generate, state)
+    turns.in_equal_shares(state)
+
+    def generate(prompts, images, fields, num_generations=1):
+        _, completions, logprobs, _ = state.generate(prompts=prompts, images=images, num_generations=num_generations)
+        return completions, logprobs
+
+    asked = [[[[0], [1], [2], [3], [4]], [[5], [6]], [[7]]], [[[10], [11]], [[12], [13]]]][rank]
+    idle = functools.partial(generate, [], None, {})
+    with turns.in_step(generate, idle) as in_step:
+        taken = [in_step(prompts, None, {}) for prompts in asked]
+    told = ""
+    try:
+        with turns.in_step(generate, idle) as in_step:
+            if rank == 1:
+                raise KeyError("a tool of the second rank")
+            in_step([[0]], None, {})
+    except Exception as error:
+        told = f"{type(error).__name__}: {error}"
+    right = [([[1000 + p[0]] for p in prompts], [[[float(p[0])]] for p in prompts]) for prompts in asked]
+    return {"right": taken == right, "calls": calls, "told": told}
 
 
 def outcomes(folder):

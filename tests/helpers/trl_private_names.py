@@ -11,6 +11,8 @@ METHODS = {
     "_remove_unused_columns": "the columns of the rows that are dealt",
     "_get_train_sampler": "overridden: the sampler is kept, to resume in a later epoch",
     "_tokenize_prompts": "the token ids of prompts that a head reads",
+    "_tool_call_loop": "overridden: ranks that generate together take each turn",
+    "_generate_single_turn": "replaced inside that loop, and called by a rank without a turn",
     "_get_grad_norm": "overridden: a step that is not finite is not taken",
     "_save_checkpoint": "overridden: our state",
     "_save_rng_state": "overridden: all ranks have saved theirs before old checkpoints are removed",

@@ -153,6 +153,16 @@ def test_a_configuration_trains_what_ddp_trains(out, configuration, scenario):
 
 @pytest.mark.full
 @pytest.mark.parametrize("configuration", SHARDED)
+def test_ranks_with_and_without_turns_of_tools_generate_together(out, configuration):
+    found, expected = (results(out, name, "tools") for name in (configuration, "ddp"))
+    assert [rank["calls"] for rank in found] == [rank["calls"] for rank in expected] == [8, 0]
+    assert found[0]["losses"] == pytest.approx(expected[0]["losses"], abs=1e-5)
+    assert found[0]["losses"][1] > 1e-4  # the KL of weights that were trained
+    assert distance(out / configuration / "tools", out / "ddp" / "tools") < 1e-5
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("configuration", SHARDED)
 def test_the_head_reads_a_sharded_models_states(out, configuration):
     """The head runs a forward pass before the batch is sampled, because its output decides which prompts to sample."""
     found, expected = (results(out, name, "believed")[0] for name in (configuration, "ddp"))

@@ -41,6 +41,7 @@ OTHERS += [
     "refused_by_one_rank",
     "parcels",
     "collectives",
+    "tool_turns",
 ]
 
 
@@ -72,6 +73,16 @@ def rest(tmp_path_factory):
 
 
 EACH_LOSS = [("out", 5), pytest.param("rest", 11, marks=pytest.mark.full)]
+
+
+def test_each_rank_takes_every_turn_of_tools_and_gets_the_completions_of_its_prompts(out):
+    """The ranks have 5 and 2, 2 and 2, 1 and 0 prompts in a turn. The server is asked in equal shares."""
+    first, second = results(out, "tool_turns")
+    assert first["right"]
+    assert second["right"]
+    assert (first["calls"], second["calls"]) == ([8, 4, 2], [])  # one more prompt where the number is odd
+    assert second["told"] == "KeyError: 'a tool of the second rank'"
+    assert "a tool of the second rank" in first["told"]
 
 
 def test_there_are_two_processes(out):

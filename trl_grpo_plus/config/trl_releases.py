@@ -26,6 +26,8 @@ SEAMS: dict[str, list[str] | None] = {  # method -> its parameters; `None`: all 
     "_remove_unused_columns": ["dataset", "description"],
     "_get_train_sampler": ["dataset"],
     "_tokenize_prompts": ["prompts"],
+    "_tool_call_loop": None,
+    "_generate_single_turn": None,
     "_get_grad_norm": ["model", "grad_norm"],
     "_save_checkpoint": ["model", "trial"],
     "_save_rng_state": ["output_dir"],

@@ -12,6 +12,7 @@ methods, in TRL's order of calls:
 - `_generated_batch`: under drop and resample, samples and scores in rounds, judges the groups on rewards gathered from
   all ranks, and replaces the caller's `inputs` and `prompts` by the batch to train on. TRL's later work (padding, old
   and reference log-probs, counts, metrics) is then on that batch.
+- `_tool_call_loop`: lets ranks that generate together take the turns of tools together.
 - `_batch_rewards`: keeps the gathered rewards and outcomes, and stops all ranks if a reward failed. Called for a
   filtered batch, it returns the rewards that are computed already. TRL does not get monitors (weight 0).
 - `_compute_loss`: puts in another KL estimator or none, adapts beta, and keeps filler out of the entropy.
@@ -22,6 +23,7 @@ methods, in TRL's order of calls:
 
 import copy
 import functools
+import inspect
 import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,6 +36,7 @@ import torch
 import trl
 from accelerate.utils import is_peft_model, send_to_device, set_seed
 from torch import Tensor
+from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
@@ -49,7 +52,7 @@ from ..objective import kl, padding, ratios
 from ..objective.credit import Credit
 from ..objective.scales import TRL_SCALES
 from ..registry import resolve
-from ..rollouts import groups, resampling
+from ..rollouts import groups, resampling, tool_turns
 from ..rollouts.exchange import carried, exchange
 from ..rollouts.generation import IMAGE_FIELDS, Generated, one_each
 from ..scoring import TRL_UNSCORED, RewardError, Scoring, check_tokens, configure, held_back
@@ -85,6 +88,8 @@ if TYPE_CHECKING:
 
 trl_releases.check(GRPOTrainer, trl.__version__)
 
+# TRL before 1.14 takes the option's in each turn.
+_TURNS_TAKE_A_GROUP_SIZE = "num_generations" in inspect.signature(GRPOTrainer._generate_single_turn).parameters
 _TRLS_LOGGER = logging.getLogger(GRPOTrainer.__module__)
 
 
@@ -231,14 +236,22 @@ class GRPOPlusTrainer(GRPOTrainer):
         if args.vllm_mode == "colocate":
             # An engine in this process has seeded the random numbers by its rank alone, and it draws from them.
             set_seed(args.seed + self.accelerator.process_index // args.vllm_tensor_parallel_size)
-        elif self.environment_factories is not None:
+        elif self.environment_factories is not None or self.tools:
             sample_from_own_prompts(self.vllm_generation)
+        if self.tools and self._shares_engine:
+            tool_turns.in_equal_shares(self.vllm_generation)
         if self.is_fsdp_enabled:
             shard_before_sending(self.vllm_generation)
         if is_peft_model(self.vllm_generation.model) and not self.is_fsdp_enabled:
             from .adapter_merge import merge_in_copies  # it needs peft
 
             merge_in_copies(self.vllm_generation)
+
+    @property
+    def _shares_engine(self) -> bool:
+        """Whether several processes use one engine of vLLM."""
+        args, several = self.args, self.accelerator.num_processes > 1
+        return args.use_vllm and several and (args.vllm_mode == "server" or args.vllm_tensor_parallel_size > 1)
 
     def _send_weights_again(self) -> None:
         """Let TRL send the weights to vLLM before it generates next.
@@ -409,6 +422,22 @@ class GRPOPlusTrainer(GRPOTrainer):
             generated = generated._replace(images=[images or [] for images in generated.images])
         self._batch.generated = generated
         return generated
+
+    def _tool_call_loop(self, *args: Any, **kwargs: Any) -> Any:
+        """Call tools as TRL does. Processes that generate together take each turn together."""
+        # An engine of its own needs the other ranks only for sharded weights that it takes anew in each turn.
+        sharded = self.is_fsdp_enabled or is_deepspeed_zero3_enabled()
+        sharded = sharded and (not self.args.use_vllm or self.args.vllm_enable_sleep_mode)
+        if self.accelerator.num_processes == 1 or not (sharded or self._shares_engine):
+            return super()._tool_call_loop(*args, **kwargs)
+        prompts: list[list[int]] = [] if self._shares_engine else [[self._tokenizer.eos_token_id]]
+        one_each = {"num_generations": 1} if _TURNS_TAKE_A_GROUP_SIZE else {}
+        idle = partial(self._generate_single_turn, prompts, None, {}, **one_each)
+        with (
+            tool_turns.in_step(self._generate_single_turn, idle) as generate,
+            temporarily(self, _generate_single_turn=generate),
+        ):
+            return super()._tool_call_loop(*args, **kwargs)
 
     def _batch_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
         """Stand in for `_calculate_rewards` where TRL makes a batch."""
