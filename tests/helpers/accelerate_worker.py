@@ -186,7 +186,7 @@ def tools(folder):
     def by_place(completions, **kwargs):
         return [float(place % 4 == 3) for place in range(len(completions))]
 
-    config = GRPOPlusConfig(**options, output_dir=str(folder / "run"), zero_variance_groups="drop", advantage_clip=1.0)
+    config = GRPOPlusConfig(**options, output_dir=str(folder / "run"), zero_variance_groups="drop", advantage_clip=0.5)
     extra = {"processing_class": tool_models.tokenizer(), "tools": [tool_models.adder(calls)]}
     trainer = CallsOnTheFirstRank(str(policy), by_place, config, rows, **extra)
     trainer.train()
