@@ -21,6 +21,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from .scoring import Definition, Example, Policy, Reward, RewardError, Step, check_columns, define, definition_at
+from .utils.files import beside, looks_local
 from .utils.import_path import is_path, same_source, target_of
 from .utils.lazy_imports import lazy_imports
 from .utils.validation import ConfigError, Number, did_you_mean, fits, spelled
@@ -179,7 +180,8 @@ def find(name: str) -> Definition:
         return definition_at(paths[0])
     if is_path(name):
         return definition_at(name)
-    hint = f" {TRL_NAMES[name]}" if name in TRL_NAMES else did_you_mean(name, list_rewards())
+    folders = [entry for entry in os.listdir() if os.path.isdir(entry)]  # one may hold a reward model
+    hint = f" {TRL_NAMES[name]}" if name in TRL_NAMES else did_you_mean(name, [*list_rewards(), *folders])
     raise ConfigError(
         f"there is no reward named {name!r}.{hint} There are "
         f"{', '.join(list_rewards())}. Or give the path of a function (path/to/file.py:func, pkg.mod.func), or the "
@@ -264,10 +266,19 @@ class RewardSpec:
                 f"{changed[0]} out, or call the model in a function."
             )
         else:
+            self._check_folder()
             return self.name
         if not changed and definition.target not in {registered.target for registered in _REGISTERED.values()}:
             return definition.function  # a plain function by its path: TRL's own kind
         return Reward(definition, self.args, **options).prepare()
+
+    def _check_folder(self) -> None:
+        """Refuse the path of a reward model that is no folder here. The Hub's error would not say so."""
+        if isinstance(self.name, str) and looks_local(self.name) and not os.path.isdir(os.path.expanduser(self.name)):
+            raise ConfigError(
+                f"reward_funcs: there is no folder {self.name} with a reward model.{beside(self.name)} A relative "
+                f"path starts in {os.getcwd()}."
+            )
 
 
 def resolve(reward_funcs: Any, reward_weights: Sequence[float] | None = None) -> tuple[Any, list[float] | None]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import pickle
 import re
 import subprocess
@@ -104,13 +105,19 @@ def test_a_plain_function_by_its_path_takes_options():
         ("get_soft_overlong_punishment", ["It is TRL's: take overlong instead"]),
         (f"{FILE}:juge", ["has no function 'juge'", "Did you mean judge"]),
         (f"{FILE}:NOT_A_FUNCTION", ["has no function 'NOT_A_FUNCTION'"]),
-        ("no_such_file.py:judge", ["there is no file no_such_file.py"]),
+        ("no_such_file.py:judge", [f"there is no file no_such_file.py. A relative path starts in {os.getcwd()}"]),
+        ("test", ["there is no reward named 'test'. Did you mean tests"]),  # a folder here could hold a reward model
         ("no_such_package.rewards:judge", ["there is no module no_such_package"]),
     ],
 )
 def test_an_unknown_name(name, words):
     with refused(*words):
         get_reward(name)
+
+
+def test_a_missing_folder_of_a_reward_model():
+    with refused("there is no folder ./test with a reward model. Did you mean tests"):
+        resolve(["./test"])
 
 
 @pytest.mark.parametrize("name", [name for name, hint in TRL_NAMES.items() if "write" in hint])
@@ -504,16 +511,20 @@ def of_solution(completions, solution, **columns):
 ROWS = Dataset.from_dict({"prompt": ["a", "b", "c"], "answr": ["1", "2", "3"], "gold": ["1", None, "3"]})
 
 
+PATH = f"{__name__}:of_solution"
+
+
 @pytest.mark.parametrize(
     ("reward", "words"),
     [
+        (lambda completions, solution: [], ["{'name': FUNCTION, 'args': {'columns': {'solution': NAME}}}"]),
         ("user_judge", ["train: reward 'user_judge' needs the column 'answer'", "Did you mean answr", "column: NAME"]),
         ({"name": "user_judge", "args": {"column": "golf"}}, ["needs the column 'golf'", "Did you mean gold"]),
         ({"name": "user_judge", "args": {"columns": {"answer": "gold", "hint": "clue"}}}, ["the column 'clue'"]),
         (user_rewards.hangs_on_one, ["reward 'hangs_on_one' needs the column 'number', the data has prompt, answr"]),
         (
             of_solution,
-            ["data has prompt, answr, gold. If", "{'name': of_solution, 'args': {'columns': {'solution': NAME}}}"],
+            ["data has prompt, answr, gold. If", f"'name': {PATH!r}, 'args': {{'columns': {{'solution': NAME}}}}"],
         ),
     ],
 )
@@ -524,7 +535,7 @@ def test_a_missing_column(reward, words):
 
 
 def test_columns_that_are_there_pass():
-    renamed = {"name": of_solution, "args": {"columns": {"solution": "gold"}}}  # the form that the message gives
+    renamed = {"name": PATH, "args": {"columns": {"solution": "gold"}}}  # the form that the message gives
     for reward in [{"name": "user_judge", "args": {"column": "gold"}}, plain, user_rewards.asynchronous, renamed]:
         (built,), _ = resolve([reward])
         check_columns(built, ROWS, "train")

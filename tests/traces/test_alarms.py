@@ -523,7 +523,8 @@ def test_none_before_min_batches_whatever_the_window():
     ("values", "message"),
     [
         ({"near_duplicate": 0.5}, "near_duplicate' is no alarm threshold. Did you mean near_duplicates"),
-        ({"window": 3}, "window=3 must be an integer and >= 4"),
+        ({"dead": 0.5}, "alarm_thresholds: 'dead' is no alarm threshold. Did you mean dead_groups?"),
+        ({"window": 3}, "alarm_thresholds: window=3 must be an integer and >= 4"),
         ({"window": 50.0}, "window=50.0 must be an integer"),
         ({"window": None}, "window=None must be an integer"),
         ({"min_batches": 0}, "min_batches=0 must be an integer and >= 1"),

@@ -28,6 +28,16 @@ def by_place(completions, **columns):
     return [float(i % 4) for i in range(len(completions))]
 
 
+def test_a_dataset_without_columns_has_no_rows(tmp_path):
+    with pytest.raises(ConfigError, match="train_dataset has no columns, as a dataset without rows has"):
+        made(tmp_path, Dataset.from_list([]))
+
+
+def test_a_list_of_evaluation_sets_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="eval_dataset is a list"):
+        made(tmp_path, tiny_models.prompts(8), extra={"eval_dataset": [tiny_models.prompts(4)]})
+
+
 BELIEF = {"advantage_baseline": "belief", "scale_rewards": "prior"}
 FEW = [{}, {"zero_variance_groups": "drop"}, {"prompt_selection": "belief"}, BELIEF]
 

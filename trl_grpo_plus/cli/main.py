@@ -303,7 +303,8 @@ def _cp(options: argparse.Namespace) -> int:
         folder = os.path.dirname(target)
         if os.path.isdir(folder):
             raise
-        raise ConfigError(f"there is no folder {folder}.{beside(folder)} Make it first: mkdir -p {folder}") from None
+        make = f"mkdir -p {shlex.quote(folder)}"
+        raise ConfigError(f"there is no folder {folder}.{beside(folder)} Make it first: {make}") from None
     say(f"Wrote {target}. Edit it, then run:  trl-grpo-plus run {shlex.quote(target)}")
     return 0
 

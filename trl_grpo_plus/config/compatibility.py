@@ -12,6 +12,7 @@ from ..objective.advantage_functions import by_path
 from ..scoring import check_prompts, check_splits, datasets_named
 from ..traces import check_split_names
 from ..utils.validation import ConfigError, did_you_mean
+from .presets import leave_out
 
 
 if TYPE_CHECKING:
@@ -98,6 +99,11 @@ def check_data(
         rollouts, environments: `rollout_func` and environments of the trainer, false if there are none.
     """
     check_dataset(train_dataset, "train_dataset", config)
+    if isinstance(eval_dataset, list | tuple):
+        raise ConfigError(
+            f"eval_dataset is a {type(eval_dataset).__name__}. Give one dataset, or a dict of datasets by name, such "
+            "as {'easy': ..., 'hard': ...}."
+        )
     if config.trace_every:
         check_split_names(eval_dataset)
     if not environments:  # an environment may supply the prompts
@@ -249,8 +255,8 @@ def check_model(
     if args.belief_head and (environments or images or rollouts):
         raise ConfigError(
             f"belief_head={args.belief_head!r} reads each prompt as the trainer's tokenizer writes it. With images, "
-            "environment_factory or rollout_func, other prompts are sampled. Leave belief_head out. belief_key works "
-            "here, because it reads a column and no prompt."
+            f"environment_factory or rollout_func, other prompts are sampled. {leave_out(args, 'belief_head')} "
+            "belief_key works here, because it reads a column and no prompt."
         )
 
 

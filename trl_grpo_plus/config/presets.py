@@ -215,6 +215,15 @@ def preset_of(name: str) -> Preset:
     return PRESETS[name]
 
 
+def leave_out(config: Any, option: str) -> str:
+    """Return the advice to leave an option out, or to set it back if the config's preset has this value for it."""
+    settings = preset_of(config.preset).settings if config.preset else {}
+    if option not in settings or settings[option] != getattr(config, option):
+        return f"Leave {option} out."
+    default = config.__dataclass_fields__[option].default
+    return f"preset={str(config.preset)!r} sets it. Set {option}={default!r} beside the preset."
+
+
 def with_preset(name: str, own: Mapping[str, Any]) -> dict[str, Any]:
     """Return a config's arguments: the preset's settings, overridden by the user's own.
 

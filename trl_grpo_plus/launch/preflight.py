@@ -205,7 +205,7 @@ def splits(recipe: Recipe) -> list[CheckRow]:
     if recipe.evaluates and not others:
         off = "set eval_strategy: 'no', do_eval: false and eval_on_start: false."
         lacking = "Evaluation is on, but the data has no split other than the training split."
-        return [CheckRow("data", FAILED, f"{lacking} Add a split, or {off}")]
+        return [CheckRow("data", FAILED, f"{lacking} Add a split, which a race needs, or {off}")]
     recipe.train_set, recipe.eval_sets = recipe.splits[train], others
     return []
 

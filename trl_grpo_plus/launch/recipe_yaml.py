@@ -135,7 +135,8 @@ def _is_enum(kind: Any) -> bool:
 def _hint(value: Any, kinds: list[Any]) -> str:
     if isinstance(value, bool) and str in kinds:
         return " Without quotes YAML reads yes, no, on and off as true and false."
-    if isinstance(value, int | float) and not isinstance(value, bool) and str in kinds:
+    takes_mapping = any((typing.get_origin(kind) or kind) is dict for kind in kinds)
+    if isinstance(value, int | float) and not isinstance(value, bool) and str in kinds and not takes_mapping:
         return f' Put it in quotes: "{value}".'
     if int in kinds and not isinstance(value, bool):
         with suppress(TypeError, ValueError):

@@ -77,8 +77,8 @@ def report(summary: dict[str, Any]) -> str:
     counts = summary["counts"]
     if len(counts) == len(COUNT_KEYS):
         lines.append(
-            f"per step: {counts['groups/generated']:.0f} groups and {counts['tokens/generated']:.0f} tokens "
-            f"generated, {counts['groups/trained']:.0f} and {counts['tokens/trained']:.0f} trained on"
+            f"per step: {_mean(counts['groups/generated'])} groups and {counts['tokens/generated']:.0f} tokens "
+            f"generated, {_mean(counts['groups/trained'])} and {counts['tokens/trained']:.0f} trained on"
         )
     lines += progress.cut_off(summary)
     checkpoints = ", ".join(Path(path).name for path in summary["checkpoints"])
@@ -103,6 +103,11 @@ def _write_page(folder: str) -> str | None:
         say(f"The page of attempts was not written: {why}")
         return None
     return page
+
+
+def _mean(count: float) -> str:
+    """Return a mean number of groups, with a decimal if it is not whole."""
+    return f"{count:.1f}".removesuffix(".0")
 
 
 def _before_and_after(history: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ..utils.import_path import target_of
 from ..utils.signatures import name_of, needed
 from ..utils.validation import ConfigError, did_you_mean, error_prefix
 from .definition import TRL_GIVES, Definition
@@ -52,8 +53,16 @@ def check_columns(reward: Any, dataset: Any, what: str, read: bool = True) -> No
             return
         for name in needed(reward):
             if name not in TRL_GIVES:
-                called = f"{{'name': {name_of(reward)}, 'args': {{'columns': {{{name!r}: NAME}}}}}}"
+                called = f"{{'name': {_as_written(reward)}, 'args': {{'columns': {{{name!r}: NAME}}}}}}"
                 _check_column(name_of(reward), name, available, f"give the reward as {called}")
+
+
+def _as_written(reward: Any) -> str:
+    """Return a function as code or YAML can name it: its path; in a script or a notebook its name."""
+    path = target_of(reward)
+    if path.startswith("__main__:") or not hasattr(reward, "__qualname__"):
+        return "FUNCTION" if "<" in path else name_of(reward)
+    return "FUNCTION" if "<" in path else repr(path)
 
 
 def is_model(reward: Any) -> bool:

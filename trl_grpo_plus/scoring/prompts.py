@@ -107,10 +107,12 @@ def _wrong_column(dataset: Any, what: str, advice: str = "") -> str | None:
 
 
 def _without_prompts(columns: Sequence[str], what: str, advice: str) -> str:
+    if not columns:
+        return f"{what} has no columns, as a dataset without rows has. Give it rows with a column 'prompt'."
     near = did_you_mean("prompt", columns)
     return (
         f"{what} has no column 'prompt', the text or the messages to complete. It has "
-        f"{', '.join(map(repr, columns)) or 'none'}.{near} {advice or _renaming(columns, bool(near))}"
+        f"{', '.join(map(repr, columns))}.{near} {advice or _renaming(columns, bool(near))}"
     )
 
 

@@ -64,7 +64,7 @@ from . import checkpoint_integrity, hub, training_state
 from . import completions_table as table
 from .batch import Batch, Filtered, failures_explain
 from .cpu_lm_head import spare_copies
-from .image_rows import lacks_images, with_images_in_prompts
+from .image_rows import check_images, lacks_images, with_images_in_prompts
 from .nonfinite_guard import GROUPS, StepGuard
 from .progress import SlimProgress
 from .prompt_source import PromptSource
@@ -207,6 +207,8 @@ class GRPOPlusTrainer(GRPOTrainer):
                 **later,
             )
         compatibility.check_parallelism(self.accelerator)
+        if self._is_vlm and self._is_sharded:
+            check_images(train_dataset, eval_dataset)
         self._check_tokens()
         self._checked = self.train_dataset, self.eval_dataset
         spare_copies(self.model)
@@ -246,6 +248,11 @@ class GRPOPlusTrainer(GRPOTrainer):
             from .adapter_merge import merge_in_copies  # it needs peft
 
             merge_in_copies(self.vllm_generation)
+
+    @property
+    def _is_sharded(self) -> bool:
+        """Whether each of several processes holds a part of the weights, so that they make forward passes together."""
+        return self.accelerator.num_processes > 1 and (self.is_fsdp_enabled or is_deepspeed_zero3_enabled())
 
     @property
     def _shares_engine(self) -> bool:
@@ -426,9 +433,8 @@ class GRPOPlusTrainer(GRPOTrainer):
     def _tool_call_loop(self, *args: Any, **kwargs: Any) -> Any:
         """Call tools as TRL does. Processes that generate together take each turn together."""
         # An engine of its own needs the other ranks only for sharded weights that it takes anew in each turn.
-        sharded = self.is_fsdp_enabled or is_deepspeed_zero3_enabled()
-        sharded = sharded and (not self.args.use_vllm or self.args.vllm_enable_sleep_mode)
-        if self.accelerator.num_processes == 1 or not (sharded or self._shares_engine):
+        takes_weights = self._is_sharded and (not self.args.use_vllm or self.args.vllm_enable_sleep_mode)
+        if not (takes_weights or self._shares_engine):
             return super()._tool_call_loop(*args, **kwargs)
         prompts: list[list[int]] = [] if self._shares_engine else [[self._tokenizer.eos_token_id]]
         one_each = {"num_generations": 1} if _TURNS_TAKE_A_GROUP_SIZE else {}

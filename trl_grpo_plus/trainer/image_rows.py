@@ -8,9 +8,13 @@ shown rows whose images are already in their prompts.
 
 from typing import Any
 
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 from trl.data_utils import is_conversational, prepare_multimodal_messages
 
 from ..rollouts.groups import Rows
+from ..scoring import datasets_named
+from ..utils.validation import ConfigError
 
 
 IMAGE_COLUMNS = ("image", "images")
@@ -24,6 +28,36 @@ def with_images_in_prompts(rows: Rows) -> Rows:
 def lacks_images(row: dict[str, Any]) -> bool:
     """Return whether a row's image column is `None`, with which TRL's processors fail."""
     return any(name in row and row[name] is None for name in IMAGE_COLUMNS)
+
+
+def check_images(train_dataset: Any, eval_dataset: Any) -> None:
+    """Refuse rows without images beside rows with images, for a model whose weights are sharded among processes.
+
+    Each process must then run the vision part in every forward pass. Images in the messages of a prompt, in a stream
+    or made by a transform are not looked at.
+
+    Raises:
+        ConfigError: in a dataset with a column of images, some rows have none.
+    """
+    for what, dataset in datasets_named(train_dataset, eval_dataset).items():
+        for name in set(IMAGE_COLUMNS).intersection(getattr(dataset, "column_names", None) or ()):
+            if not hasattr(dataset, "data") or dataset.format["type"] == "custom":  # a stream, or a transform
+                continue
+            if 0 < (without := _without_images(dataset, name)) < len(dataset):
+                raise ConfigError(
+                    f"{what}: {without:,} of {len(dataset):,} rows have no image in the column {name!r}. Under FSDP "
+                    "and DeepSpeed's ZeRO 3 a process with such rows alone does not run the model's vision part, and "
+                    "the other processes wait for it. Give each row an image, or filter these rows out, or use DDP."
+                )
+
+
+def _without_images(dataset: Any, name: str) -> int:
+    stored, chosen = dataset.data.column(name), dataset._indices
+    is_list = pa.types.is_list(stored.type) or pa.types.is_large_list(stored.type)
+    numbers = pc.list_value_length(stored).fill_null(0) if is_list else stored.is_valid().cast(pa.int32())
+    if chosen is not None:  # the rows of a shuffled or filtered set
+        numbers = numbers.take(chosen.column(0))
+    return pc.sum(pc.equal(numbers, 0)).as_py() or 0
 
 
 class _Shown(dict[str, Any]):

@@ -147,7 +147,7 @@ class StepGuard:
     ) -> str:
         of_ranks = f" on ranks 0 to {len(losses) - 1}" if len(losses) > 1 else ""
         loss = f" (loss {', '.join(f'{value:g}' for value in losses)}{of_ranks})" if losses else ""
-        weights = f"the weights are those after {step} steps."
+        weights = f"the weights are those after {step} step{'' if step == 1 else 's'}."
         if not self._deepspeed:
             weights = f"The optimizer did not step: {weights}"
         elif not self._accelerator.deepspeed_engine_wrapped.engine.was_step_applied():

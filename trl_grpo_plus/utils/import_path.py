@@ -97,7 +97,8 @@ def _which_function(where: str) -> str:
 def _load_file(where: str) -> Any:
     path = os.path.realpath(where)
     if not os.path.isfile(path):
-        raise ConfigError(f"there is no file {where}.")
+        relative = "" if os.path.isabs(where) else f" A relative path starts in {os.getcwd()}."
+        raise ConfigError(f"there is no file {where}.{relative}")
     # The name holds a hash of the whole path, because two files may be called rewards.py.
     name = f"{_FROM_FILE}{Path(path).stem}_{hashlib.blake2b(path.encode(), digest_size=4).hexdigest()}"
     # The file may be imported under another name; a second copy would register its rewards again.

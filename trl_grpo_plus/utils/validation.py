@@ -39,7 +39,9 @@ def error_prefix(what: str, errors: type[ValueError] = ConfigError) -> Iterator[
 
 def did_you_mean(name: str, names: Iterable[str], prefix: str = "") -> str:
     """Suggest the `names` that are similar to `name`: " Did you mean ...?", or ""."""
-    matches = difflib.get_close_matches(name, [each for each in names if not each.startswith("_")], n=3)
+    names = [each for each in names if not each.startswith("_")]
+    matches = difflib.get_close_matches(name, names, n=3)
+    matches = matches or [each for each in names if each.startswith(f"{name}_")][:3]  # "dead" for "dead_groups"
     return f" Did you mean {' or '.join(prefix + match for match in matches)}?" if matches else ""
 
 

@@ -70,9 +70,9 @@ def write_page(run: str | Path, output: str | Path, max_mb: float = 100, rescore
         384
     """
     output = Path(output)
+    source = source_of(run)
     check_output(output, "report.html")
     remove_abandoned(output)
-    source = source_of(run)
     with tempfile.TemporaryFile() as file:
         spool = Spool(file)
         supply = _Supply(source, spool, rescored)

@@ -17,6 +17,7 @@ from typing import Any
 from ...registry import Example, Reward, check_columns, find
 from ...scoring import Definition, Outcome, columns_of, same_score
 from ...utils import optional_packages
+from ...utils.signatures import call
 from ...utils.tables import FAILED, OK, UNSEEN, WARNED, CheckRow, in_a_line
 from ...utils.text import first_words
 from ...utils.validation import ConfigError
@@ -172,7 +173,7 @@ def gold_text(reward: Reward, row: Mapping[str, Any]) -> str | None:
     assert reward.definition.gold is not None
     name = reward.__name__
     try:
-        gold = reward.definition.gold(**row, **reward.all_args())
+        gold = call(reward.definition.gold, {**row, **reward.all_args()})
     except Exception as error:  # from a user's function
         said = in_a_line(error)
         raise ConfigError(f"reward {name!r}: gold failed on a row with {_shown(row)}: {said}. Correct it.") from error

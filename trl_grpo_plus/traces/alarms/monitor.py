@@ -81,11 +81,12 @@ class Thresholds(SimpleNamespace):
         for name in thresholds:
             if name not in known:
                 raise ConfigError(
-                    f"{name!r} is no alarm threshold.{did_you_mean(name, known)} Known: {', '.join(known)}."
+                    f"alarm_thresholds: {name!r} is no alarm threshold.{did_you_mean(name, known)} "
+                    f"Known: {', '.join(known)}."
                 )
         super().__init__(**{name: default for name, (default, _) in known.items()} | thresholds)
         for name, value in vars(self).items():
-            known[name][1].check(name, value)
+            known[name][1].check(f"alarm_thresholds: {name}", value)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Thresholds":
