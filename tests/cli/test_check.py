@@ -6,7 +6,7 @@ import pytest
 from datasets import Dataset
 
 from trl_grpo_plus import registry
-from trl_grpo_plus.cli.check.rewards import check_examples, check_gold
+from trl_grpo_plus.cli.check.rewards import check_examples, check_gold, gold_text
 from trl_grpo_plus.cli.main import main
 from trl_grpo_plus.registry import Example, get_reward, list_rewards, register_reward
 from trl_grpo_plus.utils import optional_packages
@@ -134,6 +134,16 @@ NUMBERS = Dataset.from_dict({"solution": list(range(40))})
 def by_value(completions, answer):
     """Return 1.0 for the text of the answer, which is a number."""
     return [float(text == str(wanted)) for text, wanted in zip(completions, answer, strict=True)]
+
+
+def test_a_gold_gets_the_arguments_that_it_names(scratch):
+    def scaled(completions, answer, *, points=2.0, prefix=""):
+        return [points * (text == f"{prefix}{gold}") for text, gold in zip(completions, answer, strict=True)]
+
+    register_reward("user_scaled", gold=lambda answer: answer)(scaled)
+    assert gold_text(get_reward("user_scaled"), {"answer": "5"}) == "5"
+    register_reward("user_prefixed", gold=lambda answer, prefix: prefix + answer)(scaled)
+    assert gold_text(get_reward("user_prefixed", prefix="#"), {"answer": "5"}) == "#5"
 
 
 def test_a_gold_that_is_a_number_is_posed_as_a_text(scratch):

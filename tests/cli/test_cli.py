@@ -65,6 +65,10 @@ def test_a_recipe_is_copied_but_never_over_a_file(tmp_path, capsys, monkeypatch)
     assert main(["cp", "arithmetic_cpu", "output/mine.yaml"]) == 2
     fix = "Did you mean outputs? Make it first: mkdir -p output"
     assert capsys.readouterr().err == f"error: there is no folder output. {fix}\n"
+    assert main(["cp", "arithmetic_cpu", "my runs/mine.yaml"]) == 2
+    assert "Make it first: mkdir -p 'my runs'" in capsys.readouterr().err
+    assert main(["view", "arithmetic_cpu.yaml"]) == 2
+    assert "arithmetic_cpu.yaml is not a folder. Give the output_dir of a run" in capsys.readouterr().err
     assert main(["cp", "arithmetic_cpu", "arithmetic_cpu.yaml/mine.yaml"]) == 2
     assert capsys.readouterr().err.startswith("error: ")
 

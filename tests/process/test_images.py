@@ -23,8 +23,9 @@ from trl_grpo_plus.config.compatibility import check_model
 from trl_grpo_plus.rollouts.groups import Attempt
 from trl_grpo_plus.traces import images
 from trl_grpo_plus.traces import reader as traces
-from trl_grpo_plus.trainer.image_rows import with_images_in_prompts
+from trl_grpo_plus.trainer.image_rows import check_images, with_images_in_prompts
 from trl_grpo_plus.utils.text import as_text
+from trl_grpo_plus.utils.validation import ConfigError
 
 
 # TRL 1.10 splits the pixels of a batch into micro-batches at wrong places.
@@ -106,6 +107,21 @@ def test_text_alone(tmp_path, mode):
     trained = vision_models.trained(tmp_path, "gemma3", reward, data=data, zero_variance_groups=mode)
     assert all(not len(pixels) for _, pixels in vision_models.kept(trained, "gemma3"))
     assert min(tiny_models.logged(trained, "groups/trained")) > 0
+
+
+def test_sharded_training_needs_a_picture_in_each_row():
+    """A process whose rows have none would not run the vision part, for which the other processes wait."""
+    mixed = questions(8, lambda number: number % 4 > 1)
+    with pytest.raises(ConfigError, match="eval_dataset: 4 of 8 rows have no image in the column 'images'"):
+        check_images(None, mixed)
+    with pytest.raises(ConfigError, match="train_dataset: 2 of 5 rows have no image"):
+        check_images(mixed.select([0, 2, 3, 5, 6]), None)
+    singles = Dataset.from_list([{"prompt": "?", "image": picture} for picture in (None, mixed[2]["images"][0])] * 4)
+    with pytest.raises(ConfigError, match="train_dataset: 4 of 8 rows have no image in the column 'image'"):
+        check_images(singles, None)
+    uncertain = [mixed.to_iterable_dataset(), mixed.with_transform(lambda rows: rows), mixed.remove_columns("images")]
+    for rows in (*uncertain, mixed.select([2, 3]), mixed.select([0, 1]), None):
+        check_images(rows, None)
 
 
 def test_a_row_is_shown_with_its_pictures_in_the_prompt_and_given_as_it_is():

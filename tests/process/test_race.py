@@ -22,6 +22,7 @@ from trl_grpo_plus.cli.race.live import standing_of
 from trl_grpo_plus.cli.race.plan import PLUS, STOCK, command, plan
 from trl_grpo_plus.cli.race.script import reset
 from trl_grpo_plus.launch import Start, launchers
+from trl_grpo_plus.utils.validation import ConfigError
 from trl_grpo_plus.view.run_summary import differing, open_runs
 
 
@@ -73,6 +74,11 @@ def test_both_get_the_command_line_and_stock_trl_a_group_size_of_its_own():
         assert option(lane, "output_dir") == str(lane.folder)
     assert (option(stock, "num_generations"), option(plus, "num_generations")) == ("2", "4")
     assert [lane.folder for lane in (stock, plus)] == [Path("out_race", STOCK), Path("out_race", PLUS)]
+
+
+def test_a_race_without_evaluations_is_refused():
+    with pytest.raises(ConfigError, match="--eval_strategy no leaves a race nothing to compare"):
+        plan(Start("arithmetic_cpu", ("--eval_strategy", "no")))
 
 
 @pytest.mark.parametrize(("steps", "every"), [(150, 15), (70, 7), (400, 40), (3, 1)])
