@@ -55,24 +55,26 @@ def is_up(url):
 
 
 class Server:
-    """A vLLM server in a process of its own, with the model that the tests train.
+    """A vLLM server in a process of its own.
 
     Args:
-        folder (`Path`): holds its model and its log.
+        folder (`Path`): holds its log.
+        model (`str`, *optional*): the model's path, by default that of the model that the tests train.
+        longest (`int`, *optional*, defaults to 64): tokens of prompt and completion together.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, model: str | None = None, longest: int = 64):
         import watched
         from trl.scripts.vllm_serve import ScriptArguments, build_command
 
         port = free_port()
         options = {"kv-cache-memory-bytes": "64M", "worker-extension-cls": "wire.Extension"}
         served = ScriptArguments(
-            model=watched.model_path(folder),
+            model=model or watched.model_path(folder),
             host="127.0.0.1",
             port=port,
             dtype="float32",
-            max_model_len=64,
+            max_model_len=longest,
             enforce_eager=True,
         )
         command = build_command(served, [text for name, value in options.items() for text in (f"--{name}", value)])
@@ -123,3 +125,13 @@ def on_own_server(tmp_path):
     url = starting.wait()
     yield lambda: options_for(url)
     starting.stop()
+
+
+@pytest.fixture(scope="session")
+def tool_user(tmp_path_factory):
+    """Return the path of a policy that calls a tool in three of four attempts."""
+    import tool_models
+
+    folder = tmp_path_factory.mktemp("policy")
+    tool_models.tokenizer().save_pretrained(folder)
+    return tool_models.taught(folder, hidden_size=64, heads=2)  # attention kernels need 32 dimensions per head

@@ -278,13 +278,6 @@ def test_resumed(tmp_path):
         assert row["sampled"] == pytest.approx(watched.logps(resumed.model, weights, *row["ids"]), abs=1e-4)
 
 
-@pytest.fixture(scope="module")
-def tool_user(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("policy")
-    test_tools.tokenizer().save_pretrained(folder)
-    return test_tools.taught(folder, hidden_size=64, heads=2)  # attention kernels need 32 dimensions per head
-
-
 def test_a_policy_that_calls_a_tool(tool_user, tmp_path):
     """The engine's calls for later turns of a conversation belong to the same round."""
     options = {"zero_variance_groups": "resample", "max_resample_rounds": 8, "shuffle_dataset": False}

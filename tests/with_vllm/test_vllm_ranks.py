@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("vllm", reason="make test-vllm runs these")
 
+import conftest
 import watched
 
 
@@ -19,15 +20,23 @@ SOURCES = ["an engine each", "one engine", "a server"]
 
 
 @pytest.fixture(scope="module")
-def out(tmp_path_factory, on_server):
+def on_tool_server(tmp_path_factory, tool_user):
+    """Return a trainer's options for a server of the policy that calls a tool."""
+    starting = conftest.Server(tmp_path_factory.mktemp("tools"), tool_user, longest=256)
+    yield conftest.options_for(starting.wait())
+    starting.stop()
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory, on_server, tool_user, on_tool_server):
     folder = tmp_path_factory.mktemp("ranks")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(WORKER)]
-    folders = (WORKER.parent, WORKER.parent.with_name("helpers"))
+    folders = (WORKER.parent, *map(WORKER.parent.with_name, ("helpers", "process")))
     paths = [os.environ.get("PYTHONPATH", ""), *map(str, folders)]
     environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     # The timeout ends a deadlock. It is far longer than the runs take.
     done = subprocess.run(
-        [*command, str(folder), json.dumps([on_server(), on_server()])],
+        [*command, folder, json.dumps([on_server(), on_server()]), tool_user, json.dumps(on_tool_server)],
         env=environment,
         capture_output=True,
         text=True,
@@ -70,3 +79,13 @@ def test_resample(out, source):
     rounds = [asked for batch in first["batches"] for asked in batch["asked"][1:]]
     assert {2, 4} <= set(rounds)  # in a round with one group of 4, each rank has 2 rows
     assert first["rounds"] == [len(batch["asked"]) - 1 for batch in first["batches"]]
+
+
+@pytest.mark.parametrize("source", SOURCES[1:])
+def test_tools(out, source):
+    """The attempts that call a tool are other numbers on each rank, and both ranks generate their further turns."""
+    first, second = (json.loads((out / f"tools, {source}-{rank}.json").read_text()) for rank in range(2))
+    assert first["weights"] == second["weights"]
+    pairs = list(zip(first["called"], second["called"], strict=True))
+    assert any(here != there for here, there in pairs)
+    assert all(here + there for here, there in pairs)
