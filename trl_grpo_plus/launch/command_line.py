@@ -18,6 +18,7 @@ from .accelerate import RECIPES, RUN_AS, find_recipe, recipes
 from .recipe_yaml import checked, hints_of, instead_of, settings_in
 
 
+OF_COMMANDS = ("accelerate_config", "launcher", "num_processes")  # options of `run` and `check`, not of the script
 # switch -> prefixes of the options that TRL silently ignores while the switch is off
 SWITCHES = {"use_vllm": ("vllm_",), "use_peft": ("lora_", "use_rslora", "use_dora")}
 
@@ -82,8 +83,9 @@ def read(parser: Any, argv: list[str]) -> Settings:
     valid_names = set(hints_of(parser))
     options, stray = parser.parse_known_args(rest)
     for word in stray:
-        if word.startswith("-") and _name(word) not in valid_names:
-            refused[word] = f"unknown option --{_name(word)}.{instead_of(_name(word), {*valid_names, 'config'}, '--')}"
+        if word.startswith("-") and (name := _name(word)) not in valid_names:
+            near = {*valid_names, "config", *OF_COMMANDS} - {name}
+            refused[word] = f"unknown option --{name}.{instead_of(name, near, '--')}"
     preset = options.preset or values.get("preset")
     try:
         presets.check(preset and presets.AppliedPreset(preset))
