@@ -347,6 +347,7 @@ ELSEWHERE = {
         ),
         Elsewhere("vLLM with LoRA", {"resample": f"{COLOCATE}::test_lora"}),
         Elsewhere("vLLM with tools", {"resample": f"{COLOCATE}::test_a_policy_that_calls_a_tool"}),
+        Elsewhere("tools on two processes: one engine, a server", {"drop": "with_vllm/test_vllm_ranks.py::test_tools"}),
         Elsewhere("vLLM with environments", dict.fromkeys(("drop", "resample"), f"{COLOCATE}::test_environments")),
         Elsewhere("vLLM with a `rollout_func`", {"resample": f"{COLOCATE}::test_rollout_func"}),
         Elsewhere("vLLM with evaluation", {"resample": f"{COLOCATE}::test_evaluation"}),
@@ -378,6 +379,10 @@ ELSEWHERE = {
                 "kl_in_reward": f"{SHARDED}::test_a_configuration_trains_what_ddp_trains",
                 "traces": f"{SHARDED}::test_traces_are_those_of_ddp",
             },
+        ),
+        Elsewhere(
+            "tools under FSDP and ZeRO 3, called on one process only",
+            {"drop": f"{SHARDED}::test_ranks_with_and_without_turns_of_tools_generate_together"},
         ),
         Elsewhere("`use_liger_kernel`", others=GPU),
         Elsewhere("`quantization_config` (QLoRA)", dict.fromkeys(MODES, "trainer/test_quantized.py::test_each_mode")),
