@@ -77,7 +77,7 @@ def test_both_get_the_command_line_and_stock_trl_a_group_size_of_its_own():
 
 
 def test_a_race_without_evaluations_is_refused():
-    with pytest.raises(ConfigError, match="--eval_strategy no leaves a race nothing to compare"):
+    with pytest.raises(ConfigError, match="A race compares held-out rewards, and --eval_strategy no measures none"):
         plan(Start("arithmetic_cpu", ("--eval_strategy", "no")))
 
 

@@ -18,7 +18,8 @@ from .accelerate import RECIPES, RUN_AS, find_recipe, recipes
 from .recipe_yaml import checked, hints_of, instead_of, settings_in
 
 
-OF_COMMANDS = ("accelerate_config", "launcher", "num_processes")  # options of `run` and `check`, not of the script
+# Options of `run` and `check` (`_add_launch_options` in cli/main.py), which the script does not have.
+OF_COMMANDS = ("accelerate_config", "launcher", "num_processes")
 # switch -> prefixes of the options that TRL silently ignores while the switch is off
 SWITCHES = {"use_vllm": ("vllm_",), "use_peft": ("lora_", "use_rslora", "use_dora")}
 

@@ -19,22 +19,24 @@ from ..utils.distributed import gather_made
 def in_step(generate: Callable[..., Any], idle: Callable[[], Any]) -> Iterator[Callable[..., Any]]:
     """Run a loop of turns inside this context, such that each rank generates as often as every other.
 
-    Collective, in each turn and at the end. An error inside is raised on all ranks.
+    Collective, in each turn and at the end. An error between two turns is raised on all ranks. An error of `generate`
+    is raised as it would be without this context: on the ranks where it happened.
 
     Args:
         generate (`Callable`): generates a turn. The loop must call what the context yields in its place.
         idle (`Callable`): takes part in a turn for which this rank has no attempts.
     """
     failed: list[Exception] = []
-    told = False  # whether an error is one that all ranks raise already
+    together = False  # whether the ranks are in collective calls, in which no rank may begin another one
 
     def generate_with_all(*args: Any, **more: Any) -> Any:
         """Generate, once all ranks are ready. Collective."""
-        nonlocal told
-        told = True
+        nonlocal together
+        together = True
         gather_made(lambda: [True])
-        told = False
-        return generate(*args, **more)
+        made = generate(*args, **more)
+        together = False
+        return made
 
     def goes_on() -> list[bool]:
         """Say that this rank has no further turn, or raise the error that ended its loop."""
@@ -45,7 +47,7 @@ def in_step(generate: Callable[..., Any], idle: Callable[[], Any]) -> Iterator[C
     try:
         yield generate_with_all
     except Exception as error:
-        if told:
+        if together:
             raise
         failed.append(error)
     while any(gather_made(goes_on)):
@@ -55,9 +57,8 @@ def in_step(generate: Callable[..., Any], idle: Callable[[], Any]) -> Iterator[C
 def in_equal_shares(engine: Any) -> None:
     """Let ranks that generate together have unequal numbers of prompts.
 
-    TRL gives each rank the completions at its own place if all ranks had as many prompts as it has
-    (`VLLMGeneration.generate`). If they have not, the prompts of all ranks are divided into equal shares, and the
-    completions are sent back.
+    TRL slices the completions as if every rank had this rank's number of prompts (`VLLMGeneration.generate`). If the
+    numbers differ, the prompts of all ranks are divided into equal shares, and the completions are sent back.
 
     Args:
         engine (`trl.generation.vllm_generation.VLLMGeneration`): the trainer's engine.

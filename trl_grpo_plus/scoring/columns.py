@@ -60,9 +60,9 @@ def check_columns(reward: Any, dataset: Any, what: str, read: bool = True) -> No
 def _as_written(reward: Any) -> str:
     """Return a function as code or YAML can name it: its path; in a script or a notebook its name."""
     path = target_of(reward)
-    if path.startswith("__main__:") or not hasattr(reward, "__qualname__"):
-        return "FUNCTION" if "<" in path else name_of(reward)
-    return "FUNCTION" if "<" in path else repr(path)
+    if "<" in path:  # a lambda, or a function inside another one
+        return "FUNCTION"
+    return repr(path) if hasattr(reward, "__qualname__") and not path.startswith("__main__:") else name_of(reward)
 
 
 def is_model(reward: Any) -> bool:

@@ -88,7 +88,7 @@ if TYPE_CHECKING:
 
 trl_releases.check(GRPOTrainer, trl.__version__)
 
-# TRL before 1.14 takes the option's in each turn.
+# Before TRL 1.14 the method has no such parameter. In each turn it reads the option `num_generations`.
 _TURNS_TAKE_A_GROUP_SIZE = "num_generations" in inspect.signature(GRPOTrainer._generate_single_turn).parameters
 _TRLS_LOGGER = logging.getLogger(GRPOTrainer.__module__)
 
@@ -238,7 +238,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         if args.vllm_mode == "colocate":
             # An engine in this process has seeded the random numbers by its rank alone, and it draws from them.
             set_seed(args.seed + self.accelerator.process_index // args.vllm_tensor_parallel_size)
-        elif self.environment_factories is not None or self.tools:
+        elif self.environment_factories is not None or (self.tools and not _TURNS_TAKE_A_GROUP_SIZE):
             sample_from_own_prompts(self.vllm_generation)
         if self.tools and self._shares_engine:
             tool_turns.in_equal_shares(self.vllm_generation)
@@ -430,20 +430,22 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._batch.generated = generated
         return generated
 
-    def _tool_call_loop(self, *args: Any, **kwargs: Any) -> Any:
+    def _tool_call_loop(self, prompts: Any, prompt_ids: Any, *rest: Any) -> Any:
         """Call tools as TRL does. Processes that generate together take each turn together."""
-        # An engine of its own needs the other ranks only for sharded weights that it takes anew in each turn.
-        takes_weights = self._is_sharded and (not self.args.use_vllm or self.args.vllm_enable_sleep_mode)
-        if not (takes_weights or self._shares_engine):
-            return super()._tool_call_loop(*args, **kwargs)
-        prompts: list[list[int]] = [] if self._shares_engine else [[self._tokenizer.eos_token_id]]
-        one_each = {"num_generations": 1} if _TURNS_TAKE_A_GROUP_SIZE else {}
-        idle = partial(self._generate_single_turn, prompts, None, {}, **one_each)
+        # A rank's own engine needs the other ranks only if it loads sharded weights again in each turn.
+        shards = self._is_sharded and (not self.args.use_vllm or self.args.vllm_enable_sleep_mode)
+        if not (shards or self._shares_engine):
+            return super()._tool_call_loop(prompts, prompt_ids, *rest)
+        turn: tuple[Any, Any, Any] = [], None, {}
+        if not self._shares_engine:  # the vision part must run on all ranks or on none
+            turn = (prompt_ids, *rest[-2:]) if self._is_vlm else ([[self._tokenizer.eos_token_id]], None, {})
+        group_of_one = {"num_generations": 1} if _TURNS_TAKE_A_GROUP_SIZE else {}
+        idle = partial(self._generate_single_turn, *turn, **group_of_one)
         with (
             tool_turns.in_step(self._generate_single_turn, idle) as generate,
             temporarily(self, _generate_single_turn=generate),
         ):
-            return super()._tool_call_loop(*args, **kwargs)
+            return super()._tool_call_loop(prompts, prompt_ids, *rest)
 
     def _batch_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
         """Stand in for `_calculate_rewards` where TRL makes a batch."""
@@ -458,6 +460,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         else:
             uneven = batch.filtered.images_on_some_ranks_only
         if uneven:  # a rank with images would wait for the others to log theirs
+            self._logs["images"].clear()
             batch.hiding.enter_context(temporarily(self, log_multimodal=False))
         return batch.without_monitors(self, batch.rewards.to(self.accelerator.device))
 

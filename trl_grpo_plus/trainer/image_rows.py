@@ -33,8 +33,8 @@ def lacks_images(row: dict[str, Any]) -> bool:
 def check_images(train_dataset: Any, eval_dataset: Any) -> None:
     """Refuse rows without images beside rows with images, for a model whose weights are sharded among processes.
 
-    Each process must then run the vision part in every forward pass. Images in the messages of a prompt, in a stream
-    or made by a transform are not looked at.
+    Each process must then run the vision part in every forward pass. Images in the messages of a prompt, in a stream,
+    made by a transform, of an environment or in the answer of a tool are not looked at.
 
     Raises:
         ConfigError: in a dataset with a column of images, some rows have none.

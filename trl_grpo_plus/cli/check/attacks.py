@@ -314,10 +314,12 @@ def as_number(text: str) -> Fraction | None:
 
 
 def as_decimal(fraction: str) -> list[str]:
-    """Return the decimal of a fraction, such as `["0.75"]` for `3/4`; an empty list if it has more than six digits."""
+    """Return the decimal of a fraction, such as `["0.75"]` for `3/4`; `[]` if it needs more than six decimals."""
     value = as_number(fraction)
-    decimal = None if value is None else f"{float(value):.6f}".rstrip("0").rstrip(".")
-    return [decimal] if decimal is not None and Fraction(decimal) == value else []
+    if value is None or abs(value) >= 10**9:
+        return []
+    decimal = f"{float(value):.6f}".rstrip("0").rstrip(".")
+    return [decimal] if Fraction(decimal) == value else []
 
 
 def as_parts(text: str) -> list[str]:
