@@ -347,7 +347,9 @@ ELSEWHERE = {
         ),
         Elsewhere("vLLM with LoRA", {"resample": f"{COLOCATE}::test_lora"}),
         Elsewhere("vLLM with tools", {"resample": f"{COLOCATE}::test_a_policy_that_calls_a_tool"}),
-        Elsewhere("tools on two processes: one engine, a server", {"drop": "with_vllm/test_vllm_ranks.py::test_tools"}),
+        Elsewhere(
+            "tools on two processes: one engine, a server", {"drop": "with_vllm/test_vllm_ranks.py::test_tools"}
+        ),
         Elsewhere("vLLM with environments", dict.fromkeys(("drop", "resample"), f"{COLOCATE}::test_environments")),
         Elsewhere("vLLM with a `rollout_func`", {"resample": f"{COLOCATE}::test_rollout_func"}),
         Elsewhere("vLLM with evaluation", {"resample": f"{COLOCATE}::test_evaluation"}),
