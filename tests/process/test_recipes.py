@@ -204,7 +204,7 @@ def test_the_three_forms_of_a_function(modules):
         ("recipes_file.py:funk", "prepare: recipes_file.py has no function 'funk'. Did you mean func?"),
         ("recipes_pkg.mod:NUMBER", "prepare: recipes_pkg.mod has no function 'NUMBER'."),
         ("recipes_pkg.mod", "prepare: recipes_pkg has no function 'mod'."),
-        ("recipes_fil.py:func", "prepare: there is no file recipes_fil.py."),
+        ("recipes_fil.py:func", "prepare: there is no file recipes_fil.py. A relative path starts in {folder}."),
     ],
 )
 def test_no_such_function(modules, path, message):
@@ -212,7 +212,7 @@ def test_no_such_function(modules, path, message):
         load("recipes_pkg.mod:NUMBER", "prepare")  # once it is loaded, a module is an attribute of its package
     with pytest.raises(ConfigError) as error:
         load(path, "prepare")
-    assert str(error.value) == message
+    assert str(error.value) == message.format(folder=Path.cwd())
 
 
 @pytest.mark.parametrize("path", ["func", "", ":func", "recipes_file.py:", ".mod.func", "..:func", "pkg..func"])
