@@ -247,7 +247,7 @@ def test_a_loss_that_is_not_finite_on_one_rank_stops_all_and_spoils_no_weights(o
     assert all(value.isfinite().all() for value in saved.values())
     assert all(torch.equal(last[name], saved[name]) for name in saved)
     why = "DeepSpeed skipped the step" if configuration in ZERO else "The optimizer did not step"
-    assert f"{why}: the weights are those after 1 steps." in first["told"]
+    assert f"{why}: the weights are those after 1 step." in first["told"]
     assert {group[0]["step"] for group in traces.groups(folder / "run")} == {1, 2}
 
 
