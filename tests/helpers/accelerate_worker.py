@@ -181,6 +181,7 @@ def tools(folder):
     PartialState().wait_for_everyone()
     options = {**tiny_models.BASE, **tool_models.OPTIONS, "top_p": 1.0, "top_k": 1, "max_steps": 2, "optim": "sgd"}
     options |= {"learning_rate": 0.05, "beta": 0.1, "shuffle_dataset": False, "per_device_train_batch_size": 4}
+    options["gradient_accumulation_steps"] = 2  # the number that the configurations of DeepSpeed have
     rows = Dataset.from_dict({"prompt": [tool_models.question(number) for number in range(30)]})
 
     def by_place(completions, **kwargs):

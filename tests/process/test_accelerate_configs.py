@@ -155,7 +155,7 @@ def test_a_configuration_trains_what_ddp_trains(out, configuration, scenario):
 @pytest.mark.parametrize("configuration", SHARDED)
 def test_ranks_with_and_without_turns_of_tools_generate_together(out, configuration):
     found, expected = (results(out, name, "tools") for name in (configuration, "ddp"))
-    assert [rank["calls"] for rank in found] == [rank["calls"] for rank in expected] == [8, 0]
+    assert [rank["calls"] for rank in found] == [rank["calls"] for rank in expected] == [16, 0]
     assert found[0]["losses"] == pytest.approx(expected[0]["losses"], abs=1e-5)
     assert found[0]["losses"][1] > 1e-4  # the KL of weights that were trained
     assert distance(out / configuration / "tools", out / "ddp" / "tools") < 1e-5
