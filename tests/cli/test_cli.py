@@ -20,6 +20,7 @@ from trl_grpo_plus.cli.main import main
 from trl_grpo_plus.launch import accelerate as launch
 from trl_grpo_plus.launch import launchers
 from trl_grpo_plus.launch.accelerate import RUN_AS, accelerate_configs
+from trl_grpo_plus.launch.command_line import OF_COMMANDS
 from trl_grpo_plus.launch.launchers import MAIN, Start, in_this_python, launch_command
 from trl_grpo_plus.launch.nodes import Nodes
 from trl_grpo_plus.registry import list_advantages, list_rewards
@@ -71,6 +72,14 @@ def test_a_recipe_is_copied_but_never_over_a_file(tmp_path, capsys, monkeypatch)
     assert "arithmetic_cpu.yaml is not a folder. Give the output_dir of a run" in capsys.readouterr().err
     assert main(["cp", "arithmetic_cpu", "arithmetic_cpu.yaml/mine.yaml"]) == 2
     assert capsys.readouterr().err.startswith("error: ")
+
+
+@pytest.mark.parametrize("name", OF_COMMANDS)
+@pytest.mark.parametrize("command", ["run", "check", "race"])
+def test_an_option_that_is_offered_for_a_mistyped_one_exists(capsys, command, name):
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert f"--{name} " in capsys.readouterr().out
 
 
 def test_what_cannot_be_launched_is_refused(capsys):

@@ -18,7 +18,7 @@ from PIL import Image, features
 from slow_cases import covering
 from vision_models import questions
 
-from trl_grpo_plus import GRPOPlusConfig
+from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
 from trl_grpo_plus.config.compatibility import check_model
 from trl_grpo_plus.rollouts.groups import Attempt
 from trl_grpo_plus.traces import images
@@ -122,6 +122,13 @@ def test_sharded_training_needs_a_picture_in_each_row():
     uncertain = [mixed.to_iterable_dataset(), mixed.with_transform(lambda rows: rows), mixed.remove_columns("images")]
     for rows in (*uncertain, mixed.select([2, 3]), mixed.select([0, 1]), None):
         check_images(rows, None)
+
+
+def test_a_sharded_trainer_refuses_such_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(GRPOPlusTrainer, "_is_sharded", True)
+    mixed = questions(8, lambda number: number % 4 > 1)
+    with pytest.raises(ConfigError, match="train_dataset: 4 of 8 rows have no image"):
+        vision_models.trained(tmp_path, "qwen2.5-vl", vision_models.some_dead, data=mixed)
 
 
 def test_a_row_is_shown_with_its_pictures_in_the_prompt_and_given_as_it_is():

@@ -29,6 +29,7 @@ from ..utils.distributed import gather_made
 from ..utils.patching import temporarily
 from ..utils.text import content_of, first_words
 from ..utils.validation import ConfigError
+from .image_rows import images_in_columns
 
 
 logger = get_logger(__name__)
@@ -107,7 +108,7 @@ class Batch:
     def images_on_some_ranks_only(self, rows: Rows) -> bool:
         """Return whether the rows have images, given or generated, on some ranks only. Collective."""
         of_prompts = self.generated.images if self.generated else None
-        any_here = any(of_prompts or ()) or any(row.get("images") or row.get("image") is not None for row in rows)
+        any_here = any(of_prompts or ()) or any(map(images_in_columns, rows))
         ranks = self.accelerator.gather(torch.tensor([int(any_here)], device=self.accelerator.device))
         return 0 < int(ranks.sum()) < len(ranks)
 

@@ -88,7 +88,7 @@ if TYPE_CHECKING:
 
 trl_releases.check(GRPOTrainer, trl.__version__)
 
-# Before TRL 1.14 the method has no such parameter. In each turn it reads the option `num_generations`.
+# TRL 1.14.0 and older have no such parameter: the method reads the option `num_generations` in each turn.
 _TURNS_TAKE_A_GROUP_SIZE = "num_generations" in inspect.signature(GRPOTrainer._generate_single_turn).parameters
 _TRLS_LOGGER = logging.getLogger(GRPOTrainer.__module__)
 

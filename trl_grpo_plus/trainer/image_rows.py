@@ -8,12 +8,11 @@ shown rows whose images are already in their prompts.
 
 from typing import Any
 
-import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.compute as pc  # type: ignore[import-untyped]
 from trl.data_utils import is_conversational, prepare_multimodal_messages
 
 from ..rollouts.groups import Rows
 from ..scoring import datasets_named
+from ..utils import dataset_rows
 from ..utils.validation import ConfigError
 
 
@@ -23,6 +22,11 @@ IMAGE_COLUMNS = ("image", "images")
 def with_images_in_prompts(rows: Rows) -> Rows:
     """Move the images of each row into its prompt. TRL needs this form if rows may leave or join the batch."""
     return [_shown(row) for row in rows]
+
+
+def images_in_columns(row: dict[str, Any]) -> list[Any]:
+    """Return the images in a row's columns; none if it has no such column, or no image in it."""
+    return row.get("images") or [image for image in [row.get("image")] if image is not None]
 
 
 def lacks_images(row: dict[str, Any]) -> bool:
@@ -41,23 +45,13 @@ def check_images(train_dataset: Any, eval_dataset: Any) -> None:
     """
     for what, dataset in datasets_named(train_dataset, eval_dataset).items():
         for name in set(IMAGE_COLUMNS).intersection(getattr(dataset, "column_names", None) or ()):
-            if not hasattr(dataset, "data") or dataset.format["type"] == "custom":  # a stream, or a transform
-                continue
-            if 0 < (without := _without_images(dataset, name)) < len(dataset):
+            without = dataset_rows.count_empty(dataset, name)
+            if without and without < len(dataset):
                 raise ConfigError(
                     f"{what}: {without:,} of {len(dataset):,} rows have no image in the column {name!r}. Under FSDP "
                     "and DeepSpeed's ZeRO 3 a process with such rows alone does not run the model's vision part, and "
                     "the other processes wait for it. Give each row an image, or filter these rows out, or use DDP."
                 )
-
-
-def _without_images(dataset: Any, name: str) -> int:
-    stored, chosen = dataset.data.column(name), dataset._indices
-    is_list = pa.types.is_list(stored.type) or pa.types.is_large_list(stored.type)
-    numbers = pc.list_value_length(stored).fill_null(0) if is_list else stored.is_valid().cast(pa.int32())
-    if chosen is not None:  # the rows of a shuffled or filtered set
-        numbers = numbers.take(chosen.column(0))
-    return pc.sum(pc.equal(numbers, 0)).as_py() or 0
 
 
 class _Shown(dict[str, Any]):
@@ -81,5 +75,4 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
     # TRL does not change prompts of rows without an image column, and refuses images beside a text prompt.
     if not any(name in row for name in IMAGE_COLUMNS) or not is_conversational(row):
         return row
-    images = row.get("images") or [image for image in [row.get("image")] if image is not None]
-    return _Shown(row, prepare_multimodal_messages(row["prompt"], images=images))
+    return _Shown(row, prepare_multimodal_messages(row["prompt"], images=images_in_columns(row)))

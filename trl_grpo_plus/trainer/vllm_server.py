@@ -102,8 +102,8 @@ def sample_from_own_prompts(engine: Any) -> None:
     """Let a server sample each attempt from its own prompt if the prompts of a group differ.
 
     TRL sends the first prompt of each group, and asks for all of the group's attempts. But an environment may give
-    each attempt another prompt, and after a call of a tool TRL before 1.14 asks for groups too. Where prompts differ,
-    each is sent.
+    each attempt another prompt, and after a call of a tool TRL 1.14.0 and older ask for groups too. Where prompts
+    differ, each is sent.
 
     Args:
         engine (`trl.generation.vllm_generation.VLLMGeneration`): the trainer's engine, with a server.

@@ -11,6 +11,7 @@ from types import NoneType
 from typing import Any, NamedTuple
 
 import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 import torch
 from torch import Tensor
 
@@ -86,6 +87,21 @@ def stored_column(dataset: Any, name: str, rows: Tensor | None = None) -> pa.Chu
     if chosen is not None:
         places = chosen.column(0) if places is None else chosen.column(0).take(places)
     return stored if places is None else stored.take(places)
+
+
+def count_empty(dataset: Any, name: str) -> int | None:
+    """Return how many rows have `None` or an empty list in a column; `None` for a stream, and if a transform makes it.
+
+    No value is read, so the column may hold images.
+    """
+    if not hasattr(dataset, "data") or dataset.format["type"] == "custom":
+        return None
+    stored, chosen = dataset.data.column(name), dataset._indices
+    is_list = pa.types.is_list(stored.type) or pa.types.is_large_list(stored.type)
+    lengths = pc.list_value_length(stored).fill_null(0) if is_list else stored.is_valid().cast(pa.int32())
+    if chosen is not None:
+        lengths = lengths.take(chosen.column(0))
+    return pc.sum(pc.equal(lengths, 0)).as_py() or 0
 
 
 def values_of(dataset: Any, name: str, rows: Tensor) -> pa.ChunkedArray | list[Any]:
