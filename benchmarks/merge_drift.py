@@ -7,7 +7,7 @@
 The model is SmolLM2-135M-Instruct, in bfloat16 or quantized to 4 bits (nf4), with LoRA of rank 32 on all linear layers
 as in the recipe smollm2_135m_cpu. TRL's own loop reads the weights (`VLLMGeneration._iter_named_params`); there is no
 engine. Between two sendings the adapter takes a random step, about as large as one of Adam's at the recipe's learning
-rate. "In copies" is trl_grpo_plus/trainer/adapter_merge.py. The table has, after so many sendings:
+rate. "In copies" is trl_grpo_plus/trainer/vllm/adapter_merge.py. The table has, after so many sendings:
 
 | column | |
 |---|---|
@@ -30,7 +30,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 from trl.generation.vllm_generation import VLLMGeneration
 
-from trl_grpo_plus.trainer.adapter_merge import merge_in_copies
+from trl_grpo_plus.trainer.vllm.adapter_merge import merge_in_copies
 
 
 MODEL = "outputs/SmolLM2-135M-Instruct"

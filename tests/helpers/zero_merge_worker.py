@@ -16,7 +16,7 @@ import torch
 from adapters import reader, sent, with_adapter
 from transformers import Qwen2ForCausalLM
 
-from trl_grpo_plus.trainer.adapter_merge import merge_in_copies
+from trl_grpo_plus.trainer.vllm.adapter_merge import merge_in_copies
 
 
 CONFIG = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}, "zero_allow_untested_optimizer": True}

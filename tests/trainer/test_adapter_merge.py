@@ -14,8 +14,8 @@ from adapters import reader, sent, with_adapter
 from packaging.version import Version
 from transformers import Qwen2ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from trl_grpo_plus.trainer import adapter_merge
-from trl_grpo_plus.trainer.adapter_merge import merge_in_copies
+from trl_grpo_plus.trainer.vllm import adapter_merge
+from trl_grpo_plus.trainer.vllm.adapter_merge import merge_in_copies
 
 
 pytestmark = pytest.mark.skipif(Version(trl.__version__) < Version("1.12"), reason="TRL before 1.12 sends otherwise")

@@ -17,7 +17,7 @@ from trl import GRPOTrainer, ModelConfig
 from trl_grpo_plus import GRPOPlusTrainer
 from trl_grpo_plus.cli.check.estimate import Job, count, memory
 from trl_grpo_plus.cli.check.model import _quantized_bytes
-from trl_grpo_plus.trainer.adapter_merge import merge_in_copies
+from trl_grpo_plus.trainer.vllm.adapter_merge import merge_in_copies
 
 
 pytestmark = pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="no bitsandbytes here: make test-quantized")

@@ -17,7 +17,7 @@ from urllib3.util.retry import Retry
 
 from trl_grpo_plus.launch import launcher_main, launchers, train
 from trl_grpo_plus.trainer import progress
-from trl_grpo_plus.trainer.vllm_server import ServerFailed, naming_server, noticing_errors
+from trl_grpo_plus.trainer.vllm.server import ServerFailed, naming_server, noticing_errors
 from trl_grpo_plus.utils.validation import ConfigError
 
 

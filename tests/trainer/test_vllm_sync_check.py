@@ -11,7 +11,7 @@ import torch
 from trl import GRPOConfig
 
 from trl_grpo_plus.config.sampling_distribution import logprob_options
-from trl_grpo_plus.trainer.vllm_sync_check import LIMIT, Comparison, VLLMCheck, apart
+from trl_grpo_plus.trainer.vllm.sync_check import LIMIT, Comparison, VLLMCheck, apart
 
 
 CPU = {"bf16": False, "use_cpu": True, "report_to": "none"}
@@ -194,7 +194,7 @@ class WithDropout(Simulated):
 @pytest.fixture
 def warned(caplog):
     return lambda: [
-        record.getMessage() for record in caplog.records if record.name == "trl_grpo_plus.trainer.vllm_sync_check"
+        record.getMessage() for record in caplog.records if record.name == "trl_grpo_plus.trainer.vllm.sync_check"
     ]
 
 

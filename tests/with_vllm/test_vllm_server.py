@@ -16,7 +16,7 @@ import tiny_models
 import watched
 from requests.adapters import HTTPAdapter
 
-from trl_grpo_plus.trainer.vllm_server import ServerFailed
+from trl_grpo_plus.trainer.vllm.server import ServerFailed
 
 
 pytestmark = pytest.mark.usefixtures("engine")

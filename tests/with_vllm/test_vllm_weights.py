@@ -31,7 +31,7 @@ def run(tmp_path, caplog):
         breaking(made)
         made.train()
         return made, [
-            record.getMessage() for record in caplog.records if record.name == "trl_grpo_plus.trainer.vllm_sync_check"
+            record.getMessage() for record in caplog.records if record.name == "trl_grpo_plus.trainer.vllm.sync_check"
         ]
 
     return train

@@ -243,7 +243,7 @@ class GRPOPlusConfig(GRPOConfig):
             the same alarm again. With this option each step waits until its batch is written.
         vllm_check_every (`int`, *optional*, defaults to `10`):
             Check at every n-th batch that vLLM has the policy's weights. `0`: never. See
-            [`trl_grpo_plus.trainer.vllm_sync_check`].
+            [`trl_grpo_plus.trainer.vllm.sync_check`].
     """
 
     _VALID_DICT_FIELDS: ClassVar[list[str]] = [

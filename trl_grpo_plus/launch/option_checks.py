@@ -173,7 +173,7 @@ def lost_in_rounding(training_args: Any, model_args: Any, sharded: bool) -> str 
 def base_drifts(training_args: Any, model_args: Any, sharding: str) -> str | None:
     """Return a warning if the weights under an adapter drift; `None` otherwise.
 
-    The trainer prevents it ([`~trl_grpo_plus.trainer.adapter_merge`]) where TRL reads whole weights one by one.
+    The trainer prevents it ([`~trl_grpo_plus.trainer.vllm.adapter_merge`]) where TRL reads whole weights one by one.
     """
     dtype = dtype_of(training_args, model_args)
     prevented = sharding != "fsdp" and Version(version("trl")) >= Version("1.12")

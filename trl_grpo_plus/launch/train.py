@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from ..config import presets
-from ..trainer.vllm_server import ServerFailed
+from ..trainer.vllm.server import ServerFailed
 from ..utils.distributed import lost_process, raise_on_all_ranks
 from ..utils.fork_server import end_with_parent
 from ..utils.tables import WARNED, CheckRow, raise_failures

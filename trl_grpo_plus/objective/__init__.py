@@ -11,5 +11,6 @@ advantage_functions  reads and checks `advantage_estimator`
 process_rewards      rewards of steps -> advantages of tokens
 ratios               importance ratios other than TRL's: `RATIOS`
 kl                   KL estimators: `ESTIMATORS`; adaptive beta
+loss_inputs          gives TRL's loss another KL estimator or importance ratio
 padding              rows that only fill a batch up, and the loss's denominator
 """

@@ -80,6 +80,19 @@ def of_live_rows(metrics: Mapping[str, list[float]], before: Mapping[str, int], 
             metrics[name][-1] = of_filler + share * (metrics[name][-1] - of_filler)
 
 
+def forget_means(metrics: dict[str, list[float]], before: Mapping[str, int]) -> None:
+    """Remove the means that TRL has just logged over no tokens, since no rank has live tokens.
+
+    Args:
+        metrics (`dict[str, list[float]]`): TRL's metrics, which change. The coefficient of the entropy is no mean.
+        before (`Mapping[str, int]`): the number of values of each metric before TRL logged.
+    """
+    for name in metrics.keys() - {"entropy_coef"}:
+        del metrics[name][before.get(name, 0) :]
+        if not metrics[name]:  # TRL would log None for a list without values, and trackers warn of it
+            del metrics[name]
+
+
 def loss_weight(loss_type: str, live_rows: Tensor, rows: int) -> float:
     """Return the factor for a micro-batch's advantages and beta.
 

@@ -9,9 +9,7 @@ recorder              passes a batch to traces, alarms and trackers
 training_state        this package's state in a checkpoint
 checkpoint_integrity  checks that a checkpoint is complete
 nonfinite_guard       stops a run at a loss or gradient that is not finite
-vllm_server           a run's vLLM server: the errors that name it, a prompt for each attempt
-vllm_sync_check       checks that vLLM samples from the policy that is trained
-adapter_merge         merges an adapter for vLLM in copies of the frozen weights
+vllm/                 a run that generates with vLLM: its server, its weights, its log-probs
 image_rows            rows whose images stand in their prompts
 completions_table     TRL's table of completions, adapted to smaller batches
 hub                   keeps files out of uploads; completes the model card

@@ -83,7 +83,6 @@ class Batch:
             `streamed` in the window; empty if prompts are neither chosen nor remembered.
         streamed (`bool`): whether `row_indices` count the rows of a window on a stream.
         generated ([`Generated`], *optional*): the last generation.
-        further (`list[dict]`, *optional*): the rows of a further round, while TRL prepares them.
         rounds (`list[Round]`): the sampled groups.
         filtered ([`Filtered`], *optional*): the batch to train on, once groups are filtered.
         kl (`Tensor`, *optional*): `(B,)`, each completion's mean KL over its tokens, if it is computed.
@@ -99,7 +98,6 @@ class Batch:
     row_indices: tuple[int, ...] = ()
     streamed: bool = False
     generated: Generated | None = None
-    further: Rows | None = None
     rounds: list[Round] = field(default_factory=list)
     filtered: Filtered | None = None
     kl: Tensor | None = None

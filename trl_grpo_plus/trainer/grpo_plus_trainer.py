@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 import trl
@@ -48,7 +48,7 @@ from ..config.sampling_distribution import warn_of_another_distribution
 from ..curriculum import selection
 from ..curriculum.indexed_dataset import pop_indices
 from ..curriculum.prompt_states import states_of_share
-from ..objective import kl, padding, ratios
+from ..objective import kl, loss_inputs, padding
 from ..objective.credit import Credit
 from ..objective.scales import TRL_SCALES
 from ..registry import resolve
@@ -70,8 +70,8 @@ from .progress import SlimProgress
 from .prompt_source import PromptSource
 from .recorder import Recorder
 from .run_metadata import describe
-from .vllm_server import naming_server, noticing_errors, sample_from_own_prompts, shard_before_sending
-from .vllm_sync_check import VLLMCheck
+from .vllm.server import naming_server, noticing_errors, sample_from_own_prompts, shard_before_sending
+from .vllm.sync_check import VLLMCheck
 
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         if self.is_fsdp_enabled:
             shard_before_sending(self.vllm_generation)
         if is_peft_model(self.vllm_generation.model) and not self.is_fsdp_enabled:
-            from .adapter_merge import merge_in_copies  # it needs peft
+            from .vllm.adapter_merge import merge_in_copies  # it needs peft
 
             merge_in_copies(self.vllm_generation)
 
@@ -358,8 +358,6 @@ class GRPOPlusTrainer(GRPOTrainer):
         batch = self._batch
         if not batch.filters:
             return self._generated(prompts)
-        if batch.further is not None:
-            raise resampling.StopAfterSampling(self._sample(batch.further, prompts))
         partition = batch.partition
         draw = self._prompts.draw if self.args.zero_variance_groups == "resample" else None
         batch.rounds = resampling.resample(
@@ -401,7 +399,11 @@ class GRPOPlusTrainer(GRPOTrainer):
 
         TRL does all that it does for a batch, up to its call of `_generate`.
         """
-        with temporarily(self._batch, further=inputs):
+
+        def sample_and_stop(prompts: list[Any]) -> NoReturn:
+            raise resampling.StopAfterSampling(self._sample(inputs, prompts))
+
+        with temporarily(self, _generate=sample_and_stop):
             try:
                 super()._generate_and_score_completions(self._shown(inputs))
             except resampling.StopAfterSampling as ended:
@@ -598,61 +600,49 @@ class GRPOPlusTrainer(GRPOTrainer):
         # Every loss type is linear in the advantages, up to their sign, and in beta.
         weight = inputs.get("filler_weight", 1.0)
         beta = self.beta * weight if self.args.kl_placement == "loss" else 0.0
-        replaced, bias_correction = self._loss_inputs(inputs, weight, beta)
-        metrics = self._metrics["train"]
-        before = {name: len(values) for name, values in metrics.items()}
+        replaced, bias_correction = loss_inputs.for_trl(inputs, self.args, weight, beta)
         with (
             temporarily(self, beta=beta),
             temporarily(self.args, use_bias_correction_kl=bias_correction),
-            self._without_filler_in_the_entropy(inputs),
+            self._without_filler(inputs),
         ):
             loss = super()._compute_loss(model, replaced, *rest, **more)
-        self._correct_loss_metrics(inputs, beta, before)
-        return self._guard.record_micro_batch(loss, inputs)
-
-    def _loss_inputs(self, inputs: dict[str, Any], weight: float, beta: float) -> tuple[dict[str, Any], bool]:
-        """Return the inputs for TRL's loss, and whether TRL corrects the KL for its bias.
-
-        The inputs hold the advantages times `weight`, and objects in place of the reference's and the old log-probs.
-        These objects answer TRL's subtractions with this package's KL estimator and policy ratio.
-        """
-        args, replaced, bias_correction = self.args, {}, self.args.use_bias_correction_kl
-        old = inputs.get("old_per_token_logps")
-        if weight != 1.0:
-            replaced["advantages"] = inputs["advantages"] * weight
-        # TRL would weigh its k3 by the replaced ratio, which is not the tokens' density ratio.
-        if beta and (args.kl_estimator != kl.TRL_ESTIMATOR or args.importance_ratio):
-            logps = {"ref_logp": inputs["ref_per_token_logps"], "old_logp": old}
-            term = partial(kl.penalty, args.kl_estimator, **logps, importance_weighted=bias_correction)
-            replaced["ref_per_token_logps"] = kl.ReferenceLogps(term)
-            bias_correction = False
-        if args.importance_ratio:
-            ratio = ratios.RATIOS[args.importance_ratio]
-            replaced["old_per_token_logps"] = ratios.OldLogps(ratio, old, padding.loss_mask(inputs))
-        return ({**inputs, **replaced} if replaced else inputs), bias_correction
-
-    def _correct_loss_metrics(self, inputs: dict[str, Any], beta: float, before: Mapping[str, int]) -> None:
-        """Take filler out of the metrics that TRL's loss has logged, and adapt beta by the KL among them.
-
-        `before` has the number of each metric's values before TRL's loss.
-        """
-        metrics = self._metrics["train"]
-        sampled = len(inputs["completion_ids"]) * self.accelerator.num_processes
-        rows, tokens = inputs.get("live_rows", sampled), inputs.get("live_tokens", 1)
-        if tokens and metrics.get("entropy"):
-            self._entropy = metrics["entropy"][-1]
-        if beta and tokens:
-            self._controller.see(metrics["kl"][-1], rows)
-        of_rows = self.importance_sampling_level == "sequence" or self.loss_type == "vespo"
-        if of_rows and inputs["advantages"].dim() == 1 and rows:
-            padding.of_live_rows(metrics, before, sampled / rows)
-        if not tokens:  # no rank has live tokens, so TRL has logged means over no tokens
-            for name in metrics.keys() - {"entropy_coef"}:
-                del metrics[name][before.get(name, 0) :]
-                if not metrics[name]:  # TRL would log None for a list without values, and trackers warn of it
-                    del metrics[name]
         if beta and self.accelerator.sync_gradients:
             self._adapt_beta(passes=self.num_iterations)
+        return self._guard.record_micro_batch(loss, inputs)
+
+    @contextmanager
+    def _without_filler(self, inputs: dict[str, Any]) -> Iterator[None]:
+        """Keep filler out of TRL's entropy bonus and of the metrics that TRL's loss logs; note the KL among them."""
+        metrics, coefficient = self._metrics["train"], self.entropy_coef
+        logged = {name: len(values) for name, values in metrics.items()}
+        last_entropy = self._last_world_entropy
+        sampled = len(inputs["completion_ids"]) * self.accelerator.num_processes
+        rows, tokens = inputs.get("live_rows", sampled), inputs.get("live_tokens", 1)
+        if (weight := inputs.get("entropy_weight", 1.0)) != 1.0:
+            self.entropy_coef = padding.ScaledCoefficient(coefficient, weight)
+        try:
+            yield
+        finally:
+            if isinstance(self.entropy_coef, padding.ScaledCoefficient):  # TRL did not change it
+                self.entropy_coef = coefficient
+        self._window_tokens += tokens
+        if self.accelerator.sync_gradients:
+            if not self._window_tokens:  # TRL has measured an entropy of 0, over no tokens
+                self.entropy_coef, self._last_world_entropy = coefficient, last_entropy
+            if coefficients := metrics.get("entropy_coef"):  # TRL may have logged the scaled coefficient
+                coefficients[-1] = self.entropy_coef
+            self._window_tokens = 0
+        of_rows = self.importance_sampling_level == "sequence" or self.loss_type == "vespo"
+        if of_rows and inputs["advantages"].dim() == 1 and rows:
+            padding.of_live_rows(metrics, logged, sampled / rows)
+        if not tokens:
+            padding.forget_means(metrics, logged)
+            return
+        if metrics.get("entropy"):
+            self._entropy = metrics["entropy"][-1]
+        if len(metrics.get("kl", ())) > logged.get("kl", 0):
+            self._controller.see(metrics["kl"][-1], rows)
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
         computed = super()._get_per_token_logps_and_entropies(*args, **kwargs)
@@ -662,26 +652,6 @@ class GRPOPlusTrainer(GRPOTrainer):
     def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
         norm = super()._get_grad_norm(*args, **kwargs)
         return self._guard.checked(norm, self.state.global_step, self._recorder.settle)
-
-    @contextmanager
-    def _without_filler_in_the_entropy(self, inputs: dict[str, Any]) -> Iterator[None]:
-        """Scale TRL's entropy bonus for a micro-batch with filler, and keep its controller from an empty window."""
-        weight, tokens = inputs.get("entropy_weight", 1.0), inputs.get("live_tokens", 1)
-        before = self.entropy_coef, self._last_world_entropy
-        if weight != 1.0:
-            self.entropy_coef = padding.ScaledCoefficient(self.entropy_coef, weight)
-        try:
-            yield
-        finally:
-            if isinstance(self.entropy_coef, padding.ScaledCoefficient):  # TRL did not change it
-                self.entropy_coef = before[0]
-        self._window_tokens += tokens
-        if self.accelerator.sync_gradients:
-            if not self._window_tokens:  # TRL has measured an entropy of 0, over no tokens
-                self.entropy_coef, self._last_world_entropy = before
-            if logged := self._metrics["train"].get("entropy_coef"):  # TRL may have logged the scaled coefficient
-                logged[-1] = self.entropy_coef
-            self._window_tokens = 0
 
     def _adapt_beta(self, passes: int = 1) -> None:
         if (beta := self._controller.adapt(self.beta, passes)) is not None:

@@ -25,14 +25,14 @@ from accelerate.logging import get_logger
 from accelerate.utils import extract_model_from_parallel
 from torch import Tensor, nn
 
-from ..config.sampling_distribution import logprob_options
-from ..curriculum.prompt_states import evaluating
-from ..objective.padding import loss_mask
-from ..traces import logged_step
+from ...config.sampling_distribution import logprob_options
+from ...curriculum.prompt_states import evaluating
+from ...objective.padding import loss_mask
+from ...traces import logged_step
 
 
 if TYPE_CHECKING:
-    from ..config import GRPOPlusConfig
+    from ...config import GRPOPlusConfig
 
 
 logger = get_logger(__name__)

@@ -21,10 +21,10 @@ from urllib.parse import urlsplit
 from accelerate.utils import gather_object
 from torch.distributed.fsdp import FSDPModule
 
-from ..traces import logged_step
-from ..utils.distributed import lost_process
-from ..utils.patching import temporarily
-from ..utils.validation import ConfigError, RunError
+from ...traces import logged_step
+from ...utils.distributed import lost_process
+from ...utils.patching import temporarily
+from ...utils.validation import ConfigError, RunError
 
 
 HEALTH_S = 5.0  # seconds within which a server must answer; a working server answers at once

@@ -19,7 +19,7 @@ from peft.tuners import lora
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
-from ..utils.patching import temporarily
+from ...utils.patching import temporarily
 
 
 # Other layers, such as those of 8-bit weights, also change more than the values of their weights.
