@@ -10,7 +10,7 @@ import sysconfig
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
@@ -21,6 +21,10 @@ from ..utils.files import no_folder
 from ..utils.resources import multiplies_bfloat16
 from ..utils.text import percent
 from ..utils.validation import ConfigError, Number, did_you_mean
+
+
+if TYPE_CHECKING:
+    from ..config import GRPOPlusConfig
 
 
 LEAST_16_BIT_RATE = 1e-5  # learning rate; `lost_in_rounding` explains the trouble below it
@@ -43,7 +47,7 @@ def wrong_options(training_args: Any, model_args: Any) -> list[str]:
     return list(_out_of_bounds(training_args)) or list(_at_odds(training_args, model_args))
 
 
-def _out_of_bounds(args: Any) -> Iterator[str]:
+def _out_of_bounds(args: "GRPOPlusConfig") -> Iterator[str]:
     for name, number in BOUNDS.items():
         value = getattr(args, name)
         if number is NOT_NEGATIVE and value == math.inf:  # an infinite max_grad_norm clips nothing
@@ -58,7 +62,7 @@ def _out_of_bounds(args: Any) -> Iterator[str]:
         yield f"num_train_epochs={args.num_train_epochs!r} must be above 0, unless max_steps is set."
 
 
-def _at_odds(args: Any, model_args: Any) -> Iterator[str]:
+def _at_odds(args: "GRPOPlusConfig", model_args: Any) -> Iterator[str]:
     if (model_args.load_in_4bit or model_args.load_in_8bit) and not model_args.use_peft:
         name = "load_in_4bit" if model_args.load_in_4bit else "load_in_8bit"
         yield f"{name}: quantized weights cannot be trained. Train an adapter instead. Set use_peft: true."
@@ -91,7 +95,7 @@ def _unknown_trackers(names: Sequence[str | None]) -> Iterator[str]:
             yield f"report_to: {name!r} is not one of {', '.join(trackers)}, all, none.{guess}"
 
 
-def bad_together(args: Any) -> list[str]:
+def bad_together(args: "GRPOPlusConfig") -> list[str]:
     """Return why valid combinations of options are unwise."""
     scale = args.scale_rewards
     unwise = []
@@ -119,7 +123,7 @@ def bad_together(args: Any) -> list[str]:
     return unwise
 
 
-def _weighed_by_product(args: Any) -> Iterator[str]:
+def _weighed_by_product(args: "GRPOPlusConfig") -> Iterator[str]:
     """Warn of TRL's default weight of attempts from vLLM if they are long."""
     mode, longest = args.vllm_importance_sampling_mode, args.max_completion_length or 0
     highest = args.vllm_importance_sampling_clip_max or 0
@@ -203,7 +207,7 @@ def dtype_of(training_args: Any, model_args: Any) -> str | None:
     return (training_args.model_init_kwargs or {}).get("dtype", model_args.dtype)
 
 
-def evaluates(args: Any) -> bool:
+def evaluates(args: "GRPOPlusConfig") -> bool:
     """Return `True` if the run ever evaluates. Call this before a resumed run turns `eval_on_start` off."""
     return args.eval_strategy != "no" or args.do_eval or args.eval_on_start
 

@@ -4,13 +4,17 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..scoring import datasets_named
 from ..utils.validation import ConfigError
 from . import command_line
 from .accelerate import Distribution, find_recipe, sharded
 from .option_checks import evaluates
+
+
+if TYPE_CHECKING:
+    from ..config import GRPOPlusConfig
 
 
 NO_GPU = "no GPU here"
@@ -192,7 +196,7 @@ def total_steps(recipe: Recipe) -> int | None:
     return steps(len(recipe.train_set), recipe.training)[1] if recipe.whole else None
 
 
-def steps(rows: int, args: Any) -> tuple[int, int]:
+def steps(rows: int, args: "GRPOPlusConfig") -> tuple[int, int]:
     """Return the optimizer steps of an epoch and of the run. TRL drops rows that do not fill a generation batch."""
     full = rows // (args.generation_batch_size // args.num_generations)
     epoch = max(

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..traces import evaluations
 from ..trainer import progress
@@ -15,10 +15,14 @@ from ..view import write_page
 from .previous_run import PAGE, SUMMARY, stamps
 
 
+if TYPE_CHECKING:
+    from ..trainer import GRPOPlusTrainer
+
+
 COUNT_KEYS = ("groups/generated", "groups/trained", "groups/rounds", "tokens/generated", "tokens/trained")
 
 
-def save(trainer: Any) -> list[str]:
+def save(trainer: "GRPOPlusTrainer") -> list[str]:
     """Save model and state to `output_dir`. All processes must call this function.
 
     Returns:
@@ -31,7 +35,7 @@ def save(trainer: Any) -> list[str]:
     return sorted(name for name, stamp in stamps(folder).items() if before.get(name) != stamp) if main else []
 
 
-def summarise(trainer: Any, saved: list[str]) -> dict[str, Any]:
+def summarise(trainer: "GRPOPlusTrainer", saved: list[str]) -> dict[str, Any]:
     """Return a summary of the run, and write it to `<output_dir>/summary.json`.
 
     Only the main process may call this function, after [`save`].

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -28,6 +28,10 @@ from .launchers import ERROR_FILE, LOST, STARTED_BY
 from .preflight import on_data, on_paper
 from .recipe import Recipe, launched
 from .reward_inputs import load_callables, load_data
+
+
+if TYPE_CHECKING:
+    from ..trainer import GRPOPlusTrainer
 
 
 def main(
@@ -93,14 +97,14 @@ def _run(recipe: Recipe, trainer_class: Callable[..., Any] | None, loader: Calla
     return 130 if stop.stopped else 0
 
 
-def _say_how_to_resume(trainer: Any) -> None:
+def _say_how_to_resume(trainer: "GRPOPlusTrainer") -> None:
     step = trainer.state.global_step
     checkpoint = os.path.join(trainer.args.output_dir, f"checkpoint-{step}")
     stopped = f"\nStopped after step {step}. The checkpoint is {checkpoint}. To resume from it:"
     trainer.accelerator.print(f"{stopped}\n\n  {resume_command(checkpoint)}\n")
 
 
-def _finish(trainer: Any, recipe: Recipe) -> None:
+def _finish(trainer: "GRPOPlusTrainer", recipe: Recipe) -> None:
     """Evaluate, save, report and push after the last step."""
     from .report import report, save, summarise
 
@@ -155,13 +159,13 @@ def _make_trainer(trainer_class: Callable[..., Any] | None, recipe: Recipe) -> A
     )
 
 
-def _evaluate_last(trainer: Any) -> None:
+def _evaluate_last(trainer: "GRPOPlusTrainer") -> None:
     evaluated = [entry["step"] for entry in trainer.state.log_history if any(k.startswith("eval_") for k in entry)]
     if trainer.eval_dataset is not None and evaluated[-1:] != [trainer.state.global_step]:
         trainer.evaluate()
 
 
-def _end(trainer: Any) -> None:
+def _end(trainer: "GRPOPlusTrainer") -> None:
     # The others wait while the main process writes the report. gloo needs no teardown, and was seen to hang in it.
     # vLLM's engine in this process tears down the group when Python ends, with a traceback if the group is gone.
     trainer.accelerator.wait_for_everyone()

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from accelerate.logging import get_logger
@@ -30,6 +30,10 @@ from ..utils.patching import temporarily
 from ..utils.text import content_of, first_words
 from ..utils.validation import ConfigError
 from .image_rows import images_in_columns
+
+
+if TYPE_CHECKING:
+    from trl import GRPOTrainer
 
 
 logger = get_logger(__name__)
@@ -321,7 +325,7 @@ class Batch:
             for i in range(len(inputs))
         )
 
-    def without_monitors(self, trainer: Any, rewards: Tensor) -> Tensor:
+    def without_monitors(self, trainer: "GRPOTrainer", rewards: Tensor) -> Tensor:
         """Hide the monitors from TRL until it has made the batch, and return the other rewards `(N, K - monitors)`.
 
         TRL would count an attempt that only a monitor scores as scored. A sum over more columns also rounds

@@ -10,13 +10,17 @@ For this it keeps the log-probs of TRL's forward pass, one number per token, and
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import DistributedType, broadcast_object_list, gather_object
 from torch import Tensor
 
 from ..objective.kl import TRL_ESTIMATOR
 from ..traces import newest_training_file
+
+
+if TYPE_CHECKING:
+    from ..config import GRPOPlusConfig
 
 
 GROUPS = "groups"  # key of a batch: the name of each row's group
@@ -64,7 +68,7 @@ class StepGuard:
         accelerator (`accelerate.Accelerator`): the trainer's.
     """
 
-    def __init__(self, args: Any, accelerator: Any):
+    def __init__(self, args: "GRPOPlusConfig", accelerator: Any):
         self._args, self._accelerator = args, accelerator
         self._raises = args.nonfinite_step == "raise"
         # This rank's micro-batches since the last step: their summed loss, and the inputs and group names of each.

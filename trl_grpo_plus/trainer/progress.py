@@ -4,7 +4,7 @@ import math
 import shlex
 import statistics
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tqdm.auto import tqdm
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
@@ -13,6 +13,10 @@ from transformers.utils import logging
 from ..rollouts.verdicts import ADVICE, VERDICTS
 from ..traces import FOLDER, by_split, evaluated
 from ..utils.text import percent
+
+
+if TYPE_CHECKING:
+    from trl import GRPOTrainer
 
 
 TRUNCATED = "completions/clipped_ratio"  # a metric of TRL
@@ -34,7 +38,7 @@ class SlimProgress(ProgressCallback):
     """
 
     @classmethod
-    def install(cls, trainer: Any) -> None:
+    def install(cls, trainer: "GRPOTrainer") -> None:
         """Replace the trainer's progress callback, or with `disable_tqdm=True` the printer of log entries.
 
         A subclass of either that a script gives the trainer stays.

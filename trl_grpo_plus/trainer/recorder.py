@@ -25,6 +25,7 @@ from accelerate.logging import get_logger
 from accelerate.utils import broadcast
 from torch import Tensor
 from tqdm.auto import tqdm
+from trl import GRPOTrainer
 
 from ..curriculum.selection import name_of
 from ..objective.padding import first_tokens
@@ -142,7 +143,7 @@ class Recorder(StopsWhole):
     # -- a callback of the trainer
 
     @classmethod
-    def say_no_folder(cls, trainer: Any) -> None:
+    def say_no_folder(cls, trainer: GRPOTrainer) -> None:
         """Stop a trainer from printing where its traces are. Stock TRL's trainer prints nothing."""
         for callback in trainer.callback_handler.callbacks:
             if isinstance(callback, cls):
@@ -292,7 +293,7 @@ class Recorder(StopsWhole):
 
     def record_batch(
         self,
-        trainer: Any,
+        trainer: GRPOTrainer,
         batch: Batch,
         number: int,
         advantages: Tensor,
@@ -342,13 +343,12 @@ class Recorder(StopsWhole):
     def record(self, sampled: SampledBatch, traced: bool) -> None:
         """Look for alarms in a batch, and keep the batch if it is `traced`. Call [`settle`] first. Collective."""
         places = pick(sampled.rounds, self._args.trace_max_groups) if traced else []
-        kl = None if sampled.kl is None else sampled.kl.tolist()
-        everyones = gather_on_first_rank((self._part(sampled, places), sampled.advantages.tolist(), kl))
+        kls = None if sampled.kl is None else sampled.kl.tolist()
+        everyones = gather_on_first_rank((self._part(sampled, places), sampled.advantages.tolist(), kls))
         if self._main:
             parts, advantages, kls = zip(*everyones, strict=True)
-            sampled = replace(sampled, advantages=_joined(advantages, sampled.advantages))
-            if sampled.kl is not None:
-                sampled = replace(sampled, kl=_joined(kls, sampled.kl))
+            kl = None if sampled.kl is None else _joined(kls, sampled.kl)
+            sampled = replace(sampled, advantages=_joined(advantages, sampled.advantages), kl=kl)
             # trackio keeps its run in a context variable.
             job = contextvars.copy_context().run
             self._beside.start(job, self._keep, sampled, places, list(parts))
@@ -430,7 +430,7 @@ class Recorder(StopsWhole):
                 logger.warning(visible(message))
 
 
-def _first_prompt(trainer: Any, attempt: Attempt) -> dict[str, Any]:
+def _first_prompt(trainer: GRPOTrainer, attempt: Attempt) -> dict[str, Any]:
     """Return an attempt's prompt as the model was given it."""
     template = {"tools": getattr(trainer, "tools", None) or None, **trainer.chat_template_kwargs}
     template["chat_template"] = getattr(trainer, "chat_template", None)

@@ -7,10 +7,14 @@ see `traces/redaction.py`.
 import re
 from collections.abc import Mapping, Sized
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..traces import json_value, shown_name, shown_options
 from ..utils.optional_packages import release
+
+
+if TYPE_CHECKING:
+    from trl import GRPOTrainer
 
 
 PACKAGES = ("trl_grpo_plus", "trl", "transformers", "accelerate", "torch", "datasets", "vllm", "peft")
@@ -50,7 +54,7 @@ def run_json(options: Any, weights: Mapping[str, float], described: Mapping[str,
     return {"rewards": weights, **{name: getattr(options, name) for name in names}, **described}
 
 
-def describe(trainer: Any) -> dict[str, Any]:
+def describe(trainer: "GRPOTrainer") -> dict[str, Any]:
     """Return the content of run.json about a trainer's model, datasets and options, as they are now.
 
     Returns:

@@ -26,6 +26,8 @@ from ..utils.validation import ConfigError
 if TYPE_CHECKING:
     from trl import GRPOConfig
 
+    from .grpo_plus_trainer import GRPOPlusTrainer
+
 
 logger = get_logger(__name__)
 
@@ -136,7 +138,7 @@ class StepStart(TrainerCallback):
         """Keep the random state. A resumed epoch begins with this state, and draws the dataloader's seed again."""
         self._random = _random_state()
 
-    def keep(self, trainer: Any, own: dict[str, Any]) -> None:
+    def keep(self, trainer: "GRPOPlusTrainer", own: dict[str, Any]) -> None:
         """Keep a trainer's `own` state and the state of TRL that changes within a step. Call it as a step begins."""
         buffered = {"buffered_inputs": own["buffered_inputs"]}  # not changed within a step, and large
         self._own = {**copy.deepcopy({**own, **dict.fromkeys(buffered)}), **buffered}
@@ -159,7 +161,7 @@ class StepStart(TrainerCallback):
             self._random = _random_state()
 
     @contextmanager
-    def restored(self, trainer: Any) -> Iterator[dict[str, Any] | None]:
+    def restored(self, trainer: "GRPOPlusTrainer") -> Iterator[dict[str, Any] | None]:
         """Save a checkpoint inside this context, which yields the kept `own` state; `None` if the step has ended."""
         if self._step != trainer.state.global_step:
             yield None

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Mapping
 from functools import partial
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
@@ -22,6 +22,10 @@ from . import hub
 from .estimate import GIB, Job, ModelShape, checkpoint, context_of, count, memory, rounded, seconds, vllm_sequences
 from .gpus import GPU, Card
 from .hub import Loaded
+
+
+if TYPE_CHECKING:
+    from ...config import GRPOPlusConfig
 
 
 MOST_PROMPTS, LONGEST_PROMPTS = 1000, 100
@@ -296,7 +300,7 @@ def _speed(recipe: Recipe, shape: ModelShape, job: Job, gpu: GPU) -> list[CheckR
     return [CheckRow("speed", OK, f"{summary}. Assumed: {assumed} {rest}."), *_timeout(args, spent, job)]
 
 
-def _timeout(args: Any, spent: Mapping[str, float], job: Job) -> list[CheckRow]:
+def _timeout(args: "GRPOPlusConfig", spent: Mapping[str, float], job: Job) -> list[CheckRow]:
     """Warn if a process may wait for others' attempts for longer than its collectives wait."""
     waits = (spent["generating"] + spent["rewards"]) / job.generations
     if job.processes == 1 or waits <= args.ddp_timeout:
@@ -322,7 +326,7 @@ def _disk(recipe: Recipe, shape: ModelShape, job: Job) -> list[CheckRow]:
     return [CheckRow("disk", OK, "; ".join(said))] if said else []
 
 
-def _checkpoints(args: Any, total: int | None, one: float) -> str:
+def _checkpoints(args: "GRPOPlusConfig", total: int | None, one: float) -> str:
     every = args.save_steps if args.save_steps >= 1 else math.ceil(args.save_steps * (total or 0))
     saved = math.ceil(total / every) if total and every and args.save_strategy.value == "steps" else math.inf
     # transformers removes an old checkpoint once the next is complete.

@@ -1,9 +1,13 @@
 """Options that make a recipe's run so short and small that a check can make it."""
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...launch.option_checks import evaluates
+
+
+if TYPE_CHECKING:
+    from ...config import GRPOPlusConfig
 
 
 STEPS, GROUPS = 2, 6
@@ -42,7 +46,7 @@ WHERE_SET: dict[str, Any] = {
 }
 
 
-def smaller(args: Any, model: Any, processes: int) -> list[str]:
+def smaller(args: "GRPOPlusConfig", model: Any, processes: int) -> list[str]:
     """Return options that make a recipe's run short, small and fit for a CPU, and change nothing else.
 
     Args:
@@ -63,13 +67,13 @@ def smaller(args: Any, model: Any, processes: int) -> list[str]:
     return words(overrides)
 
 
-def steps_alone(args: Any) -> dict[str, Any]:
+def steps_alone(args: "GRPOPlusConfig") -> dict[str, Any]:
     """Return options that turn off everything but the steps."""
     schedule = {"lr_scheduler_type": "constant"} if args.lr_scheduler_type.value in NEED_EVALUATION else {}
     return STEPS_ALONE | schedule
 
 
-def upload_no_completions(args: Any) -> None:
+def upload_no_completions(args: "GRPOPlusConfig") -> None:
     """Turn off TRL's log of completions, and with it the upload, in the process that takes the steps.
 
     A command line cannot unset `log_completions_hub_repo`, and TRL refuses this option without `log_completions`.
@@ -83,7 +87,7 @@ def words(options: dict[str, Any]) -> list[str]:
     return [word for name, text in zip(options, texts, strict=True) for word in (f"--{name}", text)]
 
 
-def _batches(args: Any, processes: int) -> dict[str, Any]:
+def _batches(args: "GRPOPlusConfig", processes: int) -> dict[str, Any]:
     """Return options for small batches of whole groups, with equally many rows in each micro-batch of each process.
 
     A generation batch remains equal to, longer or shorter than an optimizer step, as in the recipe.

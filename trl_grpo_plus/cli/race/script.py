@@ -7,7 +7,7 @@ import os
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...utils.terminal import end_at_ctrl_c, interrupt_at_ctrl_c
 
@@ -29,6 +29,10 @@ from ...utils.files import write_json
 from .plan import RACER, STOCK
 
 
+if TYPE_CHECKING:
+    from ...config import GRPOPlusConfig
+
+
 def main() -> int:
     """Run the recipe that this process's command line names.
 
@@ -38,7 +42,7 @@ def main() -> int:
     return train.run(_train, prog="race")
 
 
-def stock_trainer(args: Any, reward_funcs: Any, **options: Any) -> GRPOTrainer:
+def stock_trainer(args: "GRPOPlusConfig", reward_funcs: Any, **options: Any) -> GRPOTrainer:
     """Make a `trl.GRPOTrainer` with these rewards and with TRL's own options only."""
     rewards, args.reward_weights = resolve(reward_funcs, args.reward_weights)
     configure(args.reward_workers, args.reward_worker_memory_mb)
@@ -72,7 +76,7 @@ class SettingsAndJournal(TrainerCallback):
         trainer: the run's trainer.
     """
 
-    def __init__(self, trainer: Any):
+    def __init__(self, trainer: GRPOPlusTrainer):
         args = trainer.args
         self._settings = {
             "trainer": f"{type(trainer).__name__} (TRL {trl.__version__})",

@@ -15,7 +15,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from accelerate.utils import gather_object
@@ -25,6 +25,10 @@ from ...traces import logged_step
 from ...utils.distributed import lost_process
 from ...utils.patching import temporarily
 from ...utils.validation import ConfigError, RunError
+
+
+if TYPE_CHECKING:
+    from ...config import GRPOPlusConfig
 
 
 HEALTH_S = 5.0  # seconds within which a server must answer; a working server answers at once
@@ -43,13 +47,13 @@ class ServerFailed(RunError):
     """The vLLM server of a run does not answer, or answers with errors of its own."""
 
 
-def address(args: Any) -> str:
+def address(args: "GRPOPlusConfig") -> str:
     """Return the address of the vLLM server that a config names."""
     return args.vllm_server_base_url or f"http://{args.vllm_server_host}:{args.vllm_server_port}"
 
 
 @contextmanager
-def naming_server(args: Any, step: int | None = None) -> Iterator[None]:
+def naming_server(args: "GRPOPlusConfig", step: int | None = None) -> Iterator[None]:
     """Raise an error of the vLLM server inside the block as [`ServerFailed`]; other errors pass.
 
     Args:
@@ -75,7 +79,7 @@ def naming_server(args: Any, step: int | None = None) -> Iterator[None]:
         raise ServerFailed(f"the vLLM server at {address(args)} failed {when}: {cause}. {why}{do}") from error
 
 
-def noticing_errors(args: Any) -> AbstractContextManager[None]:
+def noticing_errors(args: "GRPOPlusConfig") -> AbstractContextManager[None]:
     """Let TRL's wait for the server end after `vllm_server_timeout` seconds if the server answers with errors.
 
     TRL looks at the clock only while nothing answers. It would wait for ever for a server whose engine is dead, or at
@@ -153,7 +157,7 @@ def _of_a_long_prompt(error: Exception) -> str:
     return found[0].strip() if found else ""
 
 
-def _too_long(args: Any, step: int, said: str) -> str:
+def _too_long(args: "GRPOPlusConfig", step: int, said: str) -> str:
     ways = "start the server with a larger --max-model-len, or lower max_completion_length"
     if args.vllm_mode == "colocate":
         ways = f"raise vllm_max_model_length (now {args.vllm_max_model_length or 'the context of the model'})"
