@@ -16,6 +16,8 @@ from .presets import leave_out
 
 
 if TYPE_CHECKING:
+    from accelerate import Accelerator
+
     from .grpo_plus_config import GRPOPlusConfig
 
 
@@ -260,7 +262,7 @@ def check_model(
         )
 
 
-def check_parallelism(accelerator: Any) -> None:
+def check_parallelism(accelerator: "Accelerator") -> None:
     """Refuse sharding in which several processes must read the same rows: TRL gives each process its own completions.
 
     TRL refuses two of the three kinds, but only if the script sets them: not those of accelerate's configuration, nor

@@ -3,13 +3,17 @@
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from accelerate.utils import extract_model_from_parallel
 from torch import Tensor, nn
 
 from ..utils.signatures import signature_of
+
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 
 MOST_TOKENS = 1024  # read from the end of a prompt
@@ -49,7 +53,11 @@ def prompt_states(
 
 
 def states_of_share(
-    model: nn.Module, prompt_ids: Sequence[list[int]], accelerator: Any, batch_size: int, max_tokens: int = MOST_TOKENS
+    model: nn.Module,
+    prompt_ids: Sequence[list[int]],
+    accelerator: "Accelerator",
+    batch_size: int,
+    max_tokens: int = MOST_TOKENS,
 ) -> Tensor:
     """Return the [`prompt_states`] of P prompts. Each rank reads an equal share of them. Collective.
 

@@ -5,12 +5,16 @@ import signal
 import sys
 import time
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers import IntervalStrategy
 
 from ..trainer.training_state import StopsWhole
 from ..utils.terminal import say
+
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 
 SAME_KEYPRESS = 1.0  # seconds; a launcher may pass on a signal that the terminal has already sent
@@ -35,7 +39,7 @@ class StopOnInterrupt(StopsWhole):
         stopped (`bool`): whether a signal ended the training.
     """
 
-    def __init__(self, accelerator: Any) -> None:
+    def __init__(self, accelerator: "Accelerator") -> None:
         self.accelerator = accelerator
         self.stopped = False
         self._asked_at: float | None = None

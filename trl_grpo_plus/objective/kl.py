@@ -37,12 +37,16 @@ Sources: arXiv 2506.09477, 2510.01555, 2512.21852, 2512.02556; joschu.net/blog/k
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ..utils.validation import ConfigError, one_of
+
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 
 # In nats. Above this ratio k3 continues as a straight line: without the importance weight its gradient stays at
@@ -167,7 +171,7 @@ def at_hand(batch: Mapping[str, Any], mask: Tensor) -> Tensor | None:
     return None if old is None or ref is None else mean_of_tokens(old - ref, mask)
 
 
-def mean_of_ranks(total: Tensor, count: Tensor, accelerator: Any) -> float:
+def mean_of_ranks(total: Tensor, count: Tensor, accelerator: "Accelerator") -> float:
     """Return the sum of all ranks' totals divided by the sum of their counts. Collective."""
     sums = accelerator.reduce(torch.stack([total, count.float()]), reduction="sum")
     return (sums[0] / sums[1].clamp(min=1.0)).item()

@@ -12,11 +12,15 @@ advantages (apart from their sign) and in beta.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 
 ROW_NORMALISED = ("grpo", "sapo", "dr_grpo", "luspo")
@@ -44,7 +48,7 @@ def first_tokens(advantages: Tensor) -> Tensor:
     return advantages if advantages.dim() == 1 else advantages[:, 0].contiguous()
 
 
-def mask_rows(batch: dict[str, Any], live: Tensor, accelerator: Any) -> None:
+def mask_rows(batch: dict[str, Any], live: Tensor, accelerator: "Accelerator") -> None:
     """Leave this rank's rows that are not `live`, `(B,)`, out of the loss and its denominator. Collective."""
     batch["live"] = live = live.to(accelerator.device)
     # Leave completion_mask alone: attention reads it, and the old log-probs were computed with all tokens visible.
@@ -54,7 +58,7 @@ def mask_rows(batch: dict[str, Any], live: Tensor, accelerator: Any) -> None:
         batch["importance_sampling_ratio"] = batch["importance_sampling_ratio"].masked_fill(~live.unsqueeze(1), 1.0)
 
 
-def weigh(batches: Sequence[dict[str, Any]], loss_type: str, accelerator: Any) -> None:
+def weigh(batches: Sequence[dict[str, Any]], loss_type: str, accelerator: "Accelerator") -> None:
     """Write each micro-batch's weight, and all ranks' live rows and tokens, into this rank's batches. Collective."""
     counts = [torch.stack([batch["live"].sum(), loss_mask(batch).sum()]) for batch in batches]
     rows, tokens = accelerator.gather(torch.stack(counts, dim=1).unsqueeze(0)).cpu().unbind(dim=1)  # each (R, M)

@@ -20,6 +20,8 @@ from ..traces import newest_training_file
 
 
 if TYPE_CHECKING:
+    from accelerate import Accelerator
+
     from ..config import GRPOPlusConfig
 
 
@@ -68,7 +70,7 @@ class StepGuard:
         accelerator (`accelerate.Accelerator`): the trainer's.
     """
 
-    def __init__(self, args: "GRPOPlusConfig", accelerator: Any):
+    def __init__(self, args: "GRPOPlusConfig", accelerator: "Accelerator"):
         self._args, self._accelerator = args, accelerator
         self._raises = args.nonfinite_step == "raise"
         # This rank's micro-batches since the last step: their summed loss, and the inputs and group names of each.

@@ -24,6 +24,8 @@ from .batch import Batch
 
 
 if TYPE_CHECKING:
+    from accelerate import Accelerator
+
     from ..config import GRPOPlusConfig
 
 
@@ -57,7 +59,7 @@ class PromptSource:
         train_set: Any,
         names: Sequence[str],
         weights: Sequence[float],
-        accelerator: Any,
+        accelerator: "Accelerator",
         states: Callable[[list[int]], Tensor],
     ):
         self._config, self._accelerator, self._weights = config, accelerator, torch.tensor(weights)
@@ -250,7 +252,7 @@ class PromptSource:
             )
 
 
-def affordable_by(batch: Batch, share: float, accelerator: Any) -> float:
+def affordable_by(batch: Batch, share: float, accelerator: "Accelerator") -> float:
     """Return how many prompts the head may read for a share of the batch's sampled tokens. Collective.
 
     The prompts are assumed to be as long as the batch's.

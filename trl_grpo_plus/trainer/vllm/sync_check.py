@@ -32,6 +32,8 @@ from ...traces import logged_step
 
 
 if TYPE_CHECKING:
+    from accelerate import Accelerator
+
     from ...config import GRPOPlusConfig
 
 
@@ -158,7 +160,11 @@ class VLLMCheck:
     """
 
     def __init__(
-        self, args: "GRPOPlusConfig", accelerator: Any, forward: Callable[[dict[str, Tensor]], Tensor], text_only: bool
+        self,
+        args: "GRPOPlusConfig",
+        accelerator: "Accelerator",
+        forward: Callable[[dict[str, Tensor]], Tensor],
+        text_only: bool,
     ):
         self._every = args.vllm_check_every if args.use_vllm and not logprob_options(args) else 0
         self._accelerator, self._forward, self._text_only = accelerator, forward, text_only
