@@ -20,7 +20,18 @@ from dataclasses import dataclass, field, fields
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from .scoring import Definition, Example, Policy, Reward, RewardError, Step, check_columns, define, definition_at
+from .scoring import (
+    Definition,
+    Example,
+    Policy,
+    Reward,
+    RewardError,
+    Step,
+    check_columns,
+    define,
+    definition_at,
+    is_model,
+)
 from .utils.files import beside, looks_local
 from .utils.import_path import is_path, same_source, target_of
 from .utils.lazy_imports import lazy_imports
@@ -261,9 +272,10 @@ class RewardSpec:
                 return self.name
             definition = define(self.name)
         elif changed:
+            kind = "a model" if isinstance(self.name, str) or is_model(self.name) else "an object"
             raise ConfigError(
-                f"reward_funcs: {changed[0]} applies to functions only, but {self.name!r:.80} is a model. Leave "
-                f"{changed[0]} out, or call the model in a function."
+                f"reward_funcs: {changed[0]} applies to functions only, but {self.name!r:.80} is {kind}. Leave "
+                f"{changed[0]} out, or call {'the model' if kind == 'a model' else 'it'} in a function."
             )
         else:
             self._check_folder()

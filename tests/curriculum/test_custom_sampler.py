@@ -122,6 +122,34 @@ def test_rows_are_distinct_indices_of_the_training_set(dealt, words):
         in_turn(deals=lambda rows: dealt).take(2, lambda row: True)
 
 
+@pytest.mark.parametrize(
+    ("selection", "words"),
+    [
+        ({"name": PATH, "args": {"skip": 1}}, "InTurn': there is no argument 'skip'"),
+        (f"{__file__}:Gone", "Gone': .*has no function 'Gone'"),
+    ],
+)
+def test_a_wrong_path_or_argument_is_refused_when_the_trainer_is_made(tmp_path, selection, words):
+    with pytest.raises(ValueError, match=rf"^prompt_selection='[^']*:{words}"):
+        tiny_models.trainer(tmp_path, **{**RUN, "prompt_selection": selection})
+
+
+def test_a_row_that_the_step_has_sampled_is_refused_and_none_is_asked_about_twice():
+    asked = []
+
+    def accepts(row):
+        asked.append(row)
+        return row != 7
+
+    def take(count, accepts, *rest):
+        return [row for row in range(6, 6 + count) if accepts(row)]
+
+    assert in_turn(take=take).take(3, accepts) == [6, 8]
+    assert asked == [6, 7, 8]
+    with pytest.raises(ValueError, match=r"take dealt the row 7, for which accepts\(row\) is false"):
+        in_turn(deals=lambda rows: [6, 7]).take(2, accepts)
+
+
 @pytest.mark.parametrize("rows", [[3, 29, 0], (3, 29, 0), np.array([3, 29, 0]), torch.tensor([3, 29, 0])])
 def test_whole_numbers_of_any_library_are_rows(rows):
     dealt = in_turn(deals=lambda _: rows).take(3, lambda row: True)

@@ -854,3 +854,14 @@ def test_a_broken_list_of_rewards_on_the_command_line():
         ConfigError, match=r"reward_funcs: '\[{name: math_answer' is not {name: ..., weight: ...} in YAML"
     ):
         reward_inputs.read_rewards(["[{name: math_answer"], None)
+
+
+@pytest.mark.parametrize("returned", ["None", "[]", "Dataset.from_list([{'prompt': 'a'}])"])
+def test_prepare_must_return_a_dict_of_splits(tmp_path, returned):
+    code = (
+        f"from datasets import Dataset\n\n\ndef prepare(script, training, model, **others):\n    return {returned}\n"
+    )
+    (tmp_path / "mine.py").write_text(code)
+    arguments = parsed("gsm8k_qwen2.5-1.5b_1gpu", "--prepare", f"{tmp_path}/mine.py:prepare")
+    with pytest.raises(ConfigError, match=r"^prepare='.*mine.py:prepare' returned .*Return a dict of splits"):
+        reward_inputs.load_data(*arguments)

@@ -111,3 +111,10 @@ def test_an_error_of_the_page_is_told_by_its_kind(tmp_path, monkeypatch, capsys)
 def test_a_run_without_traces_says_so_in_a_sentence(tmp_path, capsys):
     ended(tmp_path, (0.0, ALIVE))
     assert f"not written: {tmp_path} has no traces in it" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("first", "heading"), [(0, "before"), (2, "step 2")])
+def test_the_first_evaluation_is_called_before_only_if_it_is(tmp_path, first, heading):
+    summary = ended(tmp_path, (0.0, ALIVE))
+    summary["eval"] = {"easy": {"before": 0.25, "before_step": first, "after": 0.5, "after_step": 4}}
+    assert report(summary).splitlines()[1].split() == ["reward", *heading.split(), "after", "points"]

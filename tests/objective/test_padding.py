@@ -73,8 +73,8 @@ def test_each_micro_batch_gets_its_weights_and_counts():
     assert batch["importance_sampling_ratio"].tolist() == [[2.0], [2.0], [1.0], [1.0]]
     assert batch["num_items_in_batch"] == 12
     halves = [{name: value[part] for name, value in batch.items() if value.ndim} for part in (slice(2), slice(2, 4))]
-    everyone.gather = lambda own: torch.cat([torch.tensor([[[1, 2], [3, 5]]]), own.long()])
-    padding.weigh(halves, "grpo", everyone)
+    everyone.gather = lambda own: torch.cat([torch.tensor([[[1, 2], [1, 2], [3, 5]]]), own.long()])
+    padding.count_and_weigh(halves, "grpo", everyone)
     weighed = ("filler_weight", "entropy_weight", "live_rows", "live_tokens")
     first, second = ({name: half[name] for name in weighed} for half in halves)
     assert first == pytest.approx({"filler_weight": 1.6, "live_rows": 3, "live_tokens": 9, "entropy_weight": 24 / 14})
@@ -130,3 +130,14 @@ def test_a_controller_and_a_log_see_the_unweighted_coefficient():
         assert (type(made), made) == (float, 0.75)
     assert coefficient == 0.5 < 0.75
     assert json.dumps(coefficient) == str(coefficient) == "0.5"
+
+
+def test_without_filler_the_rows_with_a_token_in_the_loss_are_counted_alone():
+    """A truncated attempt has no token in the loss. The weights are for filler."""
+    halves = [{"completion_mask": torch.tensor(mask)} for mask in ([[1, 1, 0], [0, 0, 0]], [[0, 0, 0], [0, 0, 0]])]
+    everyone = SimpleNamespace(process_index=0, gather=lambda own: own.repeat(2, 1, 1))
+    padding.count_and_weigh(halves, "grpo", everyone)
+    assert [{name: half[name] for name in half if name != "completion_mask"} for half in halves] == [
+        {"live_rows": 2, "live_tokens": 4},
+        {"live_rows": 0, "live_tokens": 0},
+    ]

@@ -1,5 +1,7 @@
 """Tests of the messages about a reward that fails: they show its own lines, and come once."""
 
+import asyncio
+import inspect
 import math
 import re
 import traceback
@@ -11,6 +13,7 @@ from datasets import Dataset
 from trl import GRPOTrainer
 
 from trl_grpo_plus.scoring import AnnotatedScore, RewardError, Scoring
+from trl_grpo_plus.utils.signatures import taking_all
 
 
 FILE = str(Path(__file__).parents[1] / "helpers" / "user_rewards.py")
@@ -166,3 +169,20 @@ def test_another_error_is_not_blamed_on_messages(tmp_path):
     data = Dataset.from_dict({"prompt": [[{"role": "user", "content": "1"}]] * 8})
     said, _ = raised(tmp_path, looks_up, data=data, extra={"processing_class": tiny_models.chat_tokenizer()})
     assert "lists of messages" not in said
+
+
+@pytest.mark.parametrize("function", ["plain", "slow"])
+def test_stock_trl_may_be_given_a_reward_without_keywords_of_its_own(function):
+    """A race gives stock TRL the rewards of the recipe. TRL passes each of them all values."""
+
+    def plain(completions, number):
+        return [float(value) for value in number]
+
+    async def slow(completions, number):
+        return plain(completions, number)
+
+    wrapped = taking_all({"plain": plain, "slow": slow}[function])
+    assert (wrapped.__name__, inspect.iscoroutinefunction(wrapped)) == (function, function == "slow")
+    given = {"prompts": ["a"], "completions": ["b"], "completion_ids": [[1]], "number": [3], "trainer_state": None}
+    scored = wrapped(**given)
+    assert (asyncio.run(scored) if function == "slow" else scored) == [3.0]

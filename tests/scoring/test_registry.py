@@ -617,3 +617,23 @@ def test_annotations_may_name_what_only_a_type_checker_imports(tmp_path):
     assert get_reward(f"{file}:plain")(completions=["ab"], prompts=["p"]) == [0.5]
     assert get_reward(f"{file}:shortest", points=3.0)(completions=["abc"], prompts=["p"]) == [1.0]
     assert baseline_of(f"{file}:baseline")
+
+
+def test_one_broken_package_hides_no_other_reward_from_the_list(tmp_path):
+    install(tmp_path, "lacking", "gone")
+    code = "from trl_grpo_plus.cli.main import main; main(['ls', 'rewards'])"
+    listed = run(code, tmp_path).stdout
+    assert re.search(r"^  gone +cannot be loaded: .*lacking", listed, re.MULTILINE), listed
+    assert re.search(r"^  exact_answer +\w", listed, re.MULTILINE)
+
+
+def test_a_file_may_import_a_module_beside_it(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "helpers_of_mine.py").write_text("SCORE = 0.25\n")
+    code = "from helpers_of_mine import SCORE\n\n\ndef mine(completions):\n    return [SCORE] * len(completions)\n"
+    (tmp_path / "mine" / "scores.py").write_text(code)
+    done = run(
+        "from trl_grpo_plus.registry import get_reward; print(get_reward('mine/scores.py:mine')(completions=['a']))",
+        tmp_path,
+    )
+    assert done.stdout == "[0.25]\n", done.stderr

@@ -406,6 +406,10 @@ def of_completion(completion, number):
     return [0.0] * len(completion)
 
 
+def by_rate(completions, *, rate):
+    """A reward whose argument a script must give."""
+
+
 def of_prompt(completions, prompt, **kwargs):
     """Take `prompt`, though TRL gives `prompts`."""
     return [0.0] * len(completions)
@@ -443,12 +447,26 @@ def test_only_a_reward_that_names_the_tool_mask_gets_it():
     ("reward", "column", "words"),
     [
         (of_completion, "number", "reward 'of_completion' needs the column 'completion'.*Did you mean completions"),
-        (of_prompt, "number", "reward 'of_prompt' needs the column 'prompt'.*Did you mean prompts"),
+        (
+            of_prompt,
+            "number",
+            "reward 'of_prompt' reads the column 'prompt', which TRL does not pass.*argument 'prompts'",
+        ),
         (of_numbers, "number", "reward 'of_numbers' needs the column 'numbers'.*Did you mean number"),
+        (
+            by_rate,
+            "number",
+            "reward 'by_rate' needs .*If it is an argument, give the reward as .*'args': {'rate': VALUE}",
+        ),
+        (Narrow, "count", "reward 'Narrow' cannot score: it is a class, .*judge = Narrow"),
         (functools.partial(of_numbers), "number", "reward 'of_numbers' needs the column 'numbers'"),
         (Narrow().method, "count", "reward 'method' needs the column 'number'"),
         (NarrowAsync(), "count", "reward 'NarrowAsync' needs the column 'number'"),
-        ({"name": of_prompt, "on_error": "zero"}, "number", "needs the column 'prompt'.*Did you mean prompts"),
+        (
+            {"name": of_prompt, "on_error": "zero"},
+            "number",
+            "reads the column 'prompt', which TRL does not pass.*argument 'prompts'",
+        ),
     ],
 )
 def test_an_argument_that_nobody_gives_is_named_before_the_model_is_loaded(tmp_path, reward, column, words):
@@ -526,3 +544,22 @@ def test_numpys_integers_are_integers():
     math = get_reward("math_answer")
     check_columns(math, rows, "train_dataset")
     assert math(completions=[r"\boxed{4}"] * 2, answer=[row["answer"] for row in rows]) == [1.0, 0.0]
+
+
+def test_a_column_that_a_transform_makes_is_there(tmp_path):
+    def with_hint(batch):
+        return {**batch, "hint": [f"{number}" for number in batch["number"]]}
+
+    def hinted(completions, hint):
+        return [float(len(text)) for text in hint]
+
+    trained = tiny_models.trained(
+        tmp_path, hinted, data=tiny_models.prompts(30).with_transform(with_hint), max_steps=1
+    )
+    assert 1.0 <= tiny_models.logged(trained, "reward")[0] <= 2.0
+
+
+@pytest.mark.parametrize("entry", [functools.partial(of_numbers), NarrowAsync()], ids=["partial", "object"])
+def test_options_for_an_object_name_it_as_one(entry):
+    with pytest.raises(ValueError, match=r"timeout applies to functions only, .* is an object\. .*call it in a"):
+        RewardSpec(entry, timeout=1.0).build()

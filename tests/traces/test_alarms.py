@@ -701,3 +701,15 @@ def test_names_at_most_eight_groups_the_highest_rewards_first():
     assert [alarm.groups for alarm in alarms if alarm.name == "dead_groups"] == [
         tuple((1, 2, number) for number in (9, 19, 8, 18, 7, 17, 6, 16))
     ]
+
+
+def test_an_alarm_that_fails_leaves_the_others_on(monkeypatch):
+    def broken(history, batch, limit):
+        raise ZeroDivisionError
+
+    limits = Number(above=0, optional=True)
+    monkeypatch.setitem(ALARMS, "always", Rule(lambda *about: Finding(1.0, 0.0, "seen", "look"), 10.0, limits, "one"))
+    monkeypatch.setitem(ALARMS, "broken", Rule(broken, 10.0, limits, "none"))
+    watch = Watch(Thresholds.of({"min_batches": 1}))
+    assert {"always", "dead_groups"} <= {alarm.name for alarm in watch.see(batch(1, constant(a=0.5)))}
+    assert [*watch.failed] == ["broken"]

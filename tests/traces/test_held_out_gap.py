@@ -526,5 +526,5 @@ def test_another_rank_than_the_first_keeps_no_evaluations(tmp_path):
     for name in ("zero_variance_tolerance", "solved_reward", "failed_reward", "num_generations"):
         setattr(args, name, 1)
     recorder = Recorder(args, ["a"], [1.0], rank=1)
-    recorder.log(evaluation(1, 0.5))
+    recorder.on_log(args, SimpleNamespace(global_step=1), None, evaluation(1, 0.5))
     assert recorder.state_dict() is None

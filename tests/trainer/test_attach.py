@@ -4,6 +4,7 @@ import re
 
 import pytest
 import tiny_models
+from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 import trl_grpo_plus
@@ -101,6 +102,7 @@ def test_unknown_options_and_wrong_values_are_refused(tmp_path):
         ({"trace_evry": 2}, TypeError, "attach has no option 'trace_evry'. Did you mean trace_every"),
         ({"kl_estimator": "k1"}, TypeError, "attach has no option 'kl_estimator'"),
         ({"trace_every": -1}, ValueError, "trace_every=-1 must be an integer and >= 0"),
+        ({"alarms": "false"}, ValueError, "alarms='false' must be True or False"),
         ({"filter_metric": "no"}, ValueError, "filter_metric='no' is neither"),
         ({"halt_on_alarm": ["dead_grups"]}, ValueError, "halt_on_alarm='dead_grups'.*Did you mean dead_groups"),
         ({"alarm_thresholds": {"x": 1}}, ValueError, "x"),
@@ -190,3 +192,29 @@ def test_alarms_not_in_halt_on_alarm_do_not_end_the_training(tmp_path):
 def test_halt_on_alarm_refuses_an_alarm_that_is_off(tmp_path, options, words):
     with pytest.raises(ValueError, match=words):
         tiny_models.trainer(tmp_path, **options)
+
+
+class Derives(TrainerCallback):
+    """Logs a metric of its own for each entry with a loss, then clears the history."""
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        if "loss" in logs:
+            self.trainer.log({"derived": 2 * logs["loss"]})
+            state.log_history.clear()
+
+
+@pytest.mark.parametrize("attached", [True, False])
+def test_each_entry_is_kept_once_whatever_other_callbacks_do(tmp_path, attached):
+    trainer = made(tmp_path, "grpo") if attached else tiny_models.trainer(tmp_path)
+    if attached:
+        trl_grpo_plus.attach(trainer)
+    callback = Derives()
+    callback.trainer = trainer
+    trainer.add_callback(callback)
+    trainer.train()
+    entries = reader.journal(tmp_path / "run", "metrics")
+    kinds = ("loss", "derived", "train_loss")
+    kept = [(kind, entry["step"]) for entry in entries for kind in kinds if kind in entry]
+    assert kept == [(kind, step) for step in (1, 2, 3) for kind in kinds[:2]] + [("train_loss", 3)]
+    losses = [entry["loss"] for entry in entries if "loss" in entry]
+    assert [entry["derived"] for entry in entries if "derived" in entry] == [2 * loss for loss in losses]

@@ -15,6 +15,7 @@ from trl import GRPOTrainer
 from trl_grpo_plus import GRPOPlusTrainer
 from trl_grpo_plus.rollouts import exchange
 from trl_grpo_plus.rollouts.groups import Attempt
+from trl_grpo_plus.traces import reader as traces
 
 
 pytestmark = pytest.mark.long
@@ -466,3 +467,28 @@ def test_log_probs_of_one_round_are_refused_if_trl_would_train_on_nan(tmp_path, 
         ValueError, match=r"logprobs for only some attempts.* TRL 1\.10\.0 cannot .*for all attempts or for none"
     ):
         one_batch(tmp_path, rollout)
+
+
+class Marks(GRPOPlusTrainer):
+    """A trainer with a collator that marks the prompts that it is given."""
+
+    def get_train_dataloader(self):
+        self.data_collator = lambda rows: [{**row, "prompt": f"a{row['prompt']}"} for row in rows]
+        return super().get_train_dataloader()
+
+
+@pytest.mark.parametrize(
+    ("options", "drawn"),
+    [
+        ({"zero_variance_groups": "resample"}, "the prompts that replace those of dead groups"),
+        ({"prompt_selection": "belief"}, "all prompts"),
+    ],
+    ids=["resample", "belief"],
+)
+def test_rows_that_are_drawn_pass_the_collator(tmp_path, options, drawn, caplog):
+    trained = tiny_models.trained(tmp_path, tiny_models.dead_for_most, cls=Marks, max_steps=2, **options)
+    prompts = {row["prompt"][:1] for group in traces.groups(trained.args.output_dir) for row in group}
+    assert prompts == {"a"}
+    (option,) = options
+    told = f"Marks overrides get_train_dataloader, but {option}="
+    assert any(told in message and drawn in message for message in caplog.messages)

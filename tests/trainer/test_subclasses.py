@@ -166,3 +166,18 @@ def test_it_can_evaluate_while_it_scores_a_batch(tmp_path, option):
         rows[group[0]["split"]] += group
     assert len(rows["eval"]) == ours.state.max_steps * 4 * ours.num_generations_eval
     assert len(rows["train"]) >= ours.state.max_steps * ours.args.generation_batch_size
+
+
+class Hints(GRPOPlusTrainer):
+    """A trainer that adds a column to the rows."""
+
+    def _generate_and_score_completions(self, inputs):
+        return super()._generate_and_score_completions([{**row, "hint": "1"} for row in inputs])
+
+
+def test_a_subclass_may_add_a_column_that_a_reward_reads(tmp_path):
+    def hinted(completions, hint):
+        return [float(place % 4) for place in range(len(hint))]
+
+    trained = tiny_models.trained(tmp_path, hinted, cls=Hints, max_steps=1)
+    assert tiny_models.logged(trained, "reward") == [1.5]

@@ -110,3 +110,17 @@ def test_groups_of_an_evaluation_have_verdicts_too(kept, tmp_path):
     tiny_models.trainer(tmp_path, differing, **options).evaluate()
     verdicts = [group[0]["verdict"] for group in traces.groups(tmp_path / "run")]
     assert sorted(verdicts) == ["alive"] * 3 + ["truncated"]
+
+
+@pytest.mark.parametrize("mode", ["keep", "drop"])
+def test_micro_batches_without_a_token_in_the_loss_do_not_lower_the_entropy(tmp_path, mode):
+    """TRL logs an entropy of 0 for such a micro-batch. The policy stands still, so its size changes nothing else."""
+    alike = {"zero_variance_groups": mode, "max_steps": 2, "learning_rate": 0.0, "alarms": False}
+    whole = train(tmp_path / "whole", **alike)
+    split = train(tmp_path / "split", **alike, per_device_train_batch_size=2, gradient_accumulation_steps=8)
+    assert whole._entropy == pytest.approx(split._entropy, rel=1e-5)
+    logged = [tiny_models.logged(run, "entropy") for run in (whole, split)]
+    if mode == "drop":  # a mean over micro-batches, which have unequal numbers of tokens
+        assert logged[0] == pytest.approx(logged[1], rel=0.02)
+    else:  # as TRL logs it
+        assert logged[1] < [0.9 * value for value in logged[0]]

@@ -95,8 +95,15 @@ def test_a_column_that_is_not_there_is_refused_before_the_run(tmp_path):
 
 def test_a_result_of_another_shape_is_refused(tmp_path):
     options = {**BASELINE, "advantage_baseline": f"{FILE}:of_another_shape"}
-    with pytest.raises(ValueError, match=r"of_another_shape'.*must return \(2, 4\), .*got \(2, 1\)"):
+    with pytest.raises(ValueError, match=r"of_another_shape'.*must return \(2, 4\) .*got \(2, 1\)"):
         tiny_models.trained(tmp_path, tiny_models.digits, **options, max_steps=1)
+
+
+def test_a_result_of_whole_numbers_is_refused():
+    """They round small differences to 0, and nothing would be learned."""
+    whole = baseline_of(f"{FILE}:in_whole_numbers")
+    with pytest.raises(ConfigError, match=r"a floating-point dtype.*got \(1, 2\) of torch.int64"):
+        whole(torch.rand(1, 2), torch.ones(1, 2, dtype=torch.bool), SimpleNamespace(columns={}))
 
 
 def test_an_error_in_it_is_told_with_its_place():

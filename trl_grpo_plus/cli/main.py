@@ -18,7 +18,7 @@ from ..launch.launchers import cpu_threads, in_this_python
 from ..launch.nodes import OPTIONS, Nodes, machines, nodes
 from ..launch.recipe_yaml import text_of
 from ..utils.files import TracesError, beside
-from ..utils.tables import aligned, failures, table
+from ..utils.tables import aligned, failures, in_a_line, table
 from ..utils.terminal import say, tell_errors_visibly
 from ..utils.validation import ConfigError, did_you_mean
 from . import export, rescore, view
@@ -273,7 +273,13 @@ def _advantages() -> dict[str, str]:
 def _rewards() -> dict[str, str]:
     from ..registry import find, list_rewards
 
-    return {name: (find(name).function.__doc__ or "").strip().partition("\n")[0] for name in list_rewards()}
+    def line(name: str) -> str:
+        try:
+            return (find(name).function.__doc__ or "").strip().partition("\n")[0]
+        except Exception as error:  # one broken package must not hide the others' rewards
+            return f"cannot be loaded: {in_a_line(error)}"
+
+    return {name: line(name) for name in list_rewards()}
 
 
 # The lists that `ls` prints: list -> function that returns name -> line.

@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from ..curriculum.selection import check_dataset
 from ..objective.advantage_functions import by_path
-from ..scoring import check_prompts, check_splits, datasets_named
+from ..scoring import check_prompts, check_splits, columns_given, datasets_named
 from ..traces import check_split_names
 from ..utils.validation import ConfigError, did_you_mean
 from .presets import leave_out
@@ -90,6 +90,7 @@ def check_data(
     *,
     rollouts: Any,
     environments: Any,
+    subclass: bool = False,
 ) -> None:
     """Refuse datasets that would stop TRL in one of its steps, as far as this is known without a model.
 
@@ -99,6 +100,7 @@ def check_data(
         columns (`Sequence[str]`): the columns that a baseline or an advantage function reads.
         config ([`GRPOPlusConfig`]): the configuration.
         rollouts, environments: `rollout_func` and environments of the trainer, false if there are none.
+        subclass (`bool`, *optional*, defaults to `False`): whether the trainer is of a subclass that may add columns.
     """
     check_dataset(train_dataset, "train_dataset", config)
     if isinstance(eval_dataset, list | tuple):
@@ -110,14 +112,25 @@ def check_data(
         check_split_names(eval_dataset)
     if not environments:  # an environment may supply the prompts
         check_prompts(train_dataset, eval_dataset, read=rollouts is None)
-    if not (rollouts or environments):  # these add columns
+    if not (rollouts or environments or subclass):  # these add columns
         check_splits(rewards, train_dataset, eval_dataset)
     check_columns_read(columns, train_dataset, config)
 
 
+def warn_of_own_dataloader(args: "GRPOPlusConfig", trainer: str) -> None:
+    """Warn that rows are drawn from the training set, although a subclass of this name deals others."""
+    option, which = "zero_variance_groups='resample'", "the prompts that replace those of dead groups"
+    if args.chooses_prompts:
+        option, which = f"prompt_selection={args.prompt_selection!r}", "all prompts"
+    logger.warning(
+        f"{trainer} overrides get_train_dataloader, but {option} draws {which} from train_dataset. Make train_dataset "
+        "hold the rows to train on, and give a collator as trainer.data_collator."
+    )
+
+
 def check_columns_read(columns: Sequence[str], dataset: Any, config: "GRPOPlusConfig") -> None:
     """Check that the training set has the columns that a baseline or an advantage function reads."""
-    available: Sequence[str] = getattr(dataset, "column_names", None) or ()  # a stream may not know them
+    available: Sequence[str] = columns_given(dataset) or ()  # a stream may not know them
     for name in columns if available else ():
         if name not in available:
             function = by_path(

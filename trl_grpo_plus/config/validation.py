@@ -134,6 +134,12 @@ def warn_of_no_effect(config: "GRPOPlusConfig") -> None:
         )
 
 
+def check_flag(name: str, value: Any) -> None:
+    """Refuse a value that is not `True` or `False`."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name}={value!r} must be True or False (in YAML true or false).")
+
+
 def _check_values(config: "GRPOPlusConfig", annotations: Mapping[str, Any]) -> None:
     for name, allowed in TRL_CHOICES.items():
         one_of(name, getattr(config, name), allowed)
@@ -144,8 +150,8 @@ def _check_values(config: "GRPOPlusConfig", annotations: Mapping[str, Any]) -> N
         value, metadata = getattr(config, name), config.__dataclass_fields__[name].metadata
         if "choices" in metadata:
             one_of(name, value, metadata["choices"])
-        if annotations[name] is bool and not isinstance(value, bool):
-            raise ConfigError(f"{name}={value!r} must be True or False (in YAML true or false).")
+        if annotations[name] is bool:
+            check_flag(name, value)
     if not isinstance(config.filter_metric, str) or not config.filter_metric:
         raise ConfigError(
             f"filter_metric={config.filter_metric!r} must be 'total', 'any' or the name of a reward function."

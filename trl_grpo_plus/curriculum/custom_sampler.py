@@ -4,6 +4,7 @@ Rows must be in the training set, because Python takes row -1 for the last row. 
 state goes into a checkpoint, from which only plain values and tensors can be read again.
 """
 
+import functools
 import io
 import operator
 from collections.abc import Callable, Iterator, Sequence
@@ -49,14 +50,20 @@ class CustomSampler:
         patience: int | None = None,
         believe: Callable[[list[int]], Any] | None = None,
     ) -> list[int]:
-        """Return the sampler's rows, after a check that they are distinct rows of the training set."""
+        """Return the sampler's rows, after a check that they are distinct rows that may be sampled."""
         ask = believe and (lambda rows: believe(self._rows("take asked `believe` about", rows)))
-        rows = self._rows("take dealt", self._stream.take(count, accepts, multiple_of, patience, ask))
+        noting = functools.cache(accepts)  # it may be called only once for a row
+        rows = self._rows("take dealt", self._stream.take(count, noting, multiple_of, patience, ask))
         if len(set(rows)) < len(rows):
             twice = next(row for row in rows if rows.count(row) > 1)
             raise ConfigError(
                 f"{self._name}.take dealt the rows {rows}, with row {twice} more than once. A batch needs {count} "
                 "distinct rows. Let each call of take deal a row only once."
+            )
+        if (refused := next((row for row in rows if not noting(row)), None)) is not None:
+            raise ConfigError(
+                f"{self._name}.take dealt the row {refused}, for which accepts(row) is false: this step has "
+                "sampled it already. Deal only rows for which accepts(row) is true, or fewer rows."
             )
         return rows
 

@@ -101,6 +101,7 @@ def make_sampler(train_set: Any, args: Any) -> PromptSampler:
         ConfigError: the training set cannot be sampled in this way.
     """
     check_stream(train_set, args)
+    check_class(args)
     name, arguments = _read(args.prompt_selection)
     if name in SAMPLERS:
         return SAMPLERS[name].make(train_set, args, **arguments)
@@ -144,7 +145,9 @@ def check_class(args: Any) -> None:
     """Check that a user's own class exists at the path in `prompt_selection` and takes the arguments."""
     name, arguments = _read(args.prompt_selection)
     if is_path(name):
-        _check_arguments(name, load(name), arguments)
+        with error_prefix(f"prompt_selection={name!r}"):
+            sampler = load(name)
+        _check_arguments(name, sampler, arguments)
 
 
 def check_column(train_set: Any, args: Any) -> None:

@@ -69,7 +69,9 @@ def summarise(trainer: "GRPOPlusTrainer", saved: list[str]) -> dict[str, Any]:
 
 def report(summary: dict[str, Any]) -> str:
     """Return the summary as text for a terminal."""
-    lines = ["", f"{'reward':<12}{'before':>9}{'after':>9}{'points':>9}"] if summary["eval"] else []
+    first = next((was["before_step"] for was in summary["eval"].values() if was["before_step"]), 0)
+    before = f"step {first}" if first else "before"  # a run without eval_on_start has no evaluation before training
+    lines = ["", f"{'reward':<12}{before:>9}{'after':>9}{'points':>9}"] if summary["eval"] else []
     for split, was in summary["eval"].items():
         before, points = "-", "-"
         if was["before"] is not None:

@@ -1,7 +1,7 @@
 """The data and the rewards that a run's script arguments name."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import yaml
@@ -79,12 +79,19 @@ def load_data(script_args: Any, training_args: Any, model_args: Any, dataset_arg
         smoke (`bool`, *optional*, defaults to `False`): passed to `prepare` if it has an argument `smoke`.
 
     Raises:
-        ConfigError: `prepare` does not take its arguments, or a file does not exist.
+        ConfigError: `prepare` does not take its arguments or returns no dict of splits, or a file does not exist.
     """
     if script_args.prepare:
         prepare = load(script_args.prepare, "prepare")
         arguments = _prepare_args(prepare, script_args.prepare_args, smoke)
-        return prepare(script_args, training_args, model_args, **arguments)
+        made = prepare(script_args, training_args, model_args, **arguments)
+        if not isinstance(made, Mapping) and not (made is None and script_args.environment_factory):
+            returned = "None" if made is None else f"a {type(made).__name__}"
+            raise ConfigError(
+                f"prepare={script_args.prepare!r} returned {returned}. Return a dict of splits, such as "
+                "DatasetDict(train=Dataset.from_list(rows))."
+            )
+        return made
     if dataset_args.datasets:
         with error_prefix("datasets"):
             return datasets_by_name.load_mixture(dataset_args)

@@ -141,12 +141,14 @@ def _checked(function: Baseline, name: str) -> Baseline:
             return check(_called(function, values, scored, batch), values, scored)
 
     def check(centred: Any, values: Tensor, scored: Tensor) -> Tensor:
-        """Refuse a result of another shape, or one that is not finite where there is a reward."""
-        fits = isinstance(centred, Tensor) and centred.shape == values.shape
+        """Refuse a result of another shape or kind, or one that is not finite where there is a reward."""
+        fits = isinstance(centred, Tensor) and centred.shape == values.shape and centred.is_floating_point()
         if not fits or not centred[scored.expand_as(values)].isfinite().all():
-            got = f"{tuple(centred.shape)}" if isinstance(centred, Tensor) else type(centred).__name__
+            got = (
+                f"{tuple(centred.shape)} of {centred.dtype}" if isinstance(centred, Tensor) else type(centred).__name__
+            )
             raise ConfigError(
-                f"it must return {tuple(values.shape)}, finite where `scored` is true, "
+                f"it must return {tuple(values.shape)} of a floating-point dtype, finite where `scored` is true, "
                 f"got {got}{' with values that are not finite' if fits else ''}."
             )
         return centred

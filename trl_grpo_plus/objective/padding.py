@@ -58,15 +58,29 @@ def mask_rows(batch: dict[str, Any], live: Tensor, accelerator: "Accelerator") -
         batch["importance_sampling_ratio"] = batch["importance_sampling_ratio"].masked_fill(~live.unsqueeze(1), 1.0)
 
 
-def weigh(batches: Sequence[dict[str, Any]], loss_type: str, accelerator: "Accelerator") -> None:
-    """Write each micro-batch's weight, and all ranks' live rows and tokens, into this rank's batches. Collective."""
-    counts = [torch.stack([batch["live"].sum(), loss_mask(batch).sum()]) for batch in batches]
-    rows, tokens = accelerator.gather(torch.stack(counts, dim=1).unsqueeze(0)).cpu().unbind(dim=1)  # each (R, M)
-    weight = loss_weight(loss_type, rows, len(batches[0]["live"]))
+def count_and_weigh(batches: Sequence[dict[str, Any]], loss_type: str, accelerator: "Accelerator") -> None:
+    """Write into this rank's micro-batches what of them is in the loss, and with filler their weights. Collective.
+
+    `live_rows` and `live_tokens` are the rows with a token in the loss, and their tokens, of all ranks. With filler,
+    `filler_weight` and `entropy_weight` are the factors of the loss and of the entropy bonus.
+    """
+    masks = [loss_mask(batch) for batch in batches]
+    live = [
+        batch.get("live", mask.new_ones(len(mask))) for batch, mask in zip(batches, masks, strict=True)
+    ]  # else all rows
+    counted = zip(live, masks, strict=True)
+    counts = [torch.stack([rows.sum(), mask.any(dim=1).sum(), mask.sum()]) for rows, mask in counted]
+    of_ranks = accelerator.gather(torch.stack(counts, dim=1).unsqueeze(0)).cpu()
+    rows, in_loss, tokens = of_ranks.unbind(dim=1)  # each (R, M)
+    everywhere = zip(in_loss.sum(dim=0).tolist(), tokens.sum(dim=0).tolist(), strict=True)
+    for batch, (live_rows, live_tokens) in zip(batches, everywhere, strict=True):
+        batch.update(live_rows=live_rows, live_tokens=live_tokens)
+    if "live" not in batches[0]:
+        return
+    weight = loss_weight(loss_type, rows, len(live[0]))
     shares = entropy_weights(tokens)[accelerator.process_index].tolist()
-    everywhere = zip(rows.sum(dim=0).tolist(), tokens.sum(dim=0).tolist(), shares, strict=True)
-    for batch, (live_rows, live_tokens, share) in zip(batches, everywhere, strict=True):
-        batch.update(filler_weight=weight, live_rows=live_rows, live_tokens=live_tokens, entropy_weight=share)
+    for batch, share in zip(batches, shares, strict=True):
+        batch.update(filler_weight=weight, entropy_weight=share)
 
 
 def of_live_rows(metrics: Mapping[str, list[float]], before: Mapping[str, int], share: float) -> None:

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..utils.import_path import target_of
-from ..utils.signatures import name_of, needed
+from ..utils.signatures import is_keyword_only, name_of, needed
 from ..utils.validation import ConfigError, did_you_mean, error_prefix
 from .definition import TRL_GIVES, Definition
-from .prompts import datasets_named
+from .prompts import columns_given, datasets_named
 from .reward import Reward, plain
 
 
@@ -32,12 +32,14 @@ def check_columns(reward: Any, dataset: Any, what: str, read: bool = True) -> No
         read (`bool`, *optional*, defaults to `True`): whether the values in the columns are checked, too.
 
     Raises:
-        ConfigError: a column is missing, or the reward refuses a value.
+        ConfigError: a column is missing, the reward refuses a value, or the reward is a class.
     """
     for part in getattr(reward, "parts", ()):
         check_columns(part, dataset, what, read)
-    available = getattr(dataset, "column_names", None)
-    if available is None or not callable(reward):
+    if isinstance(reward, type):
+        raise ConfigError(f"{what}: reward {reward.__name__!r} cannot score: {of_a_class(reward)}.")
+    available = columns_given(dataset) if callable(reward) else None
+    if available is None:
         return
     if (taken := next((name for name in TAKEN if name in available), None)) and not is_model(reward):
         raise ConfigError(
@@ -47,14 +49,19 @@ def check_columns(reward: Any, dataset: Any, what: str, read: bool = True) -> No
     with error_prefix(what, ValueError):  # a reward's own `check_columns` may raise any ValueError
         if isinstance(reward, Reward):
             columns = columns_of(reward.definition, available, reward.renamed, reward.__name__)
+            stored = getattr(dataset, "column_names", None) or ()  # a column that a transform makes is not read
             if read and reward.definition.check_columns is not None and hasattr(dataset, "__len__"):
+                columns = {name: column for name, column in columns.items() if column in stored}
                 values = _values(dataset, columns, reward.definition.needed)
                 reward.definition.check_columns(**values, **reward.all_args())
             return
         for name in needed(reward):
             if name not in TRL_GIVES:
-                called = f"{{'name': {_as_written(reward)}, 'args': {{'columns': {{{name!r}: NAME}}}}}}"
-                _check_column(name_of(reward), name, available, f"give the reward as {called}")
+                reason, args = "the column has another name", f"{{'columns': {{{name!r}: NAME}}}}"
+                if is_keyword_only(reward, name):  # in an entry with `args` it is an argument
+                    reason, args = "it is an argument", f"{{{name!r}: VALUE}}"
+                called = f"{{'name': {_as_written(reward)}, 'args': {args}}}"
+                _check_column(name_of(reward), name, available, f"If {reason}, give the reward as {called}.")
 
 
 def _as_written(reward: Any) -> str:
@@ -63,6 +70,12 @@ def _as_written(reward: Any) -> str:
     if "<" in path:  # a lambda, or a function inside another one
         return "FUNCTION"
     return repr(path) if hasattr(reward, "__qualname__") and not path.startswith("__main__:") else name_of(reward)
+
+
+def of_a_class(reward: type) -> str:
+    """Return why a class is no reward, and what to give instead."""
+    made = f"make an instance, such as judge = {reward.__name__}(...), and give that"
+    return f"it is a class, and calling a class makes an object, not rewards: {made}"
 
 
 def is_model(reward: Any) -> bool:
@@ -84,21 +97,27 @@ def columns_of(
     columns = {name: renamed.get(name, name) for name in definition.columns}
     args = "{{column: NAME}}" if len(definition.needed) == 1 else "{{columns: {{{}: NAME}}}}"
     for name in (*definition.needed, *renamed):
-        _check_column(label, columns[name], available, f"name it in the reward's args: {args.format(name)}")
+        renaming = f"If the column has another name, name it in the reward's args: {args.format(name)}."
+        _check_column(label, columns[name], available, renaming)
     return {name: column for name, column in columns.items() if column in available}
 
 
-def _check_column(label: str, column: str, available: Sequence[str], renaming: str) -> None:
-    """Refuse a column that is missing or is not passed. `renaming` says how to name another column for the reward."""
+def _check_column(label: str, column: str, available: Sequence[str], advice: str) -> None:
+    """Refuse a column that is missing or is not passed. `advice` says what to do about a missing one."""
     if column in available and column not in NOT_GIVEN:
         return
+    if column in available:
+        argument = column if column == "completion_ids" else f"{column}s"
+        raise ConfigError(
+            f"reward {label!r} reads the column {column!r}, which TRL does not pass to rewards. Read TRL's argument "
+            f"{argument!r} instead, or rename the column: dataset.rename_column({column!r}, 'old_{column}')."
+        )
     readable = [name for name in available if name not in NOT_GIVEN]
     if column in NOT_GIVEN:  # TRL gives the arguments `prompts` and `completions`
         readable.append(f"{column}s")
     raise ConfigError(
         f"reward {label!r} needs the column {column!r}, the data has "
-        f"{', '.join(available)}.{did_you_mean(column, readable)} If "
-        f"the column has another name, {renaming}."
+        f"{', '.join(available)}.{did_you_mean(column, readable)} {advice}"
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from ..utils.import_path import load, target_of
 from ..utils.signatures import signature_of
-from ..utils.validation import ConfigError
+from ..utils.validation import ConfigError, error_prefix
 
 
 # Arguments that TRL passes to every reward function besides the dataset's columns. With tools, [`GRPOPlusTrainer`]
@@ -105,7 +105,10 @@ def definition_at(path: str) -> Definition:
     """
     function = load(path)
     registered = getattr(function, "definition", None)
-    return registered if isinstance(registered, Definition) else define(function)
+    if isinstance(registered, Definition):
+        return registered
+    with error_prefix(path):
+        return define(function)
 
 
 def _is_argument(parameter: inspect.Parameter) -> bool:

@@ -99,6 +99,16 @@ def has_messages(dataset: Any) -> bool:
     return any(is_conversation(row.get("prompt")) for row in islice(dataset, 1))
 
 
+def columns_given(dataset: Any) -> list[str] | None:
+    """Return the names of the columns that a dataset's rows have when they are read; `None` if it does not know them.
+
+    A transform (`with_transform`) may make other columns than the stored ones: they are those of the first row.
+    """
+    if _is_transformed(dataset) and hasattr(dataset, "__len__") and len(dataset):
+        return [*dataset[0]]
+    return getattr(dataset, "column_names", None)
+
+
 def _wrong_column(dataset: Any, what: str, advice: str = "") -> str | None:
     columns = getattr(dataset, "column_names", None)
     if columns is None or "prompt" in columns or _is_transformed(dataset):

@@ -6,6 +6,7 @@ batch                 the generation batch in flight
 progress              prints while a run trains
 prompt_source         chooses the prompts that the run samples, and remembers their results
 recorder              passes a batch to traces, alarms and trackers
+background_job        a job in a thread: the recorder's writing
 training_state        this package's state in a checkpoint
 checkpoint_integrity  checks that a checkpoint is complete
 nonfinite_guard       stops a run at a loss or gradient that is not finite

@@ -15,7 +15,7 @@ from trl import GRPOTrainer, RLOOTrainer
 
 from ..config import GRPOPlusConfig
 from ..config.compatibility import check_filter_metric
-from ..config.validation import NUMBERS, check_watching
+from ..config.validation import NUMBERS, check_flag, check_watching
 from ..objective.kl import at_hand
 from ..objective.padding import loss_mask
 from ..rollouts.generation import Generated
@@ -119,6 +119,8 @@ class _Observer:
         for name in OPTIONS:
             if name in NUMBERS:
                 NUMBERS[name].check(name, getattr(options, name))
+            if isinstance(GRPOPlusConfig.__dataclass_fields__[name].default, bool):
+                check_flag(name, getattr(options, name))
         check_watching(options)
         check_filter_metric(options.filter_metric, names)
         if options.trace_every:
@@ -190,7 +192,6 @@ class _Observer:
     def log(self, method: Callable[..., None], logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         self._recorder.settle()
         method(logs, *args, **kwargs)
-        self._recorder.log(self._trainer.state.log_history[-1])
 
     def evaluation_loop(
         self, method: Callable[..., Any], *args: Any, metric_key_prefix: str = "eval", **kwargs: Any

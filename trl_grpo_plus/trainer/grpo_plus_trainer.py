@@ -25,6 +25,7 @@ import copy
 import functools
 import inspect
 import logging
+import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -170,9 +171,10 @@ class GRPOPlusTrainer(GRPOTrainer):
         args = config_for(model, args)
         self._batch = Batch()
         self._sampler: Any = None  # TRL's sampler of the training set
-        self._entropy: float | None = None  # the value that was measured last
+        self._entropy: float | None = None  # mean over the tokens of the last optimizer step
         self._failures_warned: set[tuple[str, str]] = set()  # rewards and statuses that a warning has told of
-        self._window_tokens = 0  # live tokens of all ranks since the last optimizer step
+        # The entropy of each micro-batch since the last optimizer step, and its tokens on all ranks.
+        self._entropies: list[tuple[float, int]] = []
         compatibility.check_evaluations(eval_dataset, args)
         reward_funcs, weights = resolve(reward_funcs, args.reward_weights)
         if weights != args.reward_weights:
@@ -184,7 +186,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             hub.check_seam()
         configure(args.reward_workers, args.reward_worker_memory_mb)
         added_by = {"rollouts": rollout_func, "environments": environment_factory}
-        compatibility.check_data(train_dataset, eval_dataset, reward_funcs, self._credit.columns, args, **added_by)
+        self._check_data(train_dataset, eval_dataset, reward_funcs, args, **added_by)
         if compatibility.will_train(eval_dataset, args):
             self._check_rows(train_dataset, args)
         explaining = start_errors.making_trainer(model, args.output_dir, makes_it=args.process_index == 0)
@@ -281,9 +283,9 @@ class GRPOPlusTrainer(GRPOTrainer):
             return super().get_train_dataloader()
 
     def _read(self, indices: list[int]) -> list[dict[str, Any]]:
-        """Return rows of the training set as the dataloader deals them: fresh objects, on the device."""
+        """Return rows of the training set as the dataloader deals them: fresh objects, collated, on the device."""
         rows = self._prompts.window or self._remove_unused_columns(self._prompts.train_set, description="training")
-        return send_to_device(rows.__getitems__(indices), self.accelerator.device)
+        return send_to_device(self.data_collator(rows.__getitems__(indices)), self.accelerator.device)
 
     def _get_train_sampler(self, dataset: Any = None, *rest: Any, **more: Any) -> Any:
         self._sampler = super()._get_train_sampler(dataset, *rest, **more)
@@ -294,8 +296,10 @@ class GRPOPlusTrainer(GRPOTrainer):
     def _prepare_inputs(self, generation_batch: Any, *rest: Any, **more: Any) -> Any:
         before = self._buffered_inputs
         inputs = super()._prepare_inputs(generation_batch, *rest, **more)
-        if self.model.training and self._buffered_inputs is not before and "live" in inputs:
-            padding.weigh(self._buffered_inputs, self.loss_type, self.accelerator)
+        # A micro-batch whose attempts are all truncated has no token in the loss either.
+        counts = "live" in inputs or self.mask_truncated_completions
+        if self.model.training and self._buffered_inputs is not before and counts:
+            padding.count_and_weigh(self._buffered_inputs, self.loss_type, self.accelerator)
         return inputs
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -573,11 +577,10 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._recorder.record_batch(self, self._batch, number, advantages, self._entropy, self._prompts.believed)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Log as TRL does, and also into the run's journal."""
+        """Log as TRL does. The recorder, a callback, writes the entry into the run's journal."""
         self._recorder.settle()
         with table.printed_visibly(sys.modules[GRPOTrainer.__module__]):
             super().log(logs, *args, **kwargs)
-        self._recorder.log(self.state.log_history[-1])
 
     @_raising_in_short
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
@@ -613,10 +616,12 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     @contextmanager
     def _without_filler(self, inputs: dict[str, Any]) -> Iterator[None]:
-        """Keep filler out of TRL's entropy bonus and of the metrics that TRL's loss logs; note the KL among them."""
-        metrics, coefficient = self._metrics["train"], self.entropy_coef
-        logged = {name: len(values) for name, values in metrics.items()}
-        last_entropy = self._last_world_entropy
+        """Keep filler out of TRL's entropy bonus, and rows without a token in the loss out of its metrics.
+
+        Note the entropy and the KL among them. Unless groups are filtered, TRL's own values are logged.
+        """
+        metrics, coefficient, last_entropy = self._metrics["train"], self.entropy_coef, self._last_world_entropy
+        before = {name: len(values) for name, values in metrics.items()}
         sampled = len(inputs["completion_ids"]) * self.accelerator.num_processes
         rows, tokens = inputs.get("live_rows", sampled), inputs.get("live_tokens", 1)
         if (weight := inputs.get("entropy_weight", 1.0)) != 1.0:
@@ -626,23 +631,26 @@ class GRPOPlusTrainer(GRPOTrainer):
         finally:
             if isinstance(self.entropy_coef, padding.ScaledCoefficient):  # TRL did not change it
                 self.entropy_coef = coefficient
-        self._window_tokens += tokens
+        logged = {name: values[-1] for name, values in metrics.items() if tokens and len(values) > before.get(name, 0)}
+        if "kl" in logged:
+            self._controller.see(logged["kl"], rows)
+        if "entropy" in logged:
+            self._entropies.append((logged["entropy"], tokens))
+        filters = self.args.filters_groups
         if self.accelerator.sync_gradients:
-            if not self._window_tokens:  # TRL has measured an entropy of 0, over no tokens
+            if self._entropies:
+                values, weights = zip(*self._entropies, strict=True)
+                self._entropy = sum(map(operator.mul, values, weights)) / sum(weights)
+            elif filters:  # TRL has measured an entropy of 0, over no tokens
                 self.entropy_coef, self._last_world_entropy = coefficient, last_entropy
             if coefficients := metrics.get("entropy_coef"):  # TRL may have logged the scaled coefficient
                 coefficients[-1] = self.entropy_coef
-            self._window_tokens = 0
+            self._entropies = []
         of_rows = self.importance_sampling_level == "sequence" or self.loss_type == "vespo"
-        if of_rows and inputs["advantages"].dim() == 1 and rows:
-            padding.of_live_rows(metrics, logged, sampled / rows)
-        if not tokens:
-            padding.forget_means(metrics, logged)
-            return
-        if metrics.get("entropy"):
-            self._entropy = metrics["entropy"][-1]
-        if len(metrics.get("kl", ())) > logged.get("kl", 0):
-            self._controller.see(metrics["kl"][-1], rows)
+        if filters and of_rows and inputs["advantages"].dim() == 1 and rows:
+            padding.of_live_rows(metrics, before, sampled / rows)
+        if filters and not tokens:
+            padding.forget_means(metrics, before)
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
         computed = super()._get_per_token_logps_and_entropies(*args, **kwargs)
@@ -708,10 +716,16 @@ class GRPOPlusTrainer(GRPOTrainer):
         )
         if args.filters_groups:
             resampling.warn_if_nothing_is_saved(args, self.accelerator.num_processes)
+        if args.draws_prompts and self._overrides("get_train_dataloader"):
+            compatibility.warn_of_own_dataloader(args, type(self).__name__)
         if self.rollout_func is None:  # a rollout_func samples in its own way
             compatibility.warn_of_masked_stops(args, ends_of(self))
             compatibility.warn_of_rounded_weights(args, self.model)
             warn_of_another_distribution(args, self.model, getattr(self, "generation_kwargs", None))
+
+    def _overrides(self, *names: str) -> bool:
+        """Return whether a subclass overrides one of these methods."""
+        return any(getattr(type(self), name) is not getattr(GRPOPlusTrainer, name) for name in names)
 
     def _check_tokens(self) -> None:
         if not (self.rollout_func or self.environment_factories or self.chat_template):
@@ -724,9 +738,13 @@ class GRPOPlusTrainer(GRPOTrainer):
             return
         compatibility.check_later_data(*now, self.args)
         added_by = {"rollouts": self.rollout_func, "environments": self.environment_factories}
-        compatibility.check_data(*now, self.reward_funcs, self._credit.columns, self.args, **added_by)
+        self._check_data(*now, self.reward_funcs, self.args, **added_by)
         self._check_tokens()
         self._checked = now
+
+    def _check_data(self, train: Any, evaluation: Any, rewards: Any, args: GRPOPlusConfig, **added_by: Any) -> None:
+        added_by["subclass"] = self._overrides("get_train_dataloader", "_generate_and_score_completions")
+        compatibility.check_data(train, evaluation, rewards, self._credit.columns, args, **added_by)
 
     def _check_rows(self, train_dataset: Any, args: GRPOPlusConfig) -> None:
         """Check that a loaded training set has the rows of one step. A trainer that only evaluates needs none.
@@ -734,8 +752,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         TRL's sampler drops prompts that do not fill a generation batch. With fewer rows than that it deals none, and
         the run would end without a step.
         """
-        dealt_by = ("get_train_dataloader", "_get_train_sampler")
-        as_trl = all(getattr(type(self), name) is getattr(GRPOPlusTrainer, name) for name in dealt_by)
+        as_trl = not self._overrides("get_train_dataloader", "_get_train_sampler")
         if as_trl and hasattr(train_dataset, "__len__") and hasattr(train_dataset, "column_names"):
             selection.check_enough_rows(len(train_dataset), args)  # a subclass may repeat rows
 
@@ -834,7 +851,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         # An earlier training of this trainer may have ended within a step.
         self._controller = kl.BetaController(self.args.kl_target, self.args.kl_horizon)
         self._guard = StepGuard(self.args, self.accelerator)
-        self._window_tokens, self._unlogged_loss.loaded = 0, None
+        self._entropies, self._unlogged_loss.loaded = [], None
         if checkpoint is None:
             return
         self._metrics["train"].clear()

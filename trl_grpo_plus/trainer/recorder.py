@@ -14,7 +14,6 @@ import statistics
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
@@ -54,6 +53,7 @@ from ..utils.terminal import visible
 from ..utils.text import distinct
 from ..utils.validation import RunError
 from ..view import Trackers, failed_in
+from .background_job import BackgroundJob
 from .batch import Batch
 from .progress import closing_words
 from .run_metadata import run_json
@@ -61,36 +61,6 @@ from .training_state import StopsWhole
 
 
 logger = get_logger(__name__)
-
-
-class _Beside:
-    """One job at a time in a thread of its own. A copy, and a forked process, have neither the thread nor the job."""
-
-    def __init__(self) -> None:
-        self._process: int | None = None  # the one that made the thread
-        self._job: Future[dict[str, float]] | None = None
-
-    def start(self, job: Callable[..., dict[str, float]], *args: Any) -> None:
-        """Start a job. The one before must have been taken."""
-        if self._process != os.getpid():
-            # Python waits for this thread when it exits, so that pending records are written.
-            self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="traces")
-            self._process = os.getpid()
-        self._job = self._thread.submit(job, *args)
-
-    def wait(self) -> dict[str, float]:
-        """Wait for the job, and return what it returned; {} if there is none."""
-        return self._job.result() if self._job is not None and self._process == os.getpid() else {}
-
-    def take(self) -> dict[str, float]:
-        """Wait for the job, and return once what it returned."""
-        try:
-            return self.wait()
-        finally:
-            self._job = None
-
-    def __reduce__(self) -> tuple[type["_Beside"], tuple[()]]:
-        return _Beside, ()
 
 
 class Recorder(StopsWhole):
@@ -136,7 +106,7 @@ class Recorder(StopsWhole):
         self._lacks_prompt = False  # whether the first prompt is missing, once training has begun
         self._trackers: Trackers | None = None
         self._warned: set[tuple[str, type]] = set()
-        self._beside = _Beside()
+        self._background = BackgroundJob()
         self._halting: str | None = None  # the alarm that ends this training
         self._split = "eval"  # the split under evaluation
 
@@ -170,6 +140,16 @@ class Recorder(StopsWhole):
                 f"Training stops after step {state.global_step}: halt_on_alarm names {alarm!r}. A checkpoint is "
                 "saved. Read the attempts that show the alarm, then resume with resume_from_checkpoint=True."
             )
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        """Keep the entry that is logged, and tell the alarms. Later callbacks may log again, or trim the history."""
+        entry = {**(logs or {}), "step": state.global_step}
+        if self._watch is not None:
+            with self._never_fatal("Alarms"):
+                self._watch.note(entry)
+        if self._writer is not None:
+            with self._never_fatal("Metrics"):
+                self._writer.note("metrics", [json_value(entry)])
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End the record. Print whether the run learned something, and where the traces are."""
@@ -227,15 +207,6 @@ class Recorder(StopsWhole):
         if self._writer is not None and os.path.abspath(self._args.output_dir) != self._output_dir:
             self._writer = self._new_writer()
 
-    def log(self, entry: dict[str, Any]) -> None:
-        """Keep an entry that the trainer logs, and tell the alarms. Call [`settle`] first."""
-        if self._watch is not None:
-            with self._never_fatal("Alarms"):
-                self._watch.note(entry)
-        if self._writer is not None:
-            with self._never_fatal("Metrics"):
-                self._writer.note("metrics", [json_value(entry)])
-
     def end(self) -> None:
         """End the record of a training."""
         self.settle()
@@ -278,7 +249,7 @@ class Recorder(StopsWhole):
 
     def settle(self) -> None:
         """Wait until the last batch is kept, and on rank 0 add its metrics to the trainer's."""
-        for name, value in self._beside.take().items():
+        for name, value in self._background.take().items():
             self._metrics[name].append(value)
 
     def _halting_alarm(self) -> str | None:
@@ -286,7 +257,7 @@ class Recorder(StopsWhole):
         names = self._args.halt_on_alarm
         if not names:
             return None
-        self._beside.wait()
+        self._background.wait()
         own = -1 if self._halting is None else names.index(self._halting)
         number = int(broadcast(torch.tensor([own], device=PartialState().device)))
         return None if number < 0 else names[number]
@@ -351,7 +322,7 @@ class Recorder(StopsWhole):
             sampled = replace(sampled, advantages=_joined(advantages, sampled.advantages), kl=kl)
             # trackio keeps its run in a context variable.
             job = contextvars.copy_context().run
-            self._beside.start(job, self._keep, sampled, places, list(parts))
+            self._background.start(job, self._keep, sampled, places, list(parts))
 
     def _part(self, sampled: SampledBatch, places: list[tuple[int, int]]) -> tuple[Part, str | None]:
         """Return this rank's data of a batch; if its texts cannot be written, the rest of it and the reason."""
@@ -386,8 +357,8 @@ class Recorder(StopsWhole):
                 groups = list(by_group(sampled.lines).values())
                 self._trackers.log(step, groups, sampled.totals.view(-1, sampled.size))
             on = {alarm.name for alarm in alarms}
-            names = self._watch.names if self._watch is not None else ()
-            return {**_mean_lengths(sampled), **{f"alarms/{name}": float(name in on) for name in names}}
+            watched = [name for name in self._watch.names if name not in self._watch.failed] if self._watch else ()
+            return {**_mean_lengths(sampled), **{f"alarms/{name}": float(name in on) for name in watched}}
         return {}
 
     def _alarms(self, sampled: SampledBatch) -> list[Alarm]:
@@ -395,6 +366,9 @@ class Recorder(StopsWhole):
         if self._watch is not None and sampled.split == "train":
             with self._never_fatal("Alarms"):
                 alarms = self._watch.see(sampled)
+                for name, error in self._watch.failed.items():
+                    with self._never_fatal(f"What the alarm {name!r} finds"):
+                        raise error
                 for line in sampled.lines if alarms else ():
                     line["alarms"] = [alarm.name for alarm in alarms if group_key(line) in alarm.groups]
                 return alarms

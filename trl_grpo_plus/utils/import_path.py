@@ -114,6 +114,8 @@ def _load_file(where: str) -> Any:
         raise ConfigError(f"{where} cannot be imported.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    if os.path.dirname(path) not in sys.path:  # the file may import modules beside it, as a script may
+        sys.path.append(os.path.dirname(path))
     try:
         spec.loader.exec_module(module)
     except BaseException:

@@ -64,6 +64,28 @@ def has_parameter(function: Callable[..., Any], name: str) -> bool:
     return name in _parameters(function) and _parameters(function)[name].kind is not Parameter.VAR_KEYWORD
 
 
+def is_keyword_only(function: Callable[..., Any], name: str) -> bool:
+    """Return whether a function has a parameter of that name that only a keyword can set."""
+    return name in _parameters(function) and _parameters(function)[name].kind is Parameter.KEYWORD_ONLY
+
+
+def taking_all(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that may be given any keywords, and passes on those that `function` names."""
+    if is_async(function):
+
+        @functools.wraps(function)
+        async def pass_on_async(**values: Any) -> Any:
+            return await call(function, values)
+
+        return pass_on_async
+
+    @functools.wraps(function)
+    def pass_on(**values: Any) -> Any:
+        return call(function, values)
+
+    return pass_on
+
+
 def call(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
     """Call a function with those of `values` that it takes.
 

@@ -24,6 +24,7 @@ from ...scoring import (
     Definition,
     Outcome,
     WrongScoresError,
+    of_a_class,
     outcomes_without_run,
 )
 from ...utils.import_path import is_path, load
@@ -127,8 +128,7 @@ def try_out(reward: Any, dataset: Any = None) -> RewardCheck:
         needs values that only the trainer has, or what this machine lacks.
     """
     if isinstance(_function(reward), type):
-        made = f"make an instance, such as judge = {name_of(reward)}(...), and give that"
-        return _failed(reward, f"it is a class, and calling a class makes an object, not rewards: {made}")
+        return _failed(reward, of_a_class(_function(reward)))
     try:
         check_columns(reward, dataset, "the dataset", read=False)
     except ConfigError as error:

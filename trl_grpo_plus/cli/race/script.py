@@ -7,6 +7,7 @@ import os
 import sys
 from dataclasses import fields
 from pathlib import Path
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from ...utils.terminal import end_at_ctrl_c, interrupt_at_ctrl_c
@@ -26,6 +27,7 @@ from ...scoring import configure
 from ...traces import RACE_SETTINGS, Writer, json_value
 from ...trainer.run_metadata import describe, run_json
 from ...utils.files import write_json
+from ...utils.signatures import taking_all
 from .plan import RACER, STOCK
 
 
@@ -46,7 +48,9 @@ def stock_trainer(args: "GRPOPlusConfig", reward_funcs: Any, **options: Any) -> 
     """Make a `trl.GRPOTrainer` with these rewards and with TRL's own options only."""
     rewards, args.reward_weights = resolve(reward_funcs, args.reward_weights)
     configure(args.reward_workers, args.reward_worker_memory_mb)
-    return GRPOTrainer(args=args, reward_funcs=rewards, **options)
+    # TRL gives a function all of its values, also one without `**kwargs`.
+    given = [taking_all(reward) if isinstance(reward, FunctionType) else reward for reward in rewards]
+    return GRPOTrainer(args=args, reward_funcs=given, **options)
 
 
 def reset(training_args: Any) -> None:
@@ -105,10 +109,10 @@ class SettingsAndJournal(TrainerCallback):
             settings = {**self._settings, "max_steps": state.max_steps}
             write_json(self._folder / RACE_SETTINGS, settings)
 
-    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Write the last log entry into the trace."""
-        if self._writer is not None:
-            self._writer.note("metrics", [json_value(state.log_history[-1])])
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        """Write the log entry into the trace."""
+        if self._writer is not None and logs is not None:
+            self._writer.note("metrics", [json_value({**logs, "step": state.global_step})])
 
 
 if __name__ == "__main__":

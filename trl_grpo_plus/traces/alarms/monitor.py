@@ -129,6 +129,9 @@ class Watch:
             Whether the order of the prompts is chosen and not random. The mean total of training is then a mean over
             chosen prompts, so `held_out_gap` does not compare it with the held-out reward.
 
+    Attributes:
+        failed (`dict[str, Exception]`): the alarms that could not be computed for the last batch.
+
     Example:
         >>> watch = Watch(Thresholds(window=30))
         >>> for alarm in watch.see(batch):
@@ -139,6 +142,7 @@ class Watch:
         self.thresholds = thresholds or Thresholds()
         self._history = History(self.thresholds, chosen)
         self._last_on: dict[str, int] = {}
+        self.failed: dict[str, Exception] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -155,11 +159,15 @@ class Watch:
     def see(self, batch: SampledBatch) -> list[Alarm]:
         """Add a batch. Return the alarms that are on, new or not."""
         self._history.add(batch)
-        if self._history.count < self.thresholds.min_batches:
-            return []
-        limits = {name: getattr(self.thresholds, name) for name in self.names}
-        findings = {name: ALARMS[name].function(self._history, batch, limit) for name, limit in limits.items()}
-        return [self._alarm(name, batch.step, finding) for name, finding in findings.items() if finding is not None]
+        self.failed, alarms = {}, []
+        for name in self.names if self._history.count >= self.thresholds.min_batches else ():
+            try:
+                finding = ALARMS[name].function(self._history, batch, getattr(self.thresholds, name))
+                if finding is not None:
+                    alarms.append(self._alarm(name, batch.step, finding))
+            except Exception as error:  # a user may add an alarm; the others go on
+                self.failed[name] = error
+        return alarms
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for `load_state_dict`, as lists, dicts, numbers and strings."""
