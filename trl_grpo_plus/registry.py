@@ -31,6 +31,7 @@ from .scoring import (
     define,
     definition_at,
     is_model,
+    refuse_class,
 )
 from .utils.files import beside, looks_local
 from .utils.import_path import is_path, same_source, target_of
@@ -272,6 +273,7 @@ class RewardSpec:
                 return self.name
             definition = define(self.name)
         elif changed:
+            refuse_class(self.name)
             kind = "a model" if isinstance(self.name, str) or is_model(self.name) else "an object"
             raise ConfigError(
                 f"reward_funcs: {changed[0]} applies to functions only, but {self.name!r:.80} is {kind}. Leave "
@@ -280,6 +282,8 @@ class RewardSpec:
         else:
             self._check_folder()
             return self.name
+        if changed:
+            refuse_class(definition.function)
         if not changed and definition.target not in {registered.target for registered in _REGISTERED.values()}:
             return definition.function  # a plain function by its path: TRL's own kind
         return Reward(definition, self.args, **options).prepare()

@@ -146,6 +146,13 @@ def test_a_row_that_the_step_has_sampled_is_refused_and_none_is_asked_about_twic
 
     assert in_turn(take=take).take(3, accepts) == [6, 8]
     assert asked == [6, 7, 8]
+    for several in (np.arange(6, 9), torch.arange(6, 9)):
+        sampler = in_turn(take=lambda count, accepts, *rest, rows=several: [row for row in rows if accepts(row)])
+        asked.clear()
+        assert sampler.take(2, accepts) == [6, 8]
+        assert asked == [6, 7, 8]
+    with pytest.raises(ValueError, match=r"InTurn.take asked `accepts` about row \['7'\]"):
+        in_turn(take=lambda count, accepts, *rest: accepts(["7"])).take(2, accepts)
     with pytest.raises(ValueError, match=r"take dealt the row 7, for which accepts\(row\) is false"):
         in_turn(deals=lambda rows: [6, 7]).take(2, accepts)
 

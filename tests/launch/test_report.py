@@ -113,8 +113,13 @@ def test_a_run_without_traces_says_so_in_a_sentence(tmp_path, capsys):
     assert f"not written: {tmp_path} has no traces in it" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("first", "heading"), [(0, "before"), (2, "step 2")])
-def test_the_first_evaluation_is_called_before_only_if_it_is(tmp_path, first, heading):
+def test_a_first_evaluation_after_some_steps_is_told(tmp_path):
     summary = ended(tmp_path, (0.0, ALIVE))
-    summary["eval"] = {"easy": {"before": 0.25, "before_step": first, "after": 0.5, "after_step": 4}}
-    assert report(summary).splitlines()[1].split() == ["reward", *heading.split(), "after", "points"]
+    summary["eval"] = {
+        name: {"before": 0.25, "before_step": first, "after": 0.5, "after_step": 4}
+        for name, first in (("a", 0), ("b", 2))
+    }
+    assert report(summary).splitlines()[2:4] == [
+        "a               0.250    0.500    +25.0",
+        "b               0.250    0.500    +25.0  (the first evaluation was at step 2)",
+    ]

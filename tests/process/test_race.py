@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import tiny_models
 import warm_processes
 from transformers import TrainerState
 from trl import GRPOConfig
@@ -20,7 +21,7 @@ from trl_grpo_plus.cli.race import evaluations, processes
 from trl_grpo_plus.cli.race.evaluations import Evaluation, Standing, standing
 from trl_grpo_plus.cli.race.live import standing_of
 from trl_grpo_plus.cli.race.plan import PLUS, STOCK, command, plan
-from trl_grpo_plus.cli.race.script import reset
+from trl_grpo_plus.cli.race.script import reset, stock_trainer
 from trl_grpo_plus.launch import Start, launchers
 from trl_grpo_plus.utils.validation import ConfigError
 from trl_grpo_plus.view.run_summary import differing, open_runs
@@ -452,3 +453,14 @@ def test_a_race_whose_terminal_is_closed_saves(tmp_path):
     """The kernel sends SIGHUP, and the shell sends it again."""
     done = warm_processes.run([sys.executable, "-c", CLOSED], cwd=tmp_path)
     assert done.returncode == 7, done.stdout + done.stderr
+
+
+def test_stock_trl_gets_a_reward_that_takes_only_what_it_names(tmp_path):
+    def named(completions, number):
+        return [float(place % 2) for place in range(len(number))]
+
+    args = GRPOPlusConfig(**{**tiny_models.BASE, "output_dir": str(tmp_path / "run"), "max_steps": 1})
+    model = {"model": tiny_models.model_path(tmp_path), "processing_class": tiny_models.tokenizer()}
+    trainer = stock_trainer(args, [named], **model, train_dataset=tiny_models.prompts(30))
+    trainer.train()
+    assert tiny_models.logged(trainer, "reward") == [0.5]

@@ -637,3 +637,19 @@ def test_a_file_may_import_a_module_beside_it(tmp_path):
         tmp_path,
     )
     assert done.stdout == "[0.25]\n", done.stderr
+
+
+def test_a_file_that_gets_another_module_than_the_one_beside_it_is_refused(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "helpers_of_both.py").write_text(f"SCORE = {folder!r}\n")
+        (tmp_path / folder / "scores.py").write_text("import helpers_of_both\n\n\ndef mine(completions):\n    pass\n")
+    code = """
+    from trl_grpo_plus.registry import get_reward
+    get_reward("a/scores.py:mine")
+    get_reward("b/scores.py:mine")
+    """
+    told = run(code, tmp_path).stderr
+    assert re.search(
+        r"b/scores.py imports helpers_of_both, and got .*/a/.*, not .*/b/.*Rename helpers_of_both.py", told
+    )

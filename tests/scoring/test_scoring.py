@@ -458,7 +458,6 @@ def test_only_a_reward_that_names_the_tool_mask_gets_it():
             "number",
             "reward 'by_rate' needs .*If it is an argument, give the reward as .*'args': {'rate': VALUE}",
         ),
-        (Narrow, "count", "reward 'Narrow' cannot score: it is a class, .*judge = Narrow"),
         (functools.partial(of_numbers), "number", "reward 'of_numbers' needs the column 'numbers'"),
         (Narrow().method, "count", "reward 'method' needs the column 'number'"),
         (NarrowAsync(), "count", "reward 'NarrowAsync' needs the column 'number'"),
@@ -563,3 +562,27 @@ def test_a_column_that_a_transform_makes_is_there(tmp_path):
 def test_options_for_an_object_name_it_as_one(entry):
     with pytest.raises(ValueError, match=r"timeout applies to functions only, .* is an object\. .*call it in a"):
         RewardSpec(entry, timeout=1.0).build()
+
+
+@pytest.mark.parametrize(
+    "entry", [Narrow, {"name": Narrow, "timeout": 1.0}, {"name": f"{FILE}:Judge", "timeout": 1.0}]
+)
+def test_a_class_is_refused_also_where_columns_are_not_checked(tmp_path, entry):
+    extra = {"rollout_func": tiny_models.scripted}
+    with pytest.raises(ValueError, match=r"^reward_funcs: '.*' cannot score: it is a class, .*make an instance"):
+        tiny_models.trainer(tmp_path, entry, extra=extra)
+
+
+def test_a_registered_reward_may_read_a_column_that_a_transform_makes(tmp_path):
+    data = tiny_models.prompts(6).with_transform(lambda batch: {**batch, "answer": [f"{n}" for n in batch["number"]]})
+    trained = tiny_models.trained(tmp_path, "math_answer", data=data, **ALL)
+    assert tiny_models.logged(trained, "rewards/math_answer/error") == [0.0, 0.0]
+
+
+def test_a_transform_that_fails_is_named(tmp_path):
+    def hinted(completions, hint):
+        return [0.0] * len(completions)
+
+    data = tiny_models.prompts(6).with_transform(lambda batch: {}["gone"])
+    with pytest.raises(ValueError, match=r"^train_dataset: the transform of the dataset failed at its first row: Key"):
+        tiny_models.trainer(tmp_path, hinted, data=data)

@@ -473,7 +473,7 @@ class Marks(GRPOPlusTrainer):
     """A trainer with a collator that marks the prompts that it is given."""
 
     def get_train_dataloader(self):
-        self.data_collator = lambda rows: [{**row, "prompt": f"a{row['prompt']}"} for row in rows]
+        self.data_collator = lambda rows: [{"prompt": f"a{row['prompt']}", "number": row["number"]} for row in rows]
         return super().get_train_dataloader()
 
 
@@ -490,5 +490,5 @@ def test_rows_that_are_drawn_pass_the_collator(tmp_path, options, drawn, caplog)
     prompts = {row["prompt"][:1] for group in traces.groups(trained.args.output_dir) for row in group}
     assert prompts == {"a"}
     (option,) = options
-    told = f"Marks overrides get_train_dataloader, but {option}="
+    told = f"Marks overrides get_train_dataloader, and {option}="
     assert any(told in message and drawn in message for message in caplog.messages)

@@ -181,3 +181,5 @@ def test_a_subclass_may_add_a_column_that_a_reward_reads(tmp_path):
 
     trained = tiny_models.trained(tmp_path, hinted, cls=Hints, max_steps=1)
     assert tiny_models.logged(trained, "reward") == [1.5]
+    with pytest.raises(ValueError, match="needs the column 'hint'"):  # a row that is drawn would not have it
+        tiny_models.trainer(tmp_path / "drawn", hinted, cls=Hints, zero_variance_groups="resample")

@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from ..curriculum.selection import check_dataset
 from ..objective.advantage_functions import by_path
-from ..scoring import check_prompts, check_splits, columns_given, datasets_named
+from ..scoring import check_prompts, check_splits, columns_given, datasets_named, refuse_class
 from ..traces import check_split_names
 from ..utils.validation import ConfigError, did_you_mean
 from .presets import leave_out
@@ -112,25 +112,27 @@ def check_data(
         check_split_names(eval_dataset)
     if not environments:  # an environment may supply the prompts
         check_prompts(train_dataset, eval_dataset, read=rollouts is None)
+    for reward in rewards or ():
+        refuse_class(reward)
     if not (rollouts or environments or subclass):  # these add columns
         check_splits(rewards, train_dataset, eval_dataset)
     check_columns_read(columns, train_dataset, config)
 
 
 def warn_of_own_dataloader(args: "GRPOPlusConfig", trainer: str) -> None:
-    """Warn that rows are drawn from the training set, although a subclass of this name deals others."""
+    """Warn that rows are drawn from the training set, although a subclass of this name may deal others."""
     option, which = "zero_variance_groups='resample'", "the prompts that replace those of dead groups"
     if args.chooses_prompts:
         option, which = f"prompt_selection={args.prompt_selection!r}", "all prompts"
     logger.warning(
-        f"{trainer} overrides get_train_dataloader, but {option} draws {which} from train_dataset. Make train_dataset "
-        "hold the rows to train on, and give a collator as trainer.data_collator."
+        f"{trainer} overrides get_train_dataloader, and {option} draws {which} from train_dataset. If your dataloader "
+        "deals other rows, put these into train_dataset. If it changes rows, do so in trainer.data_collator."
     )
 
 
 def check_columns_read(columns: Sequence[str], dataset: Any, config: "GRPOPlusConfig") -> None:
     """Check that the training set has the columns that a baseline or an advantage function reads."""
-    available: Sequence[str] = columns_given(dataset) or ()  # a stream may not know them
+    available = columns_given(dataset) if columns else []  # a stream may not know them
     for name in columns if available else ():
         if name not in available:
             function = by_path(

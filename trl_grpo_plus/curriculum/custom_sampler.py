@@ -52,7 +52,11 @@ class CustomSampler:
     ) -> list[int]:
         """Return the sampler's rows, after a check that they are distinct rows that may be sampled."""
         ask = believe and (lambda rows: believe(self._rows("take asked `believe` about", rows)))
-        noting = functools.cache(accepts)  # it may be called only once for a row
+        asked = functools.cache(accepts)  # it may be called only once for a row
+
+        def noting(row: Any) -> bool:
+            return asked(self._row("take asked `accepts` about", row))
+
         rows = self._rows("take dealt", self._stream.take(count, noting, multiple_of, patience, ask))
         if len(set(rows)) < len(rows):
             twice = next(row for row in rows if rows.count(row) > 1)

@@ -4,7 +4,7 @@ The content of a row cannot identify it, because two processes may print the sam
 another order, an object with another address.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
@@ -39,6 +39,16 @@ class IndexedRows:
         if name.startswith("__"):  # pickle asks for these before there is a dataset
             raise AttributeError(name)
         return getattr(self.dataset, name)
+
+
+def collated(collate: Callable[[list[dict[str, Any]]], Any], rows: list[dict[str, Any]]) -> Any:
+    """Return `collate(rows)`. The function does not see the rows' indices, and its rows get them again."""
+    indices = pop_indices(rows)
+    made = collate(rows)
+    if isinstance(made, list) and len(made) == len(indices):
+        for row, index in zip(made, indices, strict=True):
+            row.update({} if index is None else {INDEX: index})
+    return made
 
 
 def pop_indices(rows: Sequence[dict[str, Any]]) -> list[int | None]:

@@ -16,13 +16,13 @@ from .previous_run import PAGE, SUMMARY, stamps
 
 
 if TYPE_CHECKING:
-    from ..trainer import GRPOPlusTrainer
+    from trl import GRPOTrainer
 
 
 COUNT_KEYS = ("groups/generated", "groups/trained", "groups/rounds", "tokens/generated", "tokens/trained")
 
 
-def save(trainer: "GRPOPlusTrainer") -> list[str]:
+def save(trainer: "GRPOTrainer") -> list[str]:
     """Save model and state to `output_dir`. All processes must call this function.
 
     Returns:
@@ -35,7 +35,7 @@ def save(trainer: "GRPOPlusTrainer") -> list[str]:
     return sorted(name for name, stamp in stamps(folder).items() if before.get(name) != stamp) if main else []
 
 
-def summarise(trainer: "GRPOPlusTrainer", saved: list[str]) -> dict[str, Any]:
+def summarise(trainer: "GRPOTrainer", saved: list[str]) -> dict[str, Any]:
     """Return a summary of the run, and write it to `<output_dir>/summary.json`.
 
     Only the main process may call this function, after [`save`].
@@ -69,14 +69,14 @@ def summarise(trainer: "GRPOPlusTrainer", saved: list[str]) -> dict[str, Any]:
 
 def report(summary: dict[str, Any]) -> str:
     """Return the summary as text for a terminal."""
-    first = next((was["before_step"] for was in summary["eval"].values() if was["before_step"]), 0)
-    before = f"step {first}" if first else "before"  # a run without eval_on_start has no evaluation before training
-    lines = ["", f"{'reward':<12}{before:>9}{'after':>9}{'points':>9}"] if summary["eval"] else []
+    lines = ["", f"{'reward':<12}{'before':>9}{'after':>9}{'points':>9}"] if summary["eval"] else []
     for split, was in summary["eval"].items():
         before, points = "-", "-"
         if was["before"] is not None:
             before, points = f"{was['before']:.3f}", f"{100 * (was['after'] - was['before']):+.1f}"
-        lines.append(f"{split:<12}{before:>9}{was['after']:>9.3f}{points:>9}")
+        # A run without eval_on_start has no evaluation before training.
+        first = f"  (the first evaluation was at step {was['before_step']})" if was["before_step"] else ""
+        lines.append(f"{split:<12}{before:>9}{was['after']:>9.3f}{points:>9}{first}")
     if summary["groups"]:
         shares = ", ".join(f"{percent(share)} {verdict}" for verdict, share in summary["groups"].items() if share)
         lines += ["", f"groups sampled: {shares}"]

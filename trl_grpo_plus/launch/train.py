@@ -31,7 +31,7 @@ from .reward_inputs import load_callables, load_data
 
 
 if TYPE_CHECKING:
-    from ..trainer import GRPOPlusTrainer
+    from trl import GRPOTrainer
 
 
 def main(
@@ -97,14 +97,14 @@ def _run(recipe: Recipe, trainer_class: Callable[..., Any] | None, loader: Calla
     return 130 if stop.stopped else 0
 
 
-def _say_how_to_resume(trainer: "GRPOPlusTrainer") -> None:
+def _say_how_to_resume(trainer: "GRPOTrainer") -> None:
     step = trainer.state.global_step
     checkpoint = os.path.join(trainer.args.output_dir, f"checkpoint-{step}")
     stopped = f"\nStopped after step {step}. The checkpoint is {checkpoint}. To resume from it:"
     trainer.accelerator.print(f"{stopped}\n\n  {resume_command(checkpoint)}\n")
 
 
-def _finish(trainer: "GRPOPlusTrainer", recipe: Recipe) -> None:
+def _finish(trainer: "GRPOTrainer", recipe: Recipe) -> None:
     """Evaluate, save, report and push after the last step."""
     from .report import report, save, summarise
 
@@ -159,13 +159,13 @@ def _make_trainer(trainer_class: Callable[..., Any] | None, recipe: Recipe) -> A
     )
 
 
-def _evaluate_last(trainer: "GRPOPlusTrainer") -> None:
+def _evaluate_last(trainer: "GRPOTrainer") -> None:
     evaluated = [entry["step"] for entry in trainer.state.log_history if any(k.startswith("eval_") for k in entry)]
     if trainer.eval_dataset is not None and evaluated[-1:] != [trainer.state.global_step]:
         trainer.evaluate()
 
 
-def _end(trainer: "GRPOPlusTrainer") -> None:
+def _end(trainer: "GRPOTrainer") -> None:
     # The others wait while the main process writes the report. gloo needs no teardown, and was seen to hang in it.
     # vLLM's engine in this process tears down the group when Python ends, with a traceback if the group is gone.
     trainer.accelerator.wait_for_everyone()

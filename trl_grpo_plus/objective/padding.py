@@ -59,15 +59,13 @@ def mask_rows(batch: dict[str, Any], live: Tensor, accelerator: "Accelerator") -
 
 
 def count_and_weigh(batches: Sequence[dict[str, Any]], loss_type: str, accelerator: "Accelerator") -> None:
-    """Write into this rank's micro-batches what of them is in the loss, and with filler their weights. Collective.
+    """Count each micro-batch's rows and tokens in the loss, over all ranks. With filler, weigh it too. Collective.
 
-    `live_rows` and `live_tokens` are the rows with a token in the loss, and their tokens, of all ranks. With filler,
-    `filler_weight` and `entropy_weight` are the factors of the loss and of the entropy bonus.
+    The results are written into the micro-batches: `live_rows` (those with a token in the loss), `live_tokens`; with
+    filler also `filler_weight` and `entropy_weight`, the factors of the loss and of the entropy bonus.
     """
     masks = [loss_mask(batch) for batch in batches]
-    live = [
-        batch.get("live", mask.new_ones(len(mask))) for batch, mask in zip(batches, masks, strict=True)
-    ]  # else all rows
+    live = [batch.get("live", mask.any(dim=1)) for batch, mask in zip(batches, masks, strict=True)]
     counted = zip(live, masks, strict=True)
     counts = [torch.stack([rows.sum(), mask.any(dim=1).sum(), mask.sum()]) for rows, mask in counted]
     of_ranks = accelerator.gather(torch.stack(counts, dim=1).unsqueeze(0)).cpu()

@@ -13,7 +13,7 @@ process_state  restores a worker process to its state before a sample
 """
 
 from .batch_scoring import Scoring
-from .columns import NOT_GIVEN, check_columns, check_splits, columns_of, is_model, of_a_class
+from .columns import NOT_GIVEN, check_columns, check_splits, columns_of, is_model, of_a_class, refuse_class
 from .definition import ONLY_IN_A_RUN, TRL_GIVES, Definition, Example, Policy, define, definition_at
 from .failures import TRL_UNSCORED, RewardError, held_back
 from .outcome import (

@@ -32,15 +32,19 @@ def check_columns(reward: Any, dataset: Any, what: str, read: bool = True) -> No
         read (`bool`, *optional*, defaults to `True`): whether the values in the columns are checked, too.
 
     Raises:
-        ConfigError: a column is missing, the reward refuses a value, or the reward is a class.
+        ConfigError: a column is missing, or the reward refuses a value.
     """
     for part in getattr(reward, "parts", ()):
         check_columns(part, dataset, what, read)
-    if isinstance(reward, type):
-        raise ConfigError(f"{what}: reward {reward.__name__!r} cannot score: {of_a_class(reward)}.")
-    available = columns_given(dataset) if callable(reward) else None
-    if available is None:
+    stored = getattr(dataset, "column_names", None)
+    if stored is None or not callable(reward):
         return
+    required = reward.definition.needed if isinstance(reward, Reward) else needed(reward)
+    named = getattr(reward, "renamed", {})
+    # Without need no transform is called: it may draw random numbers.
+    lacks = any(named.get(name, name) not in stored for name in required if name not in TRL_GIVES)
+    with error_prefix(what):
+        available = columns_given(dataset) if lacks else list(stored)
     if (taken := next((name for name in TAKEN if name in available), None)) and not is_model(reward):
         raise ConfigError(
             f"{what}: TRL gives each reward an argument {taken!r}, so a column cannot have this name. Rename the "
@@ -49,9 +53,9 @@ def check_columns(reward: Any, dataset: Any, what: str, read: bool = True) -> No
     with error_prefix(what, ValueError):  # a reward's own `check_columns` may raise any ValueError
         if isinstance(reward, Reward):
             columns = columns_of(reward.definition, available, reward.renamed, reward.__name__)
-            stored = getattr(dataset, "column_names", None) or ()  # a column that a transform makes is not read
-            if read and reward.definition.check_columns is not None and hasattr(dataset, "__len__"):
-                columns = {name: column for name, column in columns.items() if column in stored}
+            # The values of a column that a transform makes are not read.
+            read = read and hasattr(dataset, "__len__") and {*columns.values()} <= {*stored}
+            if read and reward.definition.check_columns is not None:
                 values = _values(dataset, columns, reward.definition.needed)
                 reward.definition.check_columns(**values, **reward.all_args())
             return
@@ -76,6 +80,16 @@ def of_a_class(reward: type) -> str:
     """Return why a class is no reward, and what to give instead."""
     made = f"make an instance, such as judge = {reward.__name__}(...), and give that"
     return f"it is a class, and calling a class makes an object, not rewards: {made}"
+
+
+def refuse_class(reward: Any) -> None:
+    """Refuse a reward that is a class.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    if isinstance(reward, type):
+        raise ConfigError(f"reward_funcs: {reward.__name__!r} cannot score: {of_a_class(reward)}.")
 
 
 def is_model(reward: Any) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from ..utils.tables import in_a_line
 from ..utils.validation import ConfigError, did_you_mean
 
 
@@ -99,14 +100,20 @@ def has_messages(dataset: Any) -> bool:
     return any(is_conversation(row.get("prompt")) for row in islice(dataset, 1))
 
 
-def columns_given(dataset: Any) -> list[str] | None:
-    """Return the names of the columns that a dataset's rows have when they are read; `None` if it does not know them.
+def columns_given(dataset: Any) -> list[str]:
+    """Return the names of the columns that a dataset's rows have when they are read; [] if it does not know them.
 
     A transform (`with_transform`) may make other columns than the stored ones: they are those of the first row.
+
+    Raises:
+        ConfigError: the transform fails.
     """
-    if _is_transformed(dataset) and hasattr(dataset, "__len__") and len(dataset):
+    if not (_is_transformed(dataset) and hasattr(dataset, "__len__") and len(dataset)):
+        return list(getattr(dataset, "column_names", None) or ())
+    try:
         return [*dataset[0]]
-    return getattr(dataset, "column_names", None)
+    except Exception as error:
+        raise ConfigError(f"the transform of the dataset failed at its first row: {in_a_line(error)}.") from error
 
 
 def _wrong_column(dataset: Any, what: str, advice: str = "") -> str | None:

@@ -46,8 +46,7 @@ from trl.trainer.utils import nanstd
 from ..config import compatibility, start_errors, trl_releases
 from ..config.grpo_plus_config import GRPOPlusConfig, config_for
 from ..config.sampling_distribution import warn_of_another_distribution
-from ..curriculum import selection
-from ..curriculum.indexed_dataset import pop_indices
+from ..curriculum import indexed_dataset, selection
 from ..curriculum.prompt_states import states_of_share
 from ..objective import kl, loss_inputs, padding
 from ..objective.credit import Credit
@@ -171,10 +170,10 @@ class GRPOPlusTrainer(GRPOTrainer):
         args = config_for(model, args)
         self._batch = Batch()
         self._sampler: Any = None  # TRL's sampler of the training set
-        self._entropy: float | None = None  # mean over the tokens of the last optimizer step
+        self._entropy: float | None = None  # mean over the last optimizer step
         self._failures_warned: set[tuple[str, str]] = set()  # rewards and statuses that a warning has told of
         # The entropy of each micro-batch since the last optimizer step, and its tokens on all ranks.
-        self._entropies: list[tuple[float, int]] = []
+        self._entropies: list[tuple[float, float]] = []
         compatibility.check_evaluations(eval_dataset, args)
         reward_funcs, weights = resolve(reward_funcs, args.reward_weights)
         if weights != args.reward_weights:
@@ -278,8 +277,12 @@ class GRPOPlusTrainer(GRPOTrainer):
         if not (self.args.draws_prompts or self.args.what_believes):
             return super().get_train_dataloader()
         rows = self._prompts.dealt_from(self._remove_unused_columns(self.train_dataset, description="training"))
-        # A collator that removes columns would remove the index.
-        with temporarily(self, train_dataset=rows), temporarily(self.args, remove_unused_columns=False):
+        # A collator must neither see nor remove the index.
+        collator = partial(indexed_dataset.collated, self.data_collator)
+        with (
+            temporarily(self, train_dataset=rows, data_collator=collator),
+            temporarily(self.args, remove_unused_columns=False),
+        ):
             return super().get_train_dataloader()
 
     def _read(self, indices: list[int]) -> list[dict[str, Any]]:
@@ -308,7 +311,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         filters = self.args.filters_groups and training
         replaced = {"_generate": self._generate, "_calculate_rewards": self._calculate_rewards}
         outer = self._batch  # empty, unless a reward evaluates while it scores a batch
-        self._batch = batch = Batch(self.accelerator, size, inputs, pop_indices(inputs), filters, replaced)
+        indices = indexed_dataset.pop_indices(inputs)
+        self._batch = batch = Batch(self.accelerator, size, inputs, indices, filters, replaced)
         stand_ins = {"_generate": self._generated_batch, "_calculate_rewards": self._batch_rewards}
         if training:
             self._prompts.begin(batch, self._read)
@@ -623,7 +627,9 @@ class GRPOPlusTrainer(GRPOTrainer):
         metrics, coefficient, last_entropy = self._metrics["train"], self.entropy_coef, self._last_world_entropy
         before = {name: len(values) for name, values in metrics.items()}
         sampled = len(inputs["completion_ids"]) * self.accelerator.num_processes
-        rows, tokens = inputs.get("live_rows", sampled), inputs.get("live_tokens", 1)
+        rows, tokens = inputs.get("live_rows", sampled), inputs.get("live_tokens")
+        if tokens is None:  # not counted, since no micro-batch lacks them: the mean of the generation batch
+            tokens = float(inputs.get("num_items_in_batch", 1)) / self.args.steps_per_generation
         if (weight := inputs.get("entropy_weight", 1.0)) != 1.0:
             self.entropy_coef = padding.ScaledCoefficient(coefficient, weight)
         try:
@@ -743,7 +749,9 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._checked = now
 
     def _check_data(self, train: Any, evaluation: Any, rewards: Any, args: GRPOPlusConfig, **added_by: Any) -> None:
-        added_by["subclass"] = self._overrides("get_train_dataloader", "_generate_and_score_completions")
+        # Rows that are drawn do not pass a subclass's methods.
+        overrides = self._overrides("get_train_dataloader", "_generate_and_score_completions")
+        added_by["subclass"] = overrides and not args.draws_prompts
         compatibility.check_data(train, evaluation, rewards, self._credit.columns, args, **added_by)
 
     def _check_rows(self, train_dataset: Any, args: GRPOPlusConfig) -> None:

@@ -16,7 +16,7 @@ from ..utils.text import percent
 
 
 if TYPE_CHECKING:
-    from trl import GRPOTrainer
+    from transformers import Trainer
 
 
 TRUNCATED = "completions/clipped_ratio"  # a metric of TRL
@@ -38,7 +38,7 @@ class SlimProgress(ProgressCallback):
     """
 
     @classmethod
-    def install(cls, trainer: "GRPOTrainer") -> None:
+    def install(cls, trainer: "Trainer") -> None:
         """Replace the trainer's progress callback, or with `disable_tqdm=True` the printer of log entries.
 
         A subclass of either that a script gives the trainer stays.

@@ -114,14 +114,31 @@ def _load_file(where: str) -> Any:
         raise ConfigError(f"{where} cannot be imported.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    if os.path.dirname(path) not in sys.path:  # the file may import modules beside it, as a script may
-        sys.path.append(os.path.dirname(path))
+    folder = os.path.dirname(path)
+    if folder not in sys.path:  # the file may import modules beside it. Installed modules come first
+        sys.path.append(folder)
     try:
         spec.loader.exec_module(module)
+        _check_neighbours(path)
     except BaseException:
         del sys.modules[name]
         raise
     return module
+
+
+def _check_neighbours(path: str) -> None:
+    """Refuse a file that got another module than the one of that name beside it."""
+    folder, names = os.path.dirname(path), set()
+    for node in ast.walk(ast.parse(Path(path).read_bytes())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.partition(".")[0])
+    for name in names:
+        beside = os.path.join(folder, f"{name}.py")
+        got = getattr(sys.modules.get(name), "__file__", None)
+        if got and os.path.isfile(beside) and not os.path.samefile(got, beside):
+            raise ConfigError(f"{path} imports {name}, and got {got}, not {beside}. Rename {name}.py beside it.")
 
 
 def _load_module(where: str) -> Any:

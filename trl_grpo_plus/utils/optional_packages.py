@@ -21,7 +21,8 @@ EXTRAS = {
 def is_installed(module: str) -> bool:
     """Return whether a module can be imported."""
     try:
-        return find_spec(module) is not None
+        found = find_spec(module)
+        return found is not None and found.origin is not None  # a mere folder of that name has no origin
     except ModuleNotFoundError:  # the package that contains the module is not installed
         return False
 

@@ -7,7 +7,6 @@ import os
 import sys
 from dataclasses import fields
 from pathlib import Path
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from ...utils.terminal import end_at_ctrl_c, interrupt_at_ctrl_c
@@ -23,7 +22,7 @@ from trl import GRPOTrainer
 from ... import GRPOPlusTrainer
 from ...launch import train
 from ...registry import resolve
-from ...scoring import configure
+from ...scoring import Reward, configure, is_model
 from ...traces import RACE_SETTINGS, Writer, json_value
 from ...trainer.run_metadata import describe, run_json
 from ...utils.files import write_json
@@ -49,7 +48,8 @@ def stock_trainer(args: "GRPOPlusConfig", reward_funcs: Any, **options: Any) -> 
     rewards, args.reward_weights = resolve(reward_funcs, args.reward_weights)
     configure(args.reward_workers, args.reward_worker_memory_mb)
     # TRL gives a function all of its values, also one without `**kwargs`.
-    given = [taking_all(reward) if isinstance(reward, FunctionType) else reward for reward in rewards]
+    own = (Reward, str)
+    given = [reward if isinstance(reward, own) or is_model(reward) else taking_all(reward) for reward in rewards]
     return GRPOTrainer(args=args, reward_funcs=given, **options)
 
 
@@ -69,7 +69,7 @@ def _train(script_args: Any, training_args: Any, model_args: Any, dataset_args: 
 
 def _made(**options: Any) -> Any:
     trainer = (stock_trainer if os.environ[RACER] == STOCK else GRPOPlusTrainer)(**options)
-    trainer.add_callback(SettingsAndJournal(trainer))
+    trainer.callback_handler.callbacks.insert(1, SettingsAndJournal(trainer))  # before printers, which change the logs
     return trainer
 
 
