@@ -1,6 +1,7 @@
 """`trl-grpo-plus check rewards`: a sound reward passes; a broken one fails, and sets the exit status."""
 
 import json
+from importlib.util import find_spec
 
 import pytest
 from datasets import Dataset
@@ -230,7 +231,8 @@ def test_a_reward_whose_package_is_not_installed_is_not_seen(scratch, data, caps
 
 
 def test_the_extra_that_installs_a_missing_package_is_named(monkeypatch, capsys):
-    monkeypatch.setattr(optional_packages, "find_spec", lambda module: None if module == "math_verify" else module)
+    there = find_spec("json")
+    monkeypatch.setattr(optional_packages, "find_spec", lambda module: None if module == "math_verify" else there)
     assert main(["check", "rewards", "math_answer", "exact_answer"]) == 0
     printed = capsys.readouterr().out
     assert "not installed: math_verify. pip install 'trl-grpo-plus[rewards]'" in printed

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -449,7 +450,8 @@ def test_what_only_the_machine_lacks_is_no_failure(place, facts, capsys):
 
 
 def test_trackers_are_looked_for_and_not_imported(place, monkeypatch):
-    monkeypatch.setattr(optional_packages, "find_spec", lambda name: name in ("tensorboardX", "wandb") or None)
+    found = {name: find_spec("json") for name in ("tensorboardX", "wandb")}
+    monkeypatch.setattr(optional_packages, "find_spec", found.get)
     monkeypatch.setitem(sys.modules, "wandb", None)  # an import would fail
     row = by_name(checked(place(report_to=["tensorboard", "wandb", "mlflow"])))["machine"]
     assert row.text == "report_to: mlflow: not installed here (pip install mlflow)"

@@ -299,10 +299,14 @@ class GRPOPlusTrainer(GRPOTrainer):
     def _prepare_inputs(self, generation_batch: Any, *rest: Any, **more: Any) -> Any:
         before = self._buffered_inputs
         inputs = super()._prepare_inputs(generation_batch, *rest, **more)
-        # A micro-batch whose attempts are all truncated has no token in the loss either.
-        counts = "live" in inputs or self.mask_truncated_completions
-        if self.model.training and self._buffered_inputs is not before and counts:
-            padding.count_and_weigh(self._buffered_inputs, self.loss_type, self.accelerator)
+        if self.model.training and self._buffered_inputs is not before:
+            # Like filler, a micro-batch whose attempts are all truncated has no token in the loss.
+            if "live" in inputs or self.mask_truncated_completions:
+                padding.count_and_weigh(self._buffered_inputs, self.loss_type, self.accelerator)
+            elif self.args.filters_groups:  # other batches of the same optimizer step may be counted
+                mean = self._metrics["train"]["tokens/trained"][-1] / len(self._buffered_inputs)
+                for batch in self._buffered_inputs:
+                    batch["live_tokens"] = mean
         return inputs
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -627,9 +631,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         metrics, coefficient, last_entropy = self._metrics["train"], self.entropy_coef, self._last_world_entropy
         before = {name: len(values) for name, values in metrics.items()}
         sampled = len(inputs["completion_ids"]) * self.accelerator.num_processes
-        rows, tokens = inputs.get("live_rows", sampled), inputs.get("live_tokens")
-        if tokens is None:  # not counted, since no micro-batch lacks them: the mean of the generation batch
-            tokens = float(inputs.get("num_items_in_batch", 1)) / self.args.steps_per_generation
+        rows, tokens = inputs.get("live_rows", sampled), inputs.get("live_tokens", 1)
         if (weight := inputs.get("entropy_weight", 1.0)) != 1.0:
             self.entropy_coef = padding.ScaledCoefficient(coefficient, weight)
         try:
