@@ -132,7 +132,7 @@ def warn_of_own_dataloader(args: "GRPOPlusConfig", trainer: str) -> None:
 
 def check_columns_read(columns: Sequence[str], dataset: Any, config: "GRPOPlusConfig") -> None:
     """Check that the training set has the columns that a baseline or an advantage function reads."""
-    available = columns_given(dataset) if columns else []  # a stream may not know them
+    available = columns_given(dataset, columns)  # a stream may not know them
     for name in columns if available else ():
         if name not in available:
             function = by_path(

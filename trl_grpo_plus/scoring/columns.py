@@ -41,10 +41,8 @@ def check_columns(reward: Any, dataset: Any, what: str, read: bool = True) -> No
         return
     required = reward.definition.needed if isinstance(reward, Reward) else needed(reward)
     named = getattr(reward, "renamed", {})
-    # Without need no transform is called: it may draw random numbers.
-    lacks = any(named.get(name, name) not in stored for name in required if name not in TRL_GIVES)
     with error_prefix(what):
-        available = columns_given(dataset) if lacks else list(stored)
+        available = columns_given(dataset, [named.get(name, name) for name in required if name not in TRL_GIVES])
     if (taken := next((name for name in TAKEN if name in available), None)) and not is_model(reward):
         raise ConfigError(
             f"{what}: TRL gives each reward an argument {taken!r}, so a column cannot have this name. Rename the "

@@ -1,6 +1,6 @@
 """Checks of a dataset's prompts before a run: texts or lists of messages, none of them empty."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -100,16 +100,18 @@ def has_messages(dataset: Any) -> bool:
     return any(is_conversation(row.get("prompt")) for row in islice(dataset, 1))
 
 
-def columns_given(dataset: Any) -> list[str]:
+def columns_given(dataset: Any, needed: Iterable[str]) -> list[str]:
     """Return the names of the columns that a dataset's rows have when they are read; [] if it does not know them.
 
-    A transform (`with_transform`) may make other columns than the stored ones: they are those of the first row.
+    A transform (`with_transform`) may make other columns than the stored ones. It is called for the first row if a
+    `needed` column is not stored. Otherwise it is not called, because it may draw random numbers.
 
     Raises:
         ConfigError: the transform fails.
     """
-    if not (_is_transformed(dataset) and hasattr(dataset, "__len__") and len(dataset)):
-        return list(getattr(dataset, "column_names", None) or ())
+    stored = list(getattr(dataset, "column_names", None) or ())
+    if {*needed} <= {*stored} or not (_is_transformed(dataset) and hasattr(dataset, "__len__") and len(dataset)):
+        return stored
     try:
         return [*dataset[0]]
     except Exception as error:
