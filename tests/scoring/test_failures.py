@@ -1,6 +1,7 @@
 """Tests of the messages about a reward that fails: they show its own lines, and come once."""
 
 import asyncio
+import functools
 import inspect
 import math
 import re
@@ -171,7 +172,7 @@ def test_another_error_is_not_blamed_on_messages(tmp_path):
     assert "lists of messages" not in said
 
 
-@pytest.mark.parametrize("function", ["plain", "slow"])
+@pytest.mark.parametrize("function", ["plain", "slow", "partial"])
 def test_stock_trl_may_be_given_a_reward_without_keywords_of_its_own(function):
     """A race gives stock TRL the rewards of the recipe. TRL passes each of them all values."""
 
@@ -181,8 +182,9 @@ def test_stock_trl_may_be_given_a_reward_without_keywords_of_its_own(function):
     async def slow(completions, number):
         return plain(completions, number)
 
-    wrapped = taking_all({"plain": plain, "slow": slow}[function])
-    assert (wrapped.__name__, inspect.iscoroutinefunction(wrapped)) == (function, function == "slow")
+    wrapped = taking_all({"plain": plain, "slow": slow, "partial": functools.partial(plain)}[function])
+    name = "slow" if function == "slow" else "plain"
+    assert (wrapped.__name__, inspect.iscoroutinefunction(wrapped)) == (name, function == "slow")
     given = {"prompts": ["a"], "completions": ["b"], "completion_ids": [[1]], "number": [3], "trainer_state": None}
     scored = wrapped(**given)
     assert (asyncio.run(scored) if function == "slow" else scored) == [3.0]

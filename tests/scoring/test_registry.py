@@ -653,3 +653,15 @@ def test_a_file_that_gets_another_module_than_the_one_beside_it_is_refused(tmp_p
     assert re.search(
         r"b/scores.py imports helpers_of_both, and got .*/a/.*, not .*/b/.*Rename helpers_of_both.py", told
     )
+
+
+def test_a_file_beside_a_module_with_an_installed_name_gets_the_installed_one(tmp_path):
+    (tmp_path / "datasets.py").write_text("raise AssertionError\n")
+    (tmp_path / "scores.py").write_text("import datasets\n\n\ndef mine(completions):\n    return [0.5]\n")
+    code = f"""
+    from trl_grpo_plus.registry import get_reward
+    print(get_reward("{tmp_path}/scores.py:mine")(completions=["a"]))
+    """
+    (tmp_path / "elsewhere").mkdir()
+    done = run(code, tmp_path / "elsewhere")
+    assert done.stdout == "[0.5]\n", done.stderr

@@ -12,6 +12,7 @@ from trl import GRPOTrainer
 
 from trl_grpo_plus import GRPOPlusTrainer
 from trl_grpo_plus.config.validation import TRL_CHOICES
+from trl_grpo_plus.objective import padding
 
 
 pytestmark = pytest.mark.long
@@ -348,3 +349,28 @@ def test_tables_of_completions_with_a_column_that_is_logged_at_times_only(tmp_pa
             assert pd.isna(note) or int(prompt[:2]) == int(note)
             notes += not pd.isna(note)
     assert notes
+
+
+class Weighs(GRPOPlusTrainer):
+    """A trainer that keeps the entropy and the number of tokens of each micro-batch."""
+
+    def _compute_loss(self, model, inputs, *rest, **more):
+        loss = super()._compute_loss(model, inputs, *rest, **more)
+        tokens = int(padding.loss_mask(inputs).sum())
+        vars(self).setdefault("weighed", []).append((self._metrics["train"]["entropy"][-1] if tokens else 0.0, tokens))
+        return loss
+
+
+def test_the_entropy_of_a_step_weighs_batches_with_and_without_filler_alike(tmp_path):
+    """An optimizer step takes two generation batches. Filler is in the second one alone."""
+
+    def reward(completions, number, **kwargs):
+        return [0.3 if n in (8, 10, 11, 13, 14) else 0.1 * (place % 3) for place, n in enumerate(number)]
+
+    options = {"zero_variance_groups": "drop", "shuffle_dataset": False, "max_steps": 1, "learning_rate": 0.0}
+    options |= {"per_device_train_batch_size": 6, "steps_per_generation": 4, "gradient_accumulation_steps": 8}
+    trained = tiny_models.trained(tmp_path, reward, cls=Weighs, num_generations=3, **options)
+    assert tiny_models.logged(trained, "groups/trained") == [(8 + 3) / 2]  # 9 attempts, and 3 of filler
+    total = sum(tokens for _, tokens in trained.weighed)
+    mean = sum(entropy * tokens for entropy, tokens in trained.weighed) / total
+    assert trained._entropy == pytest.approx(mean, rel=0.005)

@@ -303,10 +303,10 @@ class GRPOPlusTrainer(GRPOTrainer):
             # Like filler, a micro-batch whose attempts are all truncated has no token in the loss.
             if "live" in inputs or self.mask_truncated_completions:
                 padding.count_and_weigh(self._buffered_inputs, self.loss_type, self.accelerator)
-            # Other batches of the same optimizer step may be counted. (A subclass may have logged this batch already.)
-            elif trained := self.args.filters_groups and self._metrics["train"].get("tokens/trained"):
+            elif self.args.filters_groups:  # other batches of the same optimizer step may be counted
+                mean = inputs["num_items_in_batch"].item() / len(self._buffered_inputs)
                 for batch in self._buffered_inputs:
-                    batch["live_tokens"] = trained[-1] / len(self._buffered_inputs)
+                    batch["live_tokens"] = mean
         return inputs
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:

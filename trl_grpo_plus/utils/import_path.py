@@ -18,6 +18,7 @@ from .validation import ConfigError, did_you_mean
 
 
 _FROM_FILE = "_trl_grpo_plus_file_"
+_ADDED: list[str] = []  # folders of loaded files that are on `sys.path` for them
 
 
 def load(path: str) -> Any:
@@ -117,6 +118,7 @@ def _load_file(where: str) -> Any:
     folder = os.path.dirname(path)
     if folder not in sys.path:  # the file may import modules beside it. Installed modules come first
         sys.path.append(folder)
+        _ADDED.append(folder)
     try:
         spec.loader.exec_module(module)
         _check_neighbours(path)
@@ -127,7 +129,10 @@ def _load_file(where: str) -> Any:
 
 
 def _check_neighbours(path: str) -> None:
-    """Refuse a file that got another module than the one of that name beside it."""
+    """Refuse a file that got a module beside another such file instead of the one of that name beside it.
+
+    Python imports one module of a name. An installed module of the name is what the file would get anywhere.
+    """
     folder, names = os.path.dirname(path), set()
     for node in ast.walk(ast.parse(Path(path).read_bytes())):
         if isinstance(node, ast.Import):
@@ -137,7 +142,7 @@ def _check_neighbours(path: str) -> None:
     for name in names:
         beside = os.path.join(folder, f"{name}.py")
         got = getattr(sys.modules.get(name), "__file__", None)
-        if got and os.path.isfile(beside) and not os.path.samefile(got, beside):
+        if got and os.path.dirname(got) in {*_ADDED} - {folder} and os.path.isfile(beside):
             raise ConfigError(f"{path} imports {name}, and got {got}, not {beside}. Rename {name}.py beside it.")
 
 

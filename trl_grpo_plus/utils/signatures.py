@@ -74,15 +74,16 @@ def taking_all(function: Callable[..., Any]) -> Callable[..., Any]:
     if is_async(function):
 
         @functools.wraps(function)
-        async def pass_on_async(**values: Any) -> Any:
+        async def pass_on(**values: Any) -> Any:
             return await call(function, values)
 
-        return pass_on_async
+    else:
 
-    @functools.wraps(function)
-    def pass_on(**values: Any) -> Any:
-        return call(function, values)
+        @functools.wraps(function)
+        def pass_on(**values: Any) -> Any:
+            return call(function, values)
 
+    pass_on.__name__ = name_of(function)  # an object and a partial have none
     return pass_on
 
 
