@@ -92,7 +92,7 @@ def test_a_server_with_half_of_an_update_takes_all_weights_of_the_next_trainer_o
     except ServerFailed as error:
         failure = str(error)
     if failure:
-        assert re.search("failed after step 0: .*too many 500 .*Start the server anew", failure)
+        assert re.search("failed after step 0: .*too many 500 .*Restart the server", failure)
         assert made.batches == []
     else:
         watched.check_batches(made.batches)
