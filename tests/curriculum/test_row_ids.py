@@ -301,8 +301,29 @@ def test_a_streams_ids_keep_their_places():
     again = StreamIds("id")
     again.load_state_dict(ids.state_dict())
     assert again.show([{"id": "b"}, {"id": "d"}]) == [1]
-    with pytest.raises(ValueError, match="belief_id='id': a row of the stream has None"):
-        ids.show([{"other": 1}])
+    with pytest.raises(ValueError, match="belief_id='id': a row of the stream has \\[1\\]"):
+        ids.show([{"id": [1]}])
+
+
+def test_a_streams_rows_without_an_id_share_a_place(tmp_path, caplog):
+    """An error would end a run in the midst of its stream, and a resumed run would meet the same row."""
+    ids = StreamIds("id")
+    assert ids.show([{"id": "a"}, {"id": None}, {"other": 1}]) == [0, 1]
+    assert ids.places([0, 1, 2]) == [0, 1, 1]
+    assert "belief_id='id': a row of the stream has none" in caplog.text
+    again = StreamIds("id")
+    again.load_state_dict(ids.state_dict())
+    assert again.show([{"id": None}, {"id": "a"}, {"id": "b"}]) == [2]
+    assert again.places([0, 1, 2]) == [1, 0, 2]
+
+    def some_without(row):
+        return {**row, "id": None if row["id"] in ("q1", "q4") else row["id"]}
+
+    stream = rows(range(8)).to_iterable_dataset().map(some_without)
+    trained = tiny_models.trained(
+        tmp_path, tiny_models.digits, data=stream, **CHOICE, belief_id="id", selection_pool=2, max_steps=6
+    )
+    assert trained.state.global_step == 6
 
 
 @pytest.mark.parametrize("selection", ["belief", "shuffle"])

@@ -151,6 +151,19 @@ def test_evaluation_is_trls(tmp_path):
     assert "eval_kl" in theirs
 
 
+def test_the_last_entry_has_the_steps_since_the_entry_before(tmp_path):
+    """TRL leaves them out after an evaluation at the end. The model is in evaluation mode then, and the weights stay."""
+    options = {"logging_steps": 2, "max_steps": 3, "eval_strategy": "steps", "eval_steps": 3}
+    options |= {"extra": {"eval_dataset": tiny_models.prompts(6)}, "zero_variance_groups": "drop"}
+    trained = tiny_models.trained(tmp_path, tiny_models.digits, **options)
+    first, evaluation, last = trained.state.log_history
+    assert "eval_reward" in evaluation
+    assert last["step"] == 3
+    assert first.keys() - last.keys() == {"loss", "grad_norm", "learning_rate"}, "transformers logs these itself"
+    assert not trained.model.training
+    assert not trained._metrics["train"]
+
+
 def test_frac_reward_zero_std_is_per_group(tmp_path):
     """The metric is a share of groups. With scale_rewards="batch" TRL's is only 0 or 1."""
     options = {"scale_rewards": "batch", "max_steps": 1, "shuffle_dataset": False}

@@ -173,6 +173,17 @@ def test_the_columns_follow_their_rows(tmp_path):
         assert note == f"{prompt}|{completion}|{int(prompt[:2])}"
 
 
+def test_a_column_without_a_value_for_each_completion_is_left_out_with_a_warning(tmp_path, caplog):
+    def reward(completions, number, log_extra, **kwargs):
+        log_extra("short", [1])
+        log_extra("whole", list(number))
+        return tiny_models.dead_for_most(completions, number)
+
+    logs = resample(tmp_path, reward)._logs
+    assert set(logs["extra"]) == {"whole"}
+    assert caplog.text.count("log_extra('short', values): the values of a batch are not one for each completion") == 1
+
+
 def test_extra_fields_of_a_rollout_func_reach_the_rewards(tmp_path):
     def rollout(prompts, trainer):
         return {

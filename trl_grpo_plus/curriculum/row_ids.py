@@ -12,11 +12,14 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 import torch
+from accelerate.logging import get_logger
 from torch import Tensor
 
 from ..utils import dataset_rows
 from ..utils.validation import ConfigError
 
+
+logger = get_logger(__name__)
 
 KINDS = (str, int, float, bool)
 
@@ -103,8 +106,16 @@ class StreamIds:
         self._window: list[int] = []
 
     def show(self, rows: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Set the stream rows that indices refer to from now on; return the indices of rows with a new id."""
-        ids = [as_id(self._name, row.get(self._name), "a row of the stream") for row in rows]
+        """Set the stream rows that indices refer to from now on; return the indices of rows with a new id.
+
+        All rows without an id (`None`) count as one, because an error in the midst of a stream would end the run.
+        """
+        ids = [as_id(self._name, row.get(self._name), "a row of the stream", or_none=True) for row in rows]
+        if None in ids:
+            logger.warning_once(
+                f"belief_id={self._name!r}: a row of the stream has none. All rows without an id share one belief. "
+                "Write an id into each row, or filter the stream."
+            )
         first = {value: index for index, value in reversed([*enumerate(ids)])}
         new = sorted(index for value, index in first.items() if value not in self._places)
         for index in new:
@@ -169,9 +180,11 @@ def _as_list(ids: pa.ChunkedArray | Sequence[Any]) -> Sequence[Any]:
     return ids.to_pylist() if isinstance(ids, pa.ChunkedArray) else ids
 
 
-def as_id(name: str, value: Any, where: str) -> Hashable:
-    """Return a value as an id. Raise ConfigError if the value cannot be an id."""
+def as_id(name: str, value: Any, where: str, or_none: bool = False) -> Hashable:
+    """Return a value as an id, `None` too with `or_none`. Raise ConfigError if the value cannot be an id."""
     value = dataset_rows.plain(value)
+    if value is None and or_none:
+        return None
     if type(value) not in KINDS or value != value:
         raise ConfigError(
             f"belief_id={name!r}: {where} has {value!r:.80}. Each row needs an id, and an id is a text or a number. "

@@ -300,11 +300,16 @@ class Batch:
     ) -> tuple[Attempt, ...]:
         """Return the last generated attempts, with the outcomes and steps of their scoring.
 
-        `logged` are columns for the traces; those that do not have a value for each row are left out. A completion
-        whose last token is not in `ends` is truncated.
+        `logged` are columns for the traces; those that do not have a value for each row are left out, with a warning.
+        A completion whose last token is not in `ends` is truncated.
         """
         assert self.generated is not None
         statuses, steps = scoring.statuses(len(inputs)), scoring.steps_of(len(inputs))
+        for name in [name for name, values in logged.items() if len(values) != len(inputs)]:
+            logger.warning_once(
+                f"log_extra({name!r}, values): the values of a batch are not one for each completion, so the traces "
+                "leave them out. Give a value for each completion, once a batch. Two rewards need two names."
+            )
         logged = {name: values for name, values in logged.items() if len(values) == len(inputs)}
         prompt_ids, completion_ids, tool_mask, completions, logprobs, *_, tool_images = self.generated
         return tuple(

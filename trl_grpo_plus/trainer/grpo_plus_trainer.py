@@ -585,9 +585,14 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._recorder.record_batch(self, self._batch, number, advantages, self._entropy, self._prompts.believed)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Log as TRL does. The recorder, a callback, writes the entry into the run's journal."""
+        """Log as TRL does. The recorder, a callback, writes the entry into the run's journal.
+
+        The last entry of a run has the metrics of the steps since the entry before it. TRL leaves them out if the run
+        ends with an evaluation, because the model is in evaluation mode then.
+        """
         self._recorder.settle()
-        with table.printed_visibly(sys.modules[GRPOTrainer.__module__]):
+        training = self.model.training or "train_runtime" in logs
+        with table.printed_visibly(sys.modules[GRPOTrainer.__module__]), temporarily(self.model, training=training):
             super().log(logs, *args, **kwargs)
 
     @_raising_in_short
