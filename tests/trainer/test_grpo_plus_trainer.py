@@ -152,7 +152,7 @@ def test_evaluation_is_trls(tmp_path):
 
 
 def test_the_last_entry_has_the_steps_since_the_entry_before(tmp_path):
-    """TRL leaves them out after an evaluation at the end. The model is in evaluation mode then, and the weights stay."""
+    """TRL leaves them out after an evaluation at the end. The model is in evaluation mode then."""
     options = {"logging_steps": 2, "max_steps": 3, "eval_strategy": "steps", "eval_steps": 3}
     options |= {"extra": {"eval_dataset": tiny_models.prompts(6)}, "zero_variance_groups": "drop"}
     trained = tiny_models.trained(tmp_path, tiny_models.digits, **options)
