@@ -24,11 +24,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from trl_grpo_plus.utils.optional_packages import install, is_installed
 from trl_grpo_plus.utils.validation import ConfigError
 
-from .dataset_helpers import Row, messages
+from .dataset_helpers import Row, messages, numbered_mix
 from .warm_start import WarmUp, padded, teach, warm_folder, warm_up_of, write_whole
 
 
 SYSTEM_PROMPT = "You are a calculator. Work out one step a line."
+MOST_TERMS = 30
 HELD_OUT = 24  # problems for each number of terms
 TRAIN_MIX = {2: 200, 3: 200, 4: 200, 5: 200, 6: 200, 8: 200}  # number of terms -> rows
 WARM_STEPS, WARM_BATCH, WARM_RATE = 60, 8, 1e-4
@@ -63,9 +64,10 @@ def prepare(
 
     Raises:
         ImportError: reasoning-gym is not installed.
-        ConfigError: more problems are requested than exist, for example with one or two terms.
+        ConfigError: `train_mix` has a number of terms that is not 1 to 30, no problem, or a wrong number of problems;
+            or more problems are requested than exist, for example with one or two terms.
     """
-    mix = {int(terms): rows for terms, rows in (TRAIN_MIX if train_mix is None else train_mix).items()}
+    mix = numbered_mix(TRAIN_MIX if train_mix is None else train_mix, "terms", MOST_TERMS)
     warm_up = warm_up_of(WarmUp(WARM_STEPS, WARM_BATCH, WARM_RATE), warm_steps)
     made = {terms: _problems(terms, HELD_OUT + rows, training_args.seed) for terms, rows in mix.items()}
     train = [row for rows in made.values() for row in rows[HELD_OUT:]]

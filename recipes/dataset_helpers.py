@@ -158,6 +158,28 @@ def check_mix(mix: Mapping[str, int], most: Mapping[str, int], besides: str) -> 
             raise ConfigError(f"train_mix asks for {rows} {kind}, but only {most[kind]} are left besides {besides}.")
 
 
+def numbered_mix(mix: Mapping[int | str, int], what: str, most: int) -> dict[int, int]:
+    """Return a `train_mix` whose kinds are numbers, such as the number of steps, with integers as keys.
+
+    Args:
+        mix (`Mapping[int | str, int]`): kind -> requested number of problems. YAML's and JSON's keys may be texts.
+        what (`str`): what the kinds count, for the message.
+        most (`int`): the largest kind. The smallest is 1.
+
+    Raises:
+        ConfigError: a kind is not from 1 to `most`, a number is negative or not an integer, or all numbers are 0.
+    """
+    kinds = {str(kind): kind for kind in range(1, most + 1)}
+    for kind, rows in mix.items():
+        Number(at_least=0, integer=True).check(f"train_mix: {kind}", rows)
+    if not any(mix.values()) or not {*map(str, mix)} <= {*kinds}:
+        raise ConfigError(
+            f"train_mix={dict(mix)} must have numbers of {what} from 1 to {most} as keys, and as values numbers of "
+            "problems, of which one is above 0."
+        )
+    return {kinds[str(kind)]: rows for kind, rows in mix.items()}
+
+
 def some(data: Dataset, rows: int | None) -> Dataset:
     """Return at most `rows` rows, the same rows each time; all for `None`."""
     return data if rows is None or rows >= len(data) else data.shuffle(seed=HELD_OUT_SEED).select(range(rows))

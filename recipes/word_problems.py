@@ -27,8 +27,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from trl_grpo_plus.utils.validation import ConfigError
-
+from .dataset_helpers import numbered_mix
 from .warm_start import WarmUp, llama, one_thread, padded, teach, warm_folder, warm_up_of, write_whole
 
 
@@ -132,12 +131,10 @@ def prepare(
         columns `prompt`, `answer` ("6"), `steps` (an integer) and `solution` (the worked lines).
 
     Raises:
-        ConfigError: `train_mix` has a number of steps that is not 1 to 6, or a number of the warm-up is out of its
-            bounds.
+        ConfigError: `train_mix` has a number of steps that is not 1 to 6, no problem, or a wrong number of problems;
+            or a number of the warm-up is out of its bounds.
     """
-    mix = {int(steps): count for steps, count in (TRAIN_MIX if train_mix is None else train_mix).items()}
-    if not mix or not set(mix) <= set(TRAIN_MIX):
-        raise ConfigError(f"train_mix={mix} must have numbers of steps from 1 to {MOST_STEPS} as keys.")
+    mix = numbered_mix(TRAIN_MIX if train_mix is None else train_mix, "steps", MOST_STEPS)
     one_thread(training_args)
     held_out, train, rest = split_problems(training_args.seed, mix)
     default = WarmUp(WARM_STEPS, WARM_BATCH, WARM_RATE)
@@ -241,14 +238,8 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     templates = " ".join(event for events in SENTENCES.values() for _, event in events)
     # The last two are for the gold answers that `trl-grpo-plus check` plants. No lesson has them.
     words = rf"{templates} She He has How many does have now . ? : = + - * / #### \boxed{{ }}".split()
-    words = [
-        *(word for word in words if not re.search(r"\{\w", word)),
-        *GIRLS,
-        *BOYS,
-        *THINGS,
-        *HOLDERS,
-        *map(str, range(100)),
-    ]
+    words = [word for word in words if not re.search(r"\{\w", word)]
+    words += [*GIRLS, *BOYS, *THINGS, *HOLDERS, *map(str, range(100))]
     vocabulary = {token: i for i, token in enumerate(dict.fromkeys([PAD, BOS, EOS, "\n", *words]))}
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token=PAD))
     tokenizer.pre_tokenizer = Split(Regex(r"\n|[.?:}]|\\boxed\{|[^\s.?:}]+"), "removed", invert=True)

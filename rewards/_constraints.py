@@ -146,12 +146,20 @@ def _in_case(text: str, case: Literal["upper", "lower", "title"]) -> bool:
     return text.isupper() if case == "upper" else text.islower()
 
 
+def _without_separators(text: str, phrase: str) -> tuple[str, str]:
+    """Return both, folded, without separators at their ends; with them if the phrase is nothing else."""
+    read, wanted = folded(text), folded(phrase)
+    bare = wanted.strip(SEPARATORS)
+    return (read.strip(SEPARATORS), bare) if bare else (read, wanted)
+
+
 def _starts_with(text: str, phrase: str) -> bool:
-    return _phrase(phrase.strip(SEPARATORS) or phrase).match(folded(text).lstrip(SEPARATORS)) is not None
+    read, beginning = _without_separators(text, phrase)
+    return _phrase(beginning).match(read) is not None
 
 
 def _ends_with(text: str, phrase: str) -> bool:
-    read, ending = folded(text).rstrip(SEPARATORS), folded(phrase.strip(SEPARATORS) or phrase)
+    read, ending = _without_separators(text, phrase)
     return _phrase(ending).fullmatch(read, max(0, len(read) - len(ending))) is not None
 
 

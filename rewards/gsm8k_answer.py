@@ -6,7 +6,7 @@ and 1.0 for a number within 0.01, is the rule of GRPO tutorials on GSM8K.
 
 import math
 import re
-from decimal import Decimal
+from decimal import Context, Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -194,4 +194,4 @@ def _written(number: Fraction) -> str:
     places = next((k for k in range(1, 30) if (number * 10**k).denominator == 1), None)
     if places is None:
         return f"\\frac{{{number.numerator}}}{{{number.denominator}}}"
-    return format(Decimal(int(number * 10**places)).scaleb(-places), "f")
+    return format(Decimal(int(number * 10**places)).scaleb(-places, Context(prec=2 * MAX_CHARS)), "f")

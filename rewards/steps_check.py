@@ -12,7 +12,7 @@ from trl_grpo_plus.utils.validation import Number
 from ._text import SIGNS
 
 
-MAX_LINE = 300  # longest line that is read, in characters; this bounds the numbers too
+MAX_LINE = 300  # longest line, and longest number of a prompt, that is read, in characters
 
 _NUMBER = r"[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?"
 _A, _B, _C = (rf"\$?(?P<{name}>-?{_NUMBER})" for name in "abc")
@@ -111,7 +111,7 @@ def _verdicts(text: str, problem: str) -> Iterator[tuple[int, bool | None]]:
     given = {
         Fraction(_WORDS[word]) if word in _WORDS else _value(word)
         for word in _GIVEN.findall(problem.lower())
-        if word in _WORDS or word[0].isdigit()
+        if word in _WORDS or (word[0].isdigit() and len(word) <= MAX_LINE)
     }
     done: set[tuple[str, tuple[Fraction, ...]]] = set()
     end = 0

@@ -803,6 +803,9 @@ def test_lessons_slip_more_often_in_later_lines(worded):
     [
         ({"train_mix": {7: 1}}, "from 1 to 6"),
         ({"train_mix": {}}, "from 1 to 6"),
+        ({"train_mix": {1: 0}}, "of which one is above 0"),
+        ({"train_mix": {1: 2.5}}, r"train_mix: 1=2.5 must be an integer and >= 0\."),
+        ({"train_mix": {"1": -5}}, r"train_mix: 1=-5 must be an integer and >= 0\."),
         ({"warm_steps": -1}, r"warm_steps=-1 must be an integer and >= 0\."),
         ({"warm_batch": 0}, r"warm_batch=0 must be an integer and >= 1\."),
         ({"warm_rate": 0}, r"warm_rate=0 must be a finite number and > 0\."),

@@ -99,6 +99,8 @@ def test_large_numbers_are_compared_exactly() -> None:
         1e20,
         np.float64(18.5),
         10**320,
+        f"{10**40 + 1}.25",
+        f"-{10**40 + 1}.05",
     ],
 )
 def test_the_gold_completion_has_full_marks(gold: object) -> None:

@@ -83,6 +83,11 @@ def test_the_last_message_and_the_whole_prompt_are_read():
     assert get_reward("steps_check", wrong=-0.5)(["3 + 4 = 8\n3 + 3 = 6"], prompts=[prompt]) == [0.5]
 
 
+def test_a_number_too_long_to_read_is_no_number_of_the_prompt():
+    """Python refuses to convert 5,000 digits, and the error would end the run."""
+    assert steps_check.__wrapped__(["3 + 4 = 7"], ["9" * 5000 + " 3 4"]) == [[Step(9, 1.0)]]
+
+
 def test_points_for_being_wrong_are_refused():
     with pytest.raises(ValueError, match=r"steps_check: wrong=1.0 must be .* < 1.0, less than right=1.0"):
         get_reward("steps_check", wrong=1.0)

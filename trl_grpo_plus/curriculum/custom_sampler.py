@@ -50,7 +50,7 @@ class CustomSampler:
         patience: int | None = None,
         believe: Callable[[list[int]], Any] | None = None,
     ) -> list[int]:
-        """Return the sampler's rows, after a check that they are distinct rows that may be sampled."""
+        """Return the sampler's rows, after a check that they are distinct rows that may be sampled, not too many."""
         ask = believe and (lambda rows: believe(self._rows("take asked `believe` about", rows)))
         asked = functools.cache(accepts)  # it may be called only once for a row
 
@@ -61,8 +61,13 @@ class CustomSampler:
         if len(set(rows)) < len(rows):
             twice = next(row for row in rows if rows.count(row) > 1)
             raise ConfigError(
-                f"{self._name}.take dealt the rows {rows}, with row {twice} more than once. A batch needs {count} "
-                "distinct rows. Let each call of take deal a row only once."
+                f"{self._name}.take dealt the rows {rows}, with row {twice} more than once. The rows of a "
+                "batch are distinct. Let each call of take deal a row only once."
+            )
+        if len(rows) > count or len(rows) % multiple_of:
+            raise ConfigError(
+                f"{self._name}.take dealt {len(rows)} rows, with count={count} and multiple_of={multiple_of}. Deal at "
+                "most `count` rows, and a multiple of `multiple_of` of them."
             )
         if (refused := next((row for row in rows if not noting(row)), None)) is not None:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""The way from rewards to the loss: advantages, the KL term, and filler rows. Pure functions of tensors.
+"""The way from rewards to the loss: advantages, the KL term, and filler rows. Functions of tensors, most of them pure.
 
 credit               computes the advantages of a batch by the configuration
 advantages           rewards minus a baseline, divided by a scale

@@ -1,7 +1,8 @@
 """A reward: a plain TRL reward function with its arguments, its time limit and its failure policies.
 
-Every score has an outcome: ok, abstain (None: does not apply), timeout, error. The user chooses the score of the last
-two (`on_timeout`, `on_error`), since the model would be trained on a failure that silently becomes 0.
+Every score has an outcome: ok, abstain (None: does not apply), timeout, error and others. The user chooses the scores
+of a timeout and an error (`on_timeout`, `on_error`), since the model would be trained on a failure that silently
+becomes 0.
 """
 
 import inspect
