@@ -158,7 +158,7 @@ def check_mix(mix: Mapping[str, int], most: Mapping[str, int], besides: str) -> 
             raise ConfigError(f"train_mix asks for {rows} {kind}, but only {most[kind]} are left besides {besides}.")
 
 
-def numbered_mix(mix: Mapping[int | str, int], what: str, most: int) -> dict[int, int]:
+def numbered_mix(mix: Mapping[Any, int], what: str, most: int) -> dict[int, int]:
     """Return a `train_mix` whose kinds are numbers, such as the number of steps, with integers as keys.
 
     Args:
