@@ -1,6 +1,11 @@
 """Tests of tables for a terminal."""
 
-from trl_grpo_plus.utils.tables import OK, CheckRow, table
+import json
+import sysconfig
+
+import pytest
+
+from trl_grpo_plus.utils.tables import OK, CheckRow, in_a_line, table
 
 
 def test_a_name_wider_than_the_terminal_leaves_room_for_the_text():
@@ -9,3 +14,19 @@ def test_a_name_wider_than_the_terminal_leaves_room_for_the_text():
     lines = printed.partition("\n\n")[0].splitlines()
     assert 2 <= len(lines) <= 4
     assert text.split() == [word for line in lines for word in line.split() if "path/" not in word and word != OK]
+
+
+@pytest.mark.parametrize("beside", ["", "_project/site"])
+def test_the_place_of_an_error_is_in_the_users_code(tmp_path, monkeypatch, beside):
+    """Code under Python's prefix, or in a folder whose name begins alike, is the user's if no library is there."""
+    code, prefix = tmp_path / f"python{beside}" / "reward.py", str(tmp_path / "python")
+    folders = {**sysconfig.get_paths(), "data": prefix, "purelib": f"{prefix}/lib", "platlib": f"{prefix}/lib"}
+    monkeypatch.setattr(sysconfig, "get_paths", lambda: folders)
+    monkeypatch.setattr("sys.prefix", prefix)
+    code.parent.mkdir(parents=True)
+    code.write_text("def score():\n    json.loads('no')\n")
+    names = {"json": json}
+    exec(compile(code.read_text(), str(code), "exec"), names)
+    with pytest.raises(ValueError) as raised:
+        names["score"]()
+    assert in_a_line(raised.value).endswith(f"({code}:2)")

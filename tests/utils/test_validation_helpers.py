@@ -1,8 +1,10 @@
 """Which values fit an annotation, how an annotation is spelled, and which numbers are finite."""
 
 import math
+import typing
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 import pytest
 
@@ -25,6 +27,9 @@ class Unusual(TypedDict):
         ("x", Literal["x", "y"], True), (1, Literal[True], False), (object(), Any, True), ([1], list, True),
         ([], list[int] | None, True), (3, Path, False), ((1, "a"), tuple[int, str], True),
         ((1, 2), tuple[int, str], False), ((1,), tuple[int, str], False), ({"a": 1}, Unusual, True),
+        (3, Annotated[int, "tokens"], True), ("3", Annotated[int, "tokens"] | None, False), ([1, "a"], tuple, True),
+        ("ab", Sequence, False), (("a",), Sequence, True), ("ab", Iterable, False), ({"a": 1}, Mapping, True),
+        ("ab", typing.List, False), ({"a": 1}, typing.Dict, True), ("a", str | tuple, True),
     ],
 )  # fmt: skip
 def test_what_fits_an_annotation(value, annotation, is_right):
@@ -36,6 +41,7 @@ def test_what_fits_an_annotation(value, annotation, is_right):
     [
         (int, "an integer"), (int | None, "an integer or None"), (Literal["a", "b"], "one of 'a', 'b'"),
         (list[str], "a list in which each item is a text"), (Path, "Path"),
+        (Annotated[int, "tokens"] | None, "an integer or None"),
         (dict[str, int], "a mapping in which each value is an integer"), (dict[str, Any], "a mapping"),
     ],
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """Tables of checks: one row for each check with its result, and the layout of rows as text."""
 
-import sys
+import os
+import sysconfig
 import textwrap
 import traceback
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -47,7 +48,9 @@ def raise_failures(rows: Iterable[CheckRow]) -> None:
 def in_a_line(error: BaseException) -> str:
     """Return an error of a user's function in one line: its type, text and place in the user's own code."""
     places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    own = [place for place in places if not place[0].startswith((sys.prefix, sys.base_prefix, "<"))]
+    folders = sysconfig.get_paths()
+    libraries = [os.path.join(folders[name], "") for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    own = [place for place in places if not place[0].startswith((*libraries, "<"))]
     file, line = (own or places)[-1]
     return f"{type(error).__name__}: {error} ({file}:{line})"
 

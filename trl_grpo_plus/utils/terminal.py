@@ -36,7 +36,7 @@ def quoted(text: str) -> str:
 
 
 def say(text: str = "", **options: Any) -> None:
-    """Print the text made [`visible`], with the `options` of `print`. Nothing else in the package prints."""
+    """Print the text made [`visible`], with the `options` of `print`."""
     print(visible(text), **options)
 
 

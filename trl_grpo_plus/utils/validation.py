@@ -107,12 +107,14 @@ def finite_values(rows: Iterable[Mapping[str, Any]], name: str) -> list[float]:
 def fits(value: Any, annotation: Any) -> bool:
     """Return whether `value` fits `annotation`; every value fits an annotation that is not understood.
 
-    The rules are those of a type checker, with two stricter rules that YAML files need: a bool is not a number, and a
-    text is not a list.
+    The rules are those of a type checker, with three that YAML files need: a bool is not a number, a text is not a
+    list, and a list may stand for a tuple.
     """
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if annotation in (Any, inspect.Parameter.empty) or isinstance(annotation, str | typing.TypeVar):
         return True
+    if origin is typing.Annotated:
+        return fits(value, inner[0])
     if annotation is None:
         return value is None
     if origin in (typing.Union, types.UnionType):
@@ -123,8 +125,8 @@ def fits(value: Any, annotation: Any) -> bool:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if annotation is int:
         return isinstance(value, int) and not isinstance(value, bool)
-    if origin is not None:
-        return _fits_container(value, origin, inner)
+    if origin is not None or annotation in (tuple, collections.abc.Sequence, collections.abc.Iterable):
+        return _fits_container(value, origin or annotation, inner or (Any, ...))
     try:
         return isinstance(value, annotation)
     except TypeError:  # a Protocol, a TypedDict, a NewType
@@ -136,6 +138,8 @@ def spelled(annotation: Any) -> str:
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Literal:
         return "one of " + ", ".join(map(repr, inner))
+    if origin is typing.Annotated:
+        return spelled(inner[0])
     if origin in (typing.Union, types.UnionType):
         return " or ".join(map(spelled, inner))
     if annotation in (None, type(None)):
@@ -152,9 +156,9 @@ def _fits_container(value: Any, origin: Any, inner: tuple[Any, ...]) -> bool:
     if not isinstance(origin, type):
         return True
     if issubclass(origin, collections.abc.Mapping):
-        key, item = inner if len(inner) == 2 else (Any, Any)
+        key, item = inner if len(inner) == 2 and inner[1] is not Ellipsis else (Any, Any)
         return isinstance(value, origin) and all(fits(k, key) and fits(v, item) for k, v in value.items())
-    if issubclass(origin, collections.abc.Iterable) and inner:
+    if issubclass(origin, collections.abc.Iterable):
         # YAML has no tuples.
         right = isinstance(value, list | tuple) if origin is tuple else isinstance(value, origin)
         if origin is tuple and inner[-1] is not Ellipsis:
