@@ -100,6 +100,10 @@ SOURCE = textwrap.dedent("""
         return os.environ["THE_JUDGES_KEY"]
 
 
+    def without_words(completions):
+        raise KeyError
+
+
     def caused(completions):
         try:
             raise ConnectionRefusedError("no judge")
@@ -190,6 +194,7 @@ def test_a_registered_reward_without_gold_is_called_on_the_data(name, status, wo
         ("cancelled", FAILED, "it failed, CancelledError"),
         ("unreachable", UNSEEN, "cannot reach or find what the reward needs, URLError: <urlopen error no route>"),
         ("without_key", UNSEEN, "cannot reach or find what the reward needs, KeyError: 'THE_JUDGES_KEY'"),
+        ("without_words", FAILED, "it failed, KeyError: "),
         ("caused", UNSEEN, "cannot reach or find what the reward needs, ValueError: the judge failed"),
         ("needs_ids", UNSEEN, "it reads completion_ids, which only the trainer has. Register it"),
         ("digs_for_state", UNSEEN, "it reads trainer_state, which only the trainer has. Register it"),

@@ -25,7 +25,7 @@ import tool_models
 import torch
 import vision_models
 from accelerate import Accelerator, PartialState
-from transformers import Qwen2ForCausalLM, Trainer, TrainerCallback
+from transformers import Qwen2ForCausalLM, Trainer, TrainerCallback, TrainingArguments
 from trl import GRPOTrainer
 from trl.generation.vllm_generation import VLLMGeneration
 
@@ -518,7 +518,8 @@ def refused_by_one_rank(folder):
     """Refuse a run on the second rank alone, fail to load the data on the first, refuse the data on the second."""
     rank = PartialState().process_index
     args = SimpleNamespace(output_dir=str(folder / "run"), preset=None, process_index=rank)
-    args.main_process_first = lambda local: PartialState().main_process_first()
+    args.world_size, args.distributed_state = PartialState().num_processes, PartialState()
+    args.main_process_first = functools.partial(TrainingArguments.main_process_first, args)
     recipe = SimpleNamespace(training=args, script=None, model=None, data=None)
     loading = []
 

@@ -20,6 +20,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from trl import DatasetMixtureConfig
 from trl.scripts.utils import DatasetConfig
 
+from trl_grpo_plus.cli.check import data as check_data
 from trl_grpo_plus.cli.check import hub, samples
 from trl_grpo_plus.cli.check.rewards import check_gold
 from trl_grpo_plus.launch import accelerate as launch
@@ -41,7 +42,7 @@ from trl_grpo_plus.recipes import reasoning_gym_mixture as mixture
 from trl_grpo_plus.registry import check_columns, get_reward
 from trl_grpo_plus.rewards.countdown import solve
 from trl_grpo_plus.scoring import Outcome, Reward
-from trl_grpo_plus.utils.tables import FAILED
+from trl_grpo_plus.utils.tables import FAILED, OK
 from trl_grpo_plus.utils.validation import ConfigError, RunError
 
 
@@ -289,6 +290,19 @@ def test_a_column_that_an_environment_or_a_rollout_function_may_add_is_not_asked
     recipe.train_set, recipe.eval_sets = Dataset.from_dict({"prompt": ["1+1="]}), {}
     rows = preflight.columns(recipe)
     assert [row.status for row in rows] == ([] if option else [FAILED])
+
+
+def test_an_environment_may_make_prompts_and_rewards(tmp_path):
+    (tmp_path / "code.py").write_text("class World: ...\n\n\ndef nothing(*_): ...\n")
+    of_world = ["--environment_factory", f"{tmp_path}/code.py:World", "--prepare", f"{tmp_path}/code.py:nothing"]
+    recipe = launched(*parsed("arithmetic_cpu", *of_world))
+    recipe.script.reward_funcs, recipe.script.prepare_args = [], None
+    recipe.train_set, recipe.eval_sets = Dataset.from_dict({"seed": [1, 2]}), {}
+    rows = [*preflight.rewards(recipe), *preflight.prompts(recipe), *check_data.load(recipe)]
+    assert [(row.name, row.status) for row in rows] == [("rewards", OK), ("prompts", OK), ("data", OK)]
+    assert (recipe.rewards, recipe.prompted, recipe.first_prompt) == ([], False, None)
+    recipe.script.environment_factory = None
+    assert [row.status for row in (*preflight.rewards(recipe), *preflight.prompts(recipe))] == [FAILED, FAILED]
 
 
 def test_datasets_logs_nothing_about_a_broken_line(tmp_path, caplog):

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import tiny_models
 
+from trl_grpo_plus.launch.previous_run import stamps
 from trl_grpo_plus.launch.report import report, summarise
 from trl_grpo_plus.rollouts.verdicts import ADVICE, VERDICTS
 from trl_grpo_plus.trainer.progress import TRUNCATED
@@ -28,6 +29,14 @@ def lines_of(folder, *entries):
 ALIVE = {"alive": 0.5, "all_bad": 0.5}
 RAISE = "Raise this limit (a rollout_func has its own), or ask for shorter answers in the prompt."
 LEARNT = "Little was learned in step"
+
+
+def test_folders_and_links_of_the_user_are_no_checkpoints_and_no_errors(tmp_path):
+    for name in ("checkpoint-10", "checkpoint-5", "checkpoint-5-best"):
+        (tmp_path / name).mkdir()
+    (tmp_path / ".#notes").symlink_to("user@host.1234")  # as Emacs locks a file
+    assert ended(tmp_path, (0.05, ALIVE))["checkpoints"] == [f"{tmp_path}/checkpoint-{step}" for step in (5, 10)]
+    assert {"checkpoint-5", ".#notes"} <= stamps(str(tmp_path)).keys()
 
 
 def test_a_run_with_live_groups_ends_with_its_files(tmp_path):

@@ -895,6 +895,11 @@ def test_what_only_gpus_can_do_is_put_aside_in_small(place, tmp_path, warm_smoke
     assert by_name(rows)["speed"] == CheckRow("speed", UNSEEN, "not measured: it needs what this machine lacks")
 
 
+@pytest.mark.parametrize(("rows", "few"), [(0, []), (2, [0, 1]), (9, [0, 3, 6])])
+def test_a_smoke_run_takes_rows_of_all_parts(rows, few):
+    assert smoke._some(Dataset.from_dict({"row": [*range(rows)]}), 3)["row"][:] == few
+
+
 def test_a_smoke_run_waits_for_what_failed(place):
     rows = checked(place(lerning_rate=1.0), smoke=True)
     assert rows[-1] == CheckRow("smoke", UNSEEN, "not run: it needs what FAILED above")

@@ -13,6 +13,7 @@ import tiny_models
 import torch
 import warm_processes
 
+from trl_grpo_plus.launch.train import _say_stopped
 from trl_grpo_plus.traces import reader as traces
 from trl_grpo_plus.trainer.checkpoint_integrity import _run_of, complete_checkpoint, lacking, last_complete, saving
 from trl_grpo_plus.trainer.training_state import FORMAT
@@ -339,6 +340,13 @@ def test_an_error_after_a_complete_save_does_not_blame_the_checkpoint(run):
     with pytest.raises(OSError, match="Directory not empty: 'checkpoint-2'"):
         save_and_rotate()
     assert last_complete(str(run)).endswith("checkpoint-6")
+
+
+def test_a_run_that_stops_does_not_say_that_it_resumes(run, caplog, capsys):
+    (run / "checkpoint-6" / "trainer_state.json").unlink()
+    _say_stopped(str(run))
+    assert "The last checkpoint is" in capsys.readouterr().err
+    assert caplog.text == ""
 
 
 def test_a_file_in_the_place_of_a_folder_is_refused(run):

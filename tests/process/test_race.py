@@ -64,6 +64,10 @@ def option(lane, name):
     return next((words[at + 1] for at in reversed(range(len(words))) if words[at] == f"--{name}"), None)
 
 
+def test_a_slash_after_the_folder_is_no_part_of_its_name():
+    assert plan(Start("arithmetic_cpu", ("--output_dir", "out/x/"))).lanes[0].folder.parent == Path("out/x_race")
+
+
 def test_both_get_the_command_line_and_stock_trl_a_group_size_of_its_own():
     given = ("--seed", "5", "--num_generations", "4", "--logging_steps", "7", "--output_dir", "out", "--eval_steps=3")
     stock, plus = plan(Start("arithmetic_cpu", given), 2).lanes

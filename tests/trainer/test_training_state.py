@@ -13,7 +13,7 @@ import torch
 import user_advantages
 from safetensors.torch import load_file
 from slow_cases import some
-from transformers import AutoModelForCausalLM, TrainerCallback
+from transformers import AutoModelForCausalLM, TrainerCallback, TrainerControl
 from transformers.trainer_jit_checkpoint import JITCheckpointCallback
 from trl import GRPOTrainer
 
@@ -147,6 +147,38 @@ def test_a_trainer_that_was_interrupted_within_a_step_resumes_exactly(tmp_path):
     tiny_models.assert_same(interrupted, whole)
     for metric in ("kl", "entropy", "beta"):
         assert tiny_models.logged(interrupted, metric) == tiny_models.logged(whole, metric)
+
+
+def test_a_new_training_forgets_the_step_in_which_the_last_was_interrupted(tmp_path):
+    class Interrupting(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            begun.append((len(trainer._guard._parts), [*trainer._controller._noted], [*trainer._entropies]))
+
+        def on_substep_end(self, args, state, control, **kwargs):
+            if len(begun) == 1:
+                raise KeyboardInterrupt
+
+    begun, options = [], {**CASES["adaptive beta"], "gradient_accumulation_steps": 2, "max_steps": 1}
+    trainer = tiny_models.trainer(tmp_path, tiny_models.digits, **options)
+    trainer.add_callback(Interrupting())
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert trainer._controller._noted
+    assert trainer._guard._parts
+    trainer.train()
+    assert begun == [(0, [], []), (0, [], [])]
+
+
+def test_a_training_after_one_that_an_alarm_ended_evaluates_at_the_same_step(tmp_path):
+    trainer = tiny_models.trainer(tmp_path, max_steps=4)
+    recorder, control = trainer._recorder, TrainerControl()
+    trainer.state.global_step, trainer.state.epoch = 2, 1.0
+    recorder.stop_after_step(trainer.args, trainer.state, control)
+    recorder.begin(0, 4)
+    control.should_evaluate = control.should_save = True
+    recorder.on_epoch_end(trainer.args, trainer.state, control)
+    assert control.should_evaluate
+    assert control.should_save
 
 
 @pytest.mark.parametrize("options", [{}, {**BELIEFS, "zero_variance_groups": "drop"}], ids=["defaults", "beliefs"])

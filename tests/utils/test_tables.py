@@ -27,6 +27,6 @@ def test_the_place_of_an_error_is_in_the_users_code(tmp_path, monkeypatch, besid
     code.write_text("def score():\n    json.loads('no')\n")
     names = {"json": json}
     exec(compile(code.read_text(), str(code), "exec"), names)
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(json.JSONDecodeError) as raised:
         names["score"]()
     assert in_a_line(raised.value).endswith(f"({code}:2)")

@@ -139,6 +139,8 @@ def output(recipe: Recipe) -> list[CheckRow]:
 def rewards(recipe: Recipe) -> list[CheckRow]:
     """Check that `reward_funcs` names rewards. Sets `recipe.rewards` and the config's `reward_weights`."""
     args = recipe.training
+    if not recipe.script.reward_funcs and recipe.script.environment_factory:
+        return [CheckRow("rewards", OK, "none: the environment rewards its attempts")]
     try:
         recipe.rewards, args.reward_weights = read_rewards(recipe.script.reward_funcs, args.reward_weights)
     except ConfigError as error:
@@ -213,14 +215,17 @@ def splits(recipe: Recipe) -> list[CheckRow]:
 def prompts(recipe: Recipe) -> list[CheckRow]:
     """Check that each dataset has prompts, as texts or messages, and that no prompt is empty.
 
-    Sets `recipe.prompted` and `recipe.first_prompt`.
+    An environment may make the prompts. Sets `recipe.prompted` and `recipe.first_prompt`.
     """
-    wrong = [why for what, rows in recipe.sets.items() if (why := wrong_prompts(rows, what))]
+    made = bool(recipe.script.environment_factory)
+    wrong = [why for what, rows in recipe.sets.items() if not made and (why := wrong_prompts(rows, what))]
     if wrong or recipe.train_set is None:
         return [CheckRow("prompts", FAILED, why) for why in wrong]
-    recipe.prompted = hasattr(recipe.train_set, "__len__") and len(recipe.train_set) > 0
-    first: Any = next(iter(recipe.train_set), {"prompt": ""})["prompt"]
-    recipe.first_prompt = first or None
+    row: dict[str, Any] = next(iter(recipe.train_set), {})
+    first: Any = row.get("prompt") or None
+    recipe.first_prompt, recipe.prompted = first, first is not None and hasattr(recipe.train_set, "__len__")
+    if first is None and made:
+        return [CheckRow("prompts", OK, "none: the environment makes them")]
     roles = ", ".join(turn["role"] for turn in first) if is_conversation(first) else ""
     return [CheckRow("prompts", OK, f"messages of {roles}" if roles else "texts")]
 

@@ -144,7 +144,8 @@ def check_start(training_args: Any, model_args: Any, resumes: bool) -> None:
 
 def stamps(folder: str) -> dict[str, int]:
     """Return the last modification time of each entry of a folder, in ns; empty if there is no folder."""
-    return {entry.name: entry.stat().st_mtime_ns for entry in os.scandir(folder)} if os.path.isdir(folder) else {}
+    entries = os.scandir(folder) if os.path.isdir(folder) else ()
+    return {entry.name: entry.stat(follow_symlinks=False).st_mtime_ns for entry in entries}
 
 
 def _matching(folder: Path, patterns: Iterable[str]) -> list[Path]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..traces import evaluations
-from ..trainer import progress
+from ..trainer import checkpoint_integrity, progress
 from ..utils.files import TracesError, write_json
 from ..utils.tables import in_a_line
 from ..utils.terminal import say
@@ -51,14 +51,13 @@ def summarise(trainer: "GRPOTrainer", saved: list[str]) -> dict[str, Any]:
         `None` if the page was not written); `files` (names of the files saved beside the summary).
     """
     folder, history = trainer.args.output_dir, trainer.state.log_history
-    checkpoints = sorted(Path(folder).glob("checkpoint-[0-9]*"), key=lambda path: int(path.name.rpartition("-")[2]))
     summary = {
         "steps": trainer.state.global_step,
         "eval": _before_and_after(history),
         "counts": {key: mean for key in COUNT_KEYS if (mean := progress.mean(history, key)) is not None},
         **progress.sampled(history, trainer.args),
         "model": folder,
-        "checkpoints": [str(path) for path in checkpoints],
+        "checkpoints": [str(path) for path in checkpoint_integrity.checkpoints(folder)],
         "log": os.path.join(folder, "trainer_state.json"),
         "page": _write_page(folder),
         "files": saved,

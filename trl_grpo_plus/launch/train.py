@@ -71,15 +71,9 @@ def _run(recipe: Recipe, trainer_class: Callable[..., Any] | None, loader: Calla
     if training_args.preset and training_args.process_index == 0:
         say(f"preset {presets.describe(training_args)}")
     settle_folder(training_args)
-    failed = None
-    with training_args.main_process_first(local=False):
-        try:
-            recipe.splits = loader(recipe.script, training_args, recipe.model, recipe.data)
-        except Exception as error:  # the others wait for this process at the end of the context
-            failed = error
-    with raise_on_all_ranks():
-        if failed is not None:
-            raise failed
+    # If the main process fails, the context still lets the others go on.
+    with raise_on_all_ranks(), training_args.main_process_first(local=False):
+        recipe.splits = loader(recipe.script, training_args, recipe.model, recipe.data)
     recipe.tokenizer = partial(_tokenizer, recipe.model, training_args)
     with raise_on_all_ranks():
         _raise_failures(on_data(recipe), training_args)
@@ -211,24 +205,19 @@ def _say_last(text: str, launched: bool) -> None:
 
 def _way_on(output_dir: str) -> str:
     """Return the command that continues a failed run, with a sentence before it."""
-    if checkpoint := _last_checkpoint(output_dir):
+    from ..trainer.checkpoint_integrity import newest
+
+    if checkpoint := newest(output_dir)[0]:
         return f"That is {checkpoint}:\n\n  {resume_command(checkpoint)}\n"
     return f"It has saved none. To start it again:\n\n  {shlex.join(launched_as())}\n"
 
 
-def _last_checkpoint(output_dir: str) -> str | None:
-    from ..trainer.checkpoint_integrity import last_complete
-
-    try:
-        return last_complete(output_dir)
-    except ConfigError:
-        return None
-
-
 def _say_stopped(output_dir: str | None) -> None:
     """Print that the run stopped at once, and how to go on; without a folder, the run had not begun."""
+    from ..trainer.checkpoint_integrity import newest
+
     saved = "No checkpoint is saved."
-    if checkpoint := output_dir and _last_checkpoint(output_dir):
+    if checkpoint := output_dir and newest(output_dir)[0]:
         saved = f"The last checkpoint is {checkpoint}. To resume from it:\n\n  {resume_command(checkpoint)}\n"
     _say_once(f"\nStopped at once. {saved}")
 

@@ -17,15 +17,3 @@ hub                   keeps files out of uploads; completes the model card
 run_metadata          describes a run for run.json
 cpu_lm_head           avoids copies of a frozen 16-bit head on a CPU
 """
-
-from typing import TYPE_CHECKING
-
-from ..utils.lazy_imports import lazy_imports
-
-
-if TYPE_CHECKING:
-    from .grpo_plus_trainer import GRPOPlusTrainer
-
-__all__ = ["GRPOPlusTrainer"]
-
-__getattr__ = lazy_imports(__name__, {"GRPOPlusTrainer": ".grpo_plus_trainer"})

@@ -35,20 +35,9 @@ from .run_metadata import describe
 
 logger = get_logger(__name__)
 
-OPTIONS = (
-    "alarm_thresholds",
-    "alarms",
-    "failed_reward",
-    "filter_metric",
-    "halt_on_alarm",
-    "solved_reward",
-    "trace_compress",
-    "trace_every",
-    "trace_log_groups",
-    "trace_max_groups",
-    "trace_thumbnails",
-    "zero_variance_tolerance",
-)
+_JUDGING = ("failed_reward", "filter_metric", "solved_reward", "zero_variance_tolerance")
+_WATCHING = (name for name in GRPOPlusConfig.__dataclass_fields__ if name.startswith(("alarm", "halt_on_", "trace_")))
+OPTIONS = tuple(sorted((*_JUDGING, *_WATCHING)))
 
 
 def attach(trainer: Any, **options: Any) -> None:

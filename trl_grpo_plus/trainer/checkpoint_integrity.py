@@ -64,7 +64,7 @@ def saving(folder: Path, rank: int) -> Iterator[None]:
         else:
             there = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
             advice = f"Its disk has {shutil.disk_usage(there).free / 1e6:.0f} MB free."
-        if complete := _newest(str(folder.parent))[0]:
+        if complete := newest(str(folder.parent))[0]:
             advice += f" resume_from_checkpoint=True skips it and resumes from {Path(complete).name}."
         raise RuntimeError(
             f"{folder} was not saved completely: {lack} ({type(error).__name__}: {error}). {advice}"
@@ -179,7 +179,7 @@ def last_complete(output_dir: str, required: bool = True) -> str | None:
         ConfigError: there is no complete checkpoint of the run, and there must be one or some checkpoint cannot be
             read. A failing disk must not make a run start anew.
     """
-    checkpoint, lacks, others = _newest(output_dir)
+    checkpoint, lacks, others = newest(output_dir)
     if checkpoint is None and required and others:
         raise ConfigError(
             f"resume_from_checkpoint is true, but no complete checkpoint in {output_dir} is of the run whose traces "
@@ -206,7 +206,7 @@ def last_complete(output_dir: str, required: bool = True) -> str | None:
     return checkpoint
 
 
-def _newest(output_dir: str) -> tuple[str | None, list[str], list[str]]:
+def newest(output_dir: str) -> tuple[str | None, list[str], list[str]]:
     """Look for the last complete checkpoint of a run.
 
     Returns:

@@ -3,6 +3,7 @@
 tests/trainer/test_trl_contract.py pins each private name of TRL that the package uses. The overridden
 methods, in TRL's order of calls:
 
+- `train`: refuses what cannot be trained on, and finds a complete checkpoint. `get_batch_samples` begins each step.
 - `get_train_dataloader`: adds each row's index in the training set, if prompts are drawn or remembered.
 - `_prepare_inputs`: weighs micro-batches with filler rows, so that the loss is that of the live rows alone.
 - `_generate_and_score_completions`: selects prompts before TRL's method, and replaces masks, advantages and metrics
@@ -117,7 +118,7 @@ class GRPOPlusTrainer(GRPOTrainer):
     """Subclass of [`~trl.GRPOTrainer`] that filters or resamples zero-variance groups.
 
     It also adds configurable advantages and KL terms, prompt selection, traces and alarms. With every option of
-    [`GRPOPlusConfig`] at its default this trainer is TRL's, bit for bit.
+    [`GRPOPlusConfig`] at its default this trainer is TRL's, bit for bit, except for what docs/options.md lists.
 
     Args:
         reward_funcs:
@@ -146,6 +147,12 @@ class GRPOPlusTrainer(GRPOTrainer):
     _last_world_entropy: float
     _step: int
     _steps_per_epoch: int  # optimizer steps
+    _entropies: list[
+        tuple[float, float]
+    ]  # of each micro-batch since the last optimizer step: entropy, number of tokens
+    _unlogged_loss: (
+        tuple[float, int] | None
+    )  # of the checkpoint to resume: loss since its last log entry, entry's step
     _begun = (-1, 0)  # optimizer steps done and TRL's `_step`, both when the present step began
     _batch = Batch()  # the batch in flight; empty between two batches, and in a trainer made without __init__
 
@@ -172,15 +179,12 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._sampler: Any = None  # TRL's sampler of the training set
         self._entropy: float | None = None  # mean over the last optimizer step
         self._failures_warned: set[tuple[str, str]] = set()  # rewards and statuses that a warning has told of
-        # The entropy of each micro-batch since the last optimizer step, and its tokens on all ranks.
-        self._entropies: list[tuple[float, float]] = []
         compatibility.check_evaluations(eval_dataset, args)
         reward_funcs, weights = resolve(reward_funcs, args.reward_weights)
         if weights != args.reward_weights:
             args = copy.copy(args)  # the caller may use it for another trainer
             args.reward_weights = weights
         self._credit = Credit(args)
-        self._controller = kl.BetaController(args.kl_target, args.kl_horizon)
         if args.push_to_hub:
             hub.check_seam()
         configure(args.reward_workers, args.reward_worker_memory_mb)
@@ -224,15 +228,14 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._layout = training_state.layout(args, self.accelerator.num_processes)
         rank, about = self.accelerator.process_index, partial(describe, self)
         self._recorder = Recorder(args, names, weights, rank, about, self._metrics["train"])
-        self._guard = StepGuard(args, self.accelerator)
+        self._forget_step()
         self._step_start = training_state.StepStart() if args.enable_jit_checkpoint else None
         if self._step_start is not None:
             self.add_callback(self._step_start)
         SlimProgress.install(self)
         # After transformers' callback that asks for evaluations: `halt_on_alarm` leaves one out. Before trackio's own
         # callback, which closes its run when training ends.
-        self._unlogged_loss = training_state.UnloggedLoss(self._add_unlogged_loss)
-        self.callback_handler.callbacks[1:1] = [training_state.EpochEnd(), self._unlogged_loss, self._recorder]
+        self.callback_handler.callbacks[1:1] = [training_state.EpochEnd(), self._recorder]
 
     def _set_up_vllm(self) -> None:
         args = self.args
@@ -707,11 +710,18 @@ class GRPOPlusTrainer(GRPOTrainer):
                 before, self._prompts = self._prompts, self._prompt_source()
                 if not checkpoint:
                     self._prompts.follow(before)
+            self._forget_step()  # an earlier training may have ended within it
             self._send_weights_again()
             trained = super().train(checkpoint, *args, **kwargs)
             if not self.state.global_step:
                 compatibility.warn_of_no_step(self.args, self.train_dataset)
             return trained
+
+    def _forget_step(self) -> None:
+        """Forget what was noted of an optimizer step that has not ended."""
+        self._controller = kl.BetaController(self.args.kl_target, self.args.kl_horizon)
+        self._guard = StepGuard(self.args, self.accelerator)
+        self._entropies, self._unlogged_loss = [], None
 
     def _check_model(self, names: Sequence[str], weights: Sequence[float]) -> None:
         """Check the options against the model and the rewards, and warn of settings that gain nothing."""
@@ -787,6 +797,11 @@ class GRPOPlusTrainer(GRPOTrainer):
 
         transformers would train one step more if a run is resumed from the checkpoint of its last step.
         """
+        if self._unlogged_loss is not None:  # transformers has set its own to 0
+            loss, self._globalstep_last_logged = self._unlogged_loss
+            self._tr_loss += loss
+            self._total_loss_scalar -= loss  # `train_loss` is of this training alone
+            self._unlogged_loss = None
         if self.state.global_step >= self.state.max_steps:
             return [], None
         self._begun = self.state.global_step, self._step
@@ -848,11 +863,6 @@ class GRPOPlusTrainer(GRPOTrainer):
             **self._credit.state_dict(),
         }
 
-    def _add_unlogged_loss(self, loss: float, step: int) -> None:
-        self._tr_loss += loss
-        self._total_loss_scalar -= loss  # `train_loss` is of this training alone
-        self._globalstep_last_logged = step
-
     def _load_from_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         with training_state.keeping_dtypes(self.model):
             super()._load_from_checkpoint(*args, **kwargs)
@@ -863,10 +873,6 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None, *rest: Any, **more: Any) -> None:
         super()._load_optimizer_and_scheduler(checkpoint, *rest, **more)
-        # An earlier training of this trainer may have ended within a step.
-        self._controller = kl.BetaController(self.args.kl_target, self.args.kl_horizon)
-        self._guard = StepGuard(self.args, self.accelerator)
-        self._entropies, self._unlogged_loss.loaded = [], None
         if checkpoint is None:
             return
         self._metrics["train"].clear()
@@ -885,7 +891,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             self._recorder.load_state_dict(state["alarms"], state[checkpoint_integrity.RUN])
             self._entropy, self._step = state["entropy"], state.get("step", self._step)
             self._metrics["train"].update(state.get("unlogged", {}))
-            self._unlogged_loss.loaded = state.get("unlogged_loss")
+            self._unlogged_loss = state.get("unlogged_loss")
             self._buffered_inputs = send_to_device(state["buffered_inputs"], self.accelerator.device)
 
     def create_model_card(self, model_name: str | None = None, *args: Any, **kwargs: Any) -> None:

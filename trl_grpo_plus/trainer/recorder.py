@@ -167,7 +167,7 @@ class Recorder(StopsWhole):
         """Begin the record of a training that starts at `step` of `max_steps`, with `logged` log entries of `step`."""
         self.settle()
         self._follow_output_dir()
-        self._halting = None
+        self._halting = self._last = None
         if not self._resumed:
             self._watch = self._new_watch()
         self._resumed = False

@@ -89,24 +89,6 @@ class EpochEnd(TrainerCallback):
             control.should_evaluate = False
 
 
-class UnloggedLoss(TrainerCallback):
-    """A callback that gives a resumed training the loss since the last log entry, which transformers forgets.
-
-    Args:
-        add (`Callable`): `(loss, step) -> None`, adds the loss since the log entry of that step to the training's.
-    """
-
-    def __init__(self, add: Callable[[float, int], None]):
-        self._add = add
-        self.loaded: tuple[float, int] | None = None  # from the checkpoint that the training resumes from
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Add the loss, once transformers has set its own to 0."""
-        if self.loaded is not None:
-            self._add(*self.loaded)
-            self.loaded = None
-
-
 def _bring_epoch_end_forward(args: Any, state: Any, control: Any) -> bool:
     """If the step ends an epoch, ask now for the log and the evaluation that are due then.
 

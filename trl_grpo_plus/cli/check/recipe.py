@@ -191,7 +191,7 @@ def _smoked(recipe: Recipe, folder: str, rows: list[CheckRow], launcher: str, mo
     if away and not hub.online():
         return [CheckRow("smoke", UNSEEN, f"not run: the reward model {away[0]} cannot be reached")]
     if recipe.splits is None:
-        return [CheckRow("smoke", UNSEEN, "not run: the data cannot be reached")]
+        return [CheckRow("smoke", UNSEEN, "not run: there is no data here")]
     if recipe.model.use_peft and not optional_packages.is_installed("peft"):
         return [CheckRow("smoke", UNSEEN, "not run: peft is not installed here")]
     return run_smoke(recipe, folder, launcher, model_known)

@@ -189,7 +189,7 @@ def _some(rows: Any, most: int) -> Any:
     """Return at most `most` rows, spread over the dataset, so that all parts of a mixture are among them."""
     if not hasattr(rows, "__len__"):
         return rows.take(most)
-    return rows.select(range(0, len(rows), -(-len(rows) // most)))
+    return rows.select(range(0, len(rows), max(1, -(-len(rows) // most))))
 
 
 def _main(script_args: Any, training_args: Any, model_args: Any, dataset_args: Any) -> int:

@@ -83,7 +83,7 @@ def plan(start: Start, baseline_generations: int = 8, evaluations: int = 10) -> 
         )
     if "eval_strategy" in given and setting("eval_strategy", recipe, options) == "no":
         raise ConfigError("A race compares held-out rewards, and --eval_strategy no measures none. Leave it out.")
-    folder = Path(str(setting("output_dir", recipe, options) or "trainer_output") + "_race")
+    folder = Path(f"{Path(str(setting('output_dir', recipe, options) or 'trainer_output'))}_race")
     attempts = setting("num_generations_eval", recipe, options) or setting("num_generations", recipe, options) or 8
     # The last option wins: users may evaluate more often, but not change the options that keep the runs comparable.
     first = ["--eval_on_start", "true", "--eval_strategy", "steps", "--eval_steps", f"{1 / evaluations - 1e-9:.9f}"]
