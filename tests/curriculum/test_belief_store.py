@@ -510,7 +510,7 @@ def test_beliefs_go_on_with_the_same_rows_and_rewards(tmp_path, now):
 def test_a_users_own_sampler_must_fill_the_batch(tmp_path, dealt):
     (tmp_path / "own.py").write_text(OWN.replace("self.at += count", f"return {dealt}"))
     made = tiny_models.trainer(tmp_path, **PAIRS, prompt_selection=f"{tmp_path / 'own.py'}:Backwards")
-    with pytest.raises(ValueError, match=r"dealt the rows \[0, 1, 2.*[Aa] batch needs 4 distinct rows"):
+    with pytest.raises(ValueError, match=r"dealt the rows \[0, 1, 2.*[Aa] batch needs (4 )?distinct rows"):
         made.train()
 
 

@@ -114,7 +114,7 @@ def test_numbers_of_other_libraries_are_rows_and_metrics_and_a_run_resumes(tmp_p
         (torch.tensor([[1, 2]]), r"take dealt row tensor\(\[1, 2\]\)\. "),
         (torch.tensor([1.0]), r"take dealt row tensor\(1.\)\. "),
         (None, "take dealt None, which is no list of rows"),
-        ([4, 7, 4], r"take dealt the rows \[4, 7, 4\], with row 4 more than once. The rows of a batch are distinct"),
+        ([4, 7, 4], r"take dealt the rows \[4, 7, 4\], with row 4 more than once. A batch needs distinct rows"),
         ([4, 7, 5], r"take dealt 3 rows, with count=2 and multiple_of=1\. Deal at most `count` rows"),
     ],
 )

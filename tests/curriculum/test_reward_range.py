@@ -96,7 +96,7 @@ def trained(bad: float | None, groups: int = 1, steps: int = 60) -> tuple[Belief
     At step 20 the first `groups` groups get the reward `bad`.
     """
     chance = torch.Generator().manual_seed(0)
-    beliefs, ridge = Beliefs(200), Ridge(seed=0)
+    beliefs, ridge = Beliefs(200), Ridge()
     slope = torch.randn(8, generator=chance, dtype=torch.float64)
     states = torch.randn(200, 8, generator=chance, dtype=torch.float64)
     rates = (2 * states @ slope).sigmoid()
@@ -150,7 +150,7 @@ def test_rewards_too_large_to_square_do_not_stop_the_run():
         PLAIN[:4],
         torch.full((4, 2), -1.7e308, dtype=torch.float64),
     ):
-        beliefs, ridge = Beliefs(4), Ridge(seed=0)
+        beliefs, ridge = Beliefs(4), Ridge()
         for _ in range(3):
             beliefs.observe(range(4), rewards.double(), beliefs.of(range(4)))
             ridge.learn(torch.randn(4, 3), rewards.double())

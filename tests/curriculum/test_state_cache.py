@@ -93,14 +93,14 @@ def test_the_cache_keeps_the_rows_read_last(monkeypatch):
     assert [row for row in range(5) if row in known] == [0, 2, 3, 4]
 
 
-def test_a_row_of_a_wide_model_takes_a_kibibyte():
+def test_a_row_of_a_wide_model_takes_half_a_kibibyte():
     known, _ = knowing(64, Policy(width=2000))
     known.read_due(range(64))
     kept = known.state_dict()["states"]
-    assert kept.nbytes == 64 * 1024
-    narrow, _ = knowing(64, Policy(width=300))
+    assert kept.nbytes == 64 * 512
+    narrow, _ = knowing(64, Policy(width=200))
     narrow.read_due(range(64))
-    assert narrow.state_dict()["states"].nbytes == 64 * 300 * 2
+    assert narrow.state_dict()["states"].nbytes == 64 * 200 * 2
 
 
 @pytest.mark.parametrize("width", [300, 2000])

@@ -466,7 +466,7 @@ def test_sample_rows_are_not_taken_for_the_data(place, facts, monkeypatch, tmp_p
     assert rows["context"].status == UNSEEN
     assert "of the sample rows" in rows["context"].text
     assert "epoch" not in rows["batches"].text
-    assert "512 tokens for a prompt, since there is no data" in rows["memory"].text
+    assert "512 tokens for a prompt, whose length is not known" in rows["memory"].text
 
 
 def test_nothing_is_known_of_a_model(place):

@@ -33,21 +33,20 @@ class Ridge:
 
     The regression runs in float64 on the CPU, and is the same on every rank.
 
-    Each feature is centred and scaled, so that the feature vectors have a mean squared length of 1. Centre and scale
-    come from the remembered prompts, in closed form at each batch. Therefore a penalty means the same whatever the
-    model's width and the norm of its states. In a language model a few dimensions are hundreds of times larger than
-    the others; with the scaling they do not drown the others. Along a direction with the share s of the variance, the
-    penalty shrinks the slope by the factor n s / (n s + penalty), where n prompts are remembered. The mean reward is
-    not penalised, so a ridge that finds nothing predicts the mean reward. A second regression predicts the variance of
-    a prompt's rewards, because the mean does not determine the variance of rewards that lie between the ends of their
-    range.
+    A state has K features. Each feature is centred and scaled, so that the feature vectors have a mean squared length
+    of 1. Centre and scale come from the remembered prompts, in closed form at each batch. Therefore a penalty means
+    the same whatever the model's width and the norm of its states. In a language model a few dimensions are hundreds
+    of times larger than the others; with the scaling they do not drown the others. Along a direction with the share s
+    of the variance, the penalty shrinks the slope by the factor n s / (n s + penalty), where n prompts are remembered.
+    The mean reward is not penalised, so a ridge that finds nothing predicts the mean reward. A second regression
+    predicts the variance of a prompt's rewards, because the mean does not determine the variance of rewards that lie
+    between the ends of their range.
 
     The best penalty depends on how well the states tell prompts apart: 0.3 where most of a reward is chance, 0.003 to
     0.00003 in real training on sums, with states of 64, 128 and 256 dimensions. So several penalties are kept side by
     side. The penalty in use is the one with the least error in predictions a batch ahead.
 
     Args:
-        seed (`int`): of the random projection above `max_features`.
         low, high (`float`, *optional*, defaults to 0.0 and 1.0):
             The reward's range. Rewards widen this range as they widen the range of beliefs
             ([`trl_grpo_plus.curriculum.reward_range`]).
@@ -56,9 +55,6 @@ class Ridge:
             compare.
         decay (`float`, *optional*, defaults to 0.97):
             The factor by which the weight of a batch shrinks with each later batch: half is left after 23 batches.
-        max_features (`int`, *optional*, defaults to 256):
-            Wider states are projected at random to this number of dimensions. Each dimension is first divided by its
-            standard deviation in the first batch.
 
     Raises:
         ConfigError: an option is out of its bounds.
@@ -66,25 +62,18 @@ class Ridge:
 
     def __init__(
         self,
-        seed: int,
         low: float = 0.0,
         high: float = 1.0,
         penalties: Sequence[float] = (0.3, 0.03, 3e-3, 3e-4, 3e-5),
         decay: float = 0.97,
-        max_features: int = 256,
     ):
         for penalty in penalties:
             Number(above=0).check("penalty", penalty)
         Number(above=0, at_most=1).check("decay", decay)
-        Number(at_least=1, integer=True).check("max_features", max_features)
         if not low < high:
             raise ConfigError(f"low={low!r} must be below high={high!r}: they are the ends of the reward's range.")
-        self._seed, self._range = seed, RewardRange(low, high)
-        self._decay, self._max_features = decay, max_features
+        self._range, self._decay = RewardRange(low, high), decay
         self._penalties = torch.tensor([*penalties], dtype=torch.float64)
-        self._width = 0  # of the features; 0 until the first batch
-        self._scale = torch.empty(0)  # (width,), if features are projected
-        self._projection = torch.empty(0)  # (width, K)
         self._count = 0.0  # prompts remembered, with their weights
         self._mean = torch.empty(0)  # (K + 2,), of the features, the reward and its variance
         self._scatter = torch.empty(0)  # (K + 2, K + 2), about the mean
@@ -117,16 +106,15 @@ class Ridge:
     def predict(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return the expected mean and the expected variance of the rewards of each prompt's attempts, both `(P,)`.
 
-        `features` is `(P, width)`. The mean keeps a distance of [`MARGIN`] from the ends of the range. Before
+        `features` is `(P, K)`. The mean keeps a distance of [`MARGIN`] from the ends of the range. Before
         the first batch it is the middle of the range. For a row with a feature that is not finite it is the mean of
         all prompts. The variance is at most the largest that this mean allows.
         """
-        self._check_width(features)
         low, high = self._range.low, self._range.high
         if not self._count:
             means = torch.full((len(features),), (low + high) / 2, dtype=torch.float64)
             return means, (means - low) * (high - means)
-        rows = self._projected(features)
+        rows = _plain(features)
         means, variances = (self._predict(rows, of)[:, self._errors[of].argmin()] for of in (0, 1))
         return means, torch.minimum(variances, (means - low) * (high - means))
 
@@ -136,11 +124,10 @@ class Ridge:
         Rows with a feature that is not finite are left out. Without features nothing is learned.
 
         Args:
-            features (`Tensor`): `(P, width)`.
+            features (`Tensor`): `(P, K)`.
             rewards (`Tensor`): `(P, G)`, of the attempts at each prompt, NaN where nobody scored. A prompt with one
                 score says nothing about the variance within a prompt, so it counts with the mean variance.
         """
-        self._check_width(features)
         rewards, rows = _plain(rewards), _plain(features)
         scored = rewards.isfinite()
         rewards = self._range.observe(rewards.masked_fill(~scored, torch.nan))
@@ -148,10 +135,7 @@ class Ridge:
         rows, rewards, scored = rows[kept], rewards[kept], scored[kept]
         if not rows.numel():
             return
-        if not self._count:
-            self._begin(rows)
-        rows, count = self._projected(rows), scored.sum(dim=1)
-        means = rewards.nanmean(dim=1)
+        count, means = scored.sum(dim=1), rewards.nanmean(dim=1)
         within = (rewards - means[:, None]).square().nansum(dim=1) / (count - 1).clamp(min=1)
         several = count > 1
         usual = within[several].mean() if several.any() else self._mean[-1] if self._count else torch.tensor(0.0)
@@ -162,12 +146,9 @@ class Ridge:
         self._solve()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the learned state as tensors and plain numbers. The projection is made again from the seed."""
+        """Return the learned state as tensors and plain numbers."""
         return {
-            "seed": self._seed,
-            "width": self._width,
             "range": self._range.state_dict(),
-            "scale": self._scale.clone(),
             "count": self._count,
             "mean": self._mean.clone(),
             "scatter": self._scatter.clone(),
@@ -177,13 +158,11 @@ class Ridge:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the saved `state`."""
-        self._seed, self._width = state["seed"], state["width"]
         self._range.load_state_dict(state["range"])
-        self._scale, self._errors = state["scale"].clone(), state["errors"].clone()
+        self._errors = state["errors"].clone()
         self._count, self._mean, self._scatter = state["count"], state["mean"].clone(), state["scatter"].clone()
         self._window = deque((list(batch) for batch in state["window"]), maxlen=WINDOW)
         if self._count:
-            self._project()
             self._solve()
 
     def _predict(self, rows: Tensor, of: int) -> Tensor:
@@ -193,32 +172,6 @@ class Ridge:
         least, most = (0.0, math.inf) if of else (low + margin, high - margin)
         above = ((rows - self._mean[:-2]) @ self._slopes[of]).nan_to_num(0.0, 0.0, 0.0)
         return (self._mean[of - 2] + above).clamp(least, most)
-
-    def _check_width(self, features: Tensor) -> None:
-        if self._width and features.shape[1] != self._width:
-            raise ConfigError(
-                f"The model's states have {features.shape[1]} dimensions, but the belief head was fitted to states "
-                f"with {self._width}. Resume with the same model, or start a new run from the checkpoint's weights."
-            )
-
-    def _begin(self, rows: Tensor) -> None:
-        self._width = rows.shape[1]
-        if self._width > self._max_features:
-            spread = rows.std(dim=0, correction=0)
-            # A dimension that hardly differs in these few rows is too little known to be scaled up much.
-            self._scale = spread.clamp(min=max(1e-3 * spread.median().item(), 1e-9))
-        self._project()
-
-    def _project(self) -> None:
-        if len(self._scale):
-            generator = torch.Generator().manual_seed(self._seed)
-            shape = (self._width, self._max_features)
-            normal = torch.randn(shape, generator=generator, dtype=torch.float64)
-            self._projection = normal / self._scale[:, None] / math.sqrt(self._width)
-
-    def _projected(self, features: Tensor) -> Tensor:
-        """Project features if they are too wide: `(P, width) -> (P, K)`."""
-        return _plain(features) @ self._projection if len(self._scale) else _plain(features)
 
     def _judge(self, rows: Tensor, targets: Tensor, noise: Tensor) -> None:
         """Measure the ridge's gain over the mean alone, for the skill, and update the errors of the penalties."""

@@ -115,7 +115,7 @@ class BeliefStore:
         quantities = dict.fromkeys([*self._credited, *self._chosen_by])
         num_rows = len(train_set) if not streamed else None if self._stream_ids is None else 0
         self._beliefs = {name: Beliefs(num_rows, *limits, keys) for name in quantities}
-        self._heads = {name: Ridge(config.seed, *limits) for name in quantities} if states else {}
+        self._heads = {name: Ridge(*limits) for name in quantities} if states else {}
         self._about = {
             "rewards": {name: float(weight) for name, weight in zip(names, weights, strict=True) if weight},
             **{name: getattr(config, name) for name in ("failed_reward", "solved_reward", "belief_key")},

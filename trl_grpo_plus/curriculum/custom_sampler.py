@@ -61,8 +61,8 @@ class CustomSampler:
         if len(set(rows)) < len(rows):
             twice = next(row for row in rows if rows.count(row) > 1)
             raise ConfigError(
-                f"{self._name}.take dealt the rows {rows}, with row {twice} more than once. The rows of a "
-                "batch are distinct. Let each call of take deal a row only once."
+                f"{self._name}.take dealt the rows {rows}, with row {twice} more than once. A batch needs "
+                "distinct rows. Let each call of take deal a row only once."
             )
         if len(rows) > count or len(rows) % multiple_of:
             raise ConfigError(

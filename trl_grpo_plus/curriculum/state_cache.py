@@ -25,7 +25,7 @@ States = Callable[[list[int]], Tensor]  # rows of the training set -> (P, width)
 FRESH = 8  # steps; older states are read again
 FIRST = 8  # prompts that may be read before the first sampling: enough to know the spread of the states
 LARGEST = 60_000.0  # about the largest number that float16 holds
-MOST_ROWS, MOST_NUMBERS = 32_768, 512  # kept: 32 MiB in all, besides Python's own overhead
+MOST_ROWS, MOST_NUMBERS = 32_768, 256  # kept: 16 MiB in all, besides Python's own overhead
 
 
 class StateCache:
@@ -113,7 +113,7 @@ class StateCache:
         return {"beliefs/head_read": float(read), "beliefs/head_known": share}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state as tensors and plain numbers, about 1 KiB for each row that is kept."""
+        """Return the state as tensors and plain numbers, about half a KiB for each row that is kept."""
         steps, states = zip(*self._kept.values(), strict=True) if self._kept else ((), ())
         return {
             "seed": self._seed,

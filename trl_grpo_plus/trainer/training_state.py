@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 REFERENCE = "grpo_plus_reference.pt"
-FORMAT = 3  # raised by each change that an older release cannot read
+FORMAT = 4  # raised by each change that an older release cannot read
 _INSTEAD = (
     "Resume from an earlier checkpoint, or remove this file. Without the file, training continues from the weights. "
     "What the file holds (the current batch, beliefs, adaptive beta, the alarms' history) is reset."

@@ -159,7 +159,7 @@ def _given(recipe: Recipe, tokens: Loaded | None) -> list[CheckRow]:
 def _costs(recipe: Recipe, config: Loaded | None, tokens: Loaded | None, card: Card) -> list[CheckRow]:
     """Check that the prompts fit the model's context, and that the run fits the GPUs or the CPU."""
     rows = []
-    prompt, prompt_from = UNKNOWN_PROMPT, "a prompt, since there is no data"
+    prompt, prompt_from = UNKNOWN_PROMPT, "a prompt, whose length is not known"
     if tokens and recipe.prompted and not any(preflight.template(recipe)):
         try:
             lengths = check_model.lengths(recipe, tokens.what)
