@@ -370,6 +370,36 @@ def test_new_groups_appear_and_the_open_group_stays(run, opened):
         soon(lambda: "Task 4.0" in page.inner_text("#task"))
 
 
+# Counts the timers of polls: `armed` is how many were started, `mostPolls` how many were pending at once, at most.
+COUNT_POLLS = """() => {
+  const [start, stop, polls] = [window.setTimeout, window.clearTimeout, new Set()];
+  Object.assign(window, { armed: 0, mostPolls: 0 });
+  window.setTimeout = (act, ms, ...rest) => {
+    if (!(ms >= 3000)) return start(act, ms, ...rest);
+    const id = start(() => [polls.delete(id), act(...rest)], ms);
+    polls.add(id);
+    window.armed++;
+    window.mostPolls = Math.max(window.mostPolls, polls.size);
+    return id;
+  };
+  window.clearTimeout = (id) => [polls.delete(id), stop(id)];
+}"""
+
+
+def test_a_page_that_is_hidden_and_shown_again_and_again_asks_no_more_often(run, opened):
+    run.go_on()
+    with serving(run.folder) as server:
+        page = opened(server.address)
+        shows(page, 1)
+        page.evaluate(COUNT_POLLS)
+        for _ in range(5):
+            armed = page.evaluate("window.armed")
+            for _ in range(3):
+                ask_now(page)
+            until(page, "armed => window.armed > armed", armed)
+        assert page.evaluate("window.mostPolls") == 1
+
+
 def test_the_first_prompt_is_shown_and_stays_as_it_is_read(run, opened):
     with serving(run.folder) as server:
         run.go_on()

@@ -4,7 +4,7 @@
 
 const POLL_EVERY = 3000; // ms, at least
 const GONE = "the server is gone";
-const live = { news: null, index: null, last: null, asking: false, came: "", failed: false };
+const live = { news: null, index: null, last: null, asking: false, timer: 0, came: "", failed: false };
 
 // -- requests to the server
 
@@ -54,6 +54,8 @@ readLists = async () => {
 
 // -- what is new
 
+// Ask for what is new, and again after a while. The page also calls this when it becomes visible: then the pending timer
+// is replaced.
 async function poll() {
   if (live.asking || document.hidden) return;
   live.asking = true;
@@ -71,7 +73,8 @@ async function poll() {
     showGone(error);
   }
   live.asking = false;
-  setTimeout(poll, Math.max(POLL_EVERY, 10 * (performance.now() - began)));
+  clearTimeout(live.timer);
+  live.timer = setTimeout(poll, Math.max(POLL_EVERY, 10 * (performance.now() - began)));
 }
 
 async function takeNews({ live: now, head, index }) {
@@ -226,5 +229,5 @@ function goLive(index) {
   live.last = lastStep();
   showState(data.head.live);
   document.addEventListener("visibilitychange", poll);
-  setTimeout(poll, POLL_EVERY);
+  live.timer = setTimeout(poll, POLL_EVERY);
 }
