@@ -106,7 +106,7 @@ const data = {};
 function load(head, index) {
   const { words, groups, rewards, chunks: sizes } = index;
   const word = (code) => (code < 0 ? null : words[code]);
-  Object.assign(data, groups, { head, listed: index.listed || [], n: groups.step.length, rewards, first: [], chunk: [], place: [] });
+  Object.assign(data, groups, { head, listed: index.listed || [], n: groups.step.length, rewards, first: [] });
   for (const name of ["split", "verdict", "reason"]) data[name] = groups[name].map(word);
   data.alarms = groups.alarms.map((codes) => codes.map(word));
   let at = 0;
@@ -114,35 +114,22 @@ function load(head, index) {
     data.first.push(at);
     at += size;
   }
-  sizes.forEach((size, n) => {
-    for (let i = 0; i < size; i++) {
-      data.chunk.push(n);
-      data.place.push(i);
-    }
-  });
+  data.chunk = sizes.flatMap((size, n) => Array(size).fill(n));
+  data.place = sizes.flatMap((size) => [...Array(size).keys()]);
   data.range = extremes(rewards);
   data.scale = scaleOf(rewards);
   data.splits = [...new Set(data.split)].sort((a, b) => (b === "train") - (a === "train") || (a < b ? -1 : 1));
   data.steps = Object.fromEntries(data.splits.map((split) => [split, stepsOf(split)]));
 }
 
-function stepsOf(split) {
-  const steps = new Set();
-  for (let g = 0; g < data.n; g++) if (data.split[g] === split) steps.add(data.step[g]);
-  return ascending(steps);
-}
+const stepsOf = (split) => ascending(new Set(data.step.filter((_, g) => data.split[g] === split)));
 
 const rewardsOf = (g) => data.rewards.slice(data.first[g], data.first[g] + data.size[g]);
 const scoredRewards = (g) => rewardsOf(g).filter((reward) => reward !== null);
 const meanReward = (g) => meanOf(scoredRewards(g));
 const keyOf = (g) => `${data.batch[g]}.${data.round[g]}.${data.group[g]}`;
 
-function findGroup(split, step, key) {
-  for (let g = 0; g < data.n; g++) {
-    if (data.step[g] === step && data.split[g] === split && keyOf(g) === key) return g;
-  }
-  return -1;
-}
+const findGroup = (split, step, key) => data.step.findIndex((other, g) => other === step && data.split[g] === split && keyOf(g) === key);
 
 // -- packed data of the page, and a cache of unpacked chunks of texts
 

@@ -191,13 +191,8 @@ function extra(attempt) {
 // Return a column for each different attempt: a copy of its first attempt with `members`, the numbers of all attempts
 // that are equal to it. With `apart` each attempt has its own column.
 function mergeEqual(attempts, apart) {
-  const found = new Map();
-  attempts.forEach((attempt) => {
-    const key = apart ? attempt.attempt : equalKey(attempt);
-    if (found.has(key)) found.get(key).members.push(attempt.attempt);
-    else found.set(key, { ...attempt, members: [attempt.attempt] });
-  });
-  return [...found.values()];
+  const equals = groupedBy(attempts, (one) => (apart ? one.attempt : equalKey(one)));
+  return [...equals.values()].map((all) => ({ ...all[0], members: all.map(({ attempt }) => attempt) }));
 }
 
 // Return a key that two attempts share if their texts, rewards, outcomes and rescored rewards are the same.

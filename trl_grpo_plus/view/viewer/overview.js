@@ -95,7 +95,7 @@ function fillGiven() {
   const { first_prompt: prompt } = data.head;
   $("given").hidden = !prompt;
   if (!prompt || $("given-text").textContent === prompt.text) return;
-  // A run that began with a version that kept no prompt has the first prompt after it was resumed.
+  // A run that began with trace_every=0 and was resumed with traces has the first prompt after it was resumed.
   const which = prompt.step > 1 ? `a prompt of step ${number(prompt.step)}, the first that was kept` : "the first prompt of the run";
   const flags = (list) => list.map((flag) => el("bdi", {}, ...readable(flag)));
   const short = prompt.flags.map((flag) => flag.split(": ")[0]);
@@ -154,16 +154,10 @@ function curveSpec(curve, marked = false) {
 
 // Return a mark for each step with alarms. Its title names all of them; a click goes to the first.
 function alarmMarks() {
-  const marks = new Map();
-  for (const { name, times } of data.head.alarms) {
-    for (const alarm of times) {
-      const x = alarm.step;
-      const title = `${words(name)} at step ${x}: ${alarmText(alarm.message)}`;
-      if (marks.has(x)) marks.get(x).title += `\n${title}`;
-      else marks.set(x, { x, title, alarm });
-    }
-  }
-  return [...marks.values()];
+  const all = data.head.alarms.flatMap(({ name, times }) => times.map((alarm) => {
+    return { x: alarm.step, alarm, title: `${words(name)} at step ${alarm.step}: ${alarmText(alarm.message)}` };
+  }));
+  return [...groupedBy(all, ({ x }) => x).values()].map((those) => ({ ...those[0], title: those.map(({ title }) => title).join("\n") }));
 }
 
 // Return the [first, last] logged step of all curves and groups: all plots have the same x axis.

@@ -168,15 +168,10 @@ const isLive = (g) => (data.verdict[g] ? data.verdict[g] === "alive" : spread(sc
 
 // Select the live group with the lowest mean reward in the list.
 function goToWorst() {
-  let found = -1;
-  let lowest = Infinity;
-  for (const g of state.rows) {
-    const mean = isLive(g) ? meanReward(g) : null;
-    if (mean !== null && mean < lowest) [found, lowest] = [g, mean];
-  }
-  if (found < 0) return announce("No live group in the list.");
+  const alive = state.rows.filter((g) => isLive(g) && meanReward(g) !== null);
+  if (!alive.length) return announce("No live group in the list.");
   leaveLists();
-  select(found);
+  select(alive.reduce((a, b) => (meanReward(b) < meanReward(a) ? b : a)));
 }
 
 // Scroll to the attempt with the lowest reward, and focus its text.

@@ -305,12 +305,8 @@ function spotOf(g, y) {
 
 // Return the mean of the points at each step, sorted by step.
 function byStep(points) {
-  const sums = new Map();
-  for (const [step, mean] of points) {
-    const [sum, n] = sums.get(step) || [0, 0];
-    sums.set(step, [sum + mean, n + 1]);
-  }
-  return [...sums].map(([step, [sum, n]]) => [step, sum / n]).sort(([a], [b]) => a - b);
+  const means = [...groupedBy(points, ([step]) => step)].map(([step, those]) => [step, meanOf(those.map(([, mean]) => mean))]);
+  return means.sort(([a], [b]) => a - b);
 }
 
 // Leave this view and show group `g`.
