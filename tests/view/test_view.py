@@ -821,10 +821,12 @@ def test_a_size_of_the_page_that_is_no_number_above_0_is_refused(tmp_path, capsy
 
 
 def test_every_verdict_has_a_colour_on_light_and_on_dark():
-    css = (Path(view.__file__).parent / "viewer" / "style.css").read_text()
+    viewer = Path(view.__file__).parent / "viewer"
+    css = "".join((viewer / f"{name}.css").read_text() for name in view.STYLES)
     for verdict in VERDICTS:
         assert css.count(f"--{verdict}: #") == 2, verdict
-        assert f".area.{verdict} {{ fill: var(--{verdict}); }}" in css
-        if verdict != "tied":  # a tied group has the default look
-            assert f".key.{verdict} {{" in css
-            assert f".badge.{verdict} {{" in css
+        assert css.count(f".{verdict} {{ --c: var(--{verdict}); }}") == 1, verdict
+    # A group without a verdict looks like a tied one.
+    for name, sets in (("key", "background: "), ("badge", "border-left: 5px solid "), ("spot", "fill: ")):
+        assert re.search(rf"^\.{name} {{[^}}]*\b{sets}var\(--c, var\(--tied\)\);", css, re.M), name
+    assert ".area { fill: var(--c); }" in css
