@@ -647,3 +647,4 @@ def test_a_phone_shows_list_and_group_and_scrolls_up_and_down_only(browser, read
         row = page.locator(".row").nth(1)
         {"chromium": row.tap, "firefox": row.click}[browser.browser_type.name]()  # a BiDi touch is no click
         until(page, "document.querySelectorAll('.row')[1].getAttribute('aria-selected') === 'true'")
+        until(page, "Math.abs(document.getElementById('group').getBoundingClientRect().top) < innerHeight / 2")

@@ -189,7 +189,7 @@ function showRow() {
 }
 
 function drawRow(g) {
-  const onclick = () => [leaveLists(), select(g)];
+  const onclick = () => [leaveLists(), select(g), revealGroup()];
   return el("div", { className: "row", title: readableString(data.title[g]), onclick }, rowTitle(g), rowScores(g), rowFacts(g));
 }
 

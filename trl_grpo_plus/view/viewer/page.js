@@ -95,6 +95,12 @@ function select(g) {
   drawGroup();
 }
 
+// Scroll to the group if it is below the list and out of sight, as on a phone.
+function revealGroup() {
+  const { top } = $("group").getBoundingClientRect();
+  if (top > innerHeight / 2 && top >= $("list").getBoundingClientRect().bottom) $("group").scrollIntoView();
+}
+
 // Show group `g`; if the filters hide it, they are cleared.
 function visit(g) {
   if (state.rows.includes(g)) return select(g);

@@ -11,7 +11,7 @@ async function setView(view) {
   remember();
   await redraw();
   if (view === "prompts") $("prompt-list")?.focus({ preventScroll: true });
-  if (view && $("group").getBoundingClientRect().top > innerHeight / 2) $("group").scrollIntoView(); // on a phone
+  if (view) revealGroup();
 }
 
 function toggleFollow() {
