@@ -51,7 +51,7 @@ from trl_grpo_plus.objective.group_batch import GroupBatch
 from trl_grpo_plus.registry import resolve
 from trl_grpo_plus.rollouts.exchange import carried, exchange
 from trl_grpo_plus.rollouts.groups import Round, judge_batch, totals
-from trl_grpo_plus.rollouts.resampling import FurtherPrompts, groups_at_least, resample, settle
+from trl_grpo_plus.rollouts.resampling import groups_at_least, resample, settle
 from trl_grpo_plus.scoring import Scoring, configure, shared
 from trl_grpo_plus.traces import SampledBatch
 from trl_grpo_plus.trainer.batch import Batch, Filtered, Generated
@@ -141,7 +141,7 @@ class Load:
             self._prompts.begin(batch, self._read)
         first, partition = self._sample(batch.inputs), batch.partition
         assert self._prompts.draw is not None
-        drawn_from = (batch.inputs, batch.input_indices, FurtherPrompts(self._prompts.draw, self._read), partition)
+        drawn_from = (batch.inputs, batch.input_indices, self._prompts.draw, self._read, partition)
         batch.rounds = resample(first, self._sample, *drawn_from, self.args.max_resample_rounds)
         with self._clocked("filter, plan and exchange"):
             plan = settle(batch.rounds, self.args.resample_fallback, self._step, groups_at_least(self.args, 1))

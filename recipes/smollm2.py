@@ -11,11 +11,8 @@ A run from the Hub's original weights starts with a slightly better model.
 """
 
 import argparse
-import glob
 import importlib.util
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -60,16 +57,9 @@ def make(folder: Path) -> bool:
             f"{folder} is not empty, but holds no model.safetensors. Choose another folder, or remove it."
         )
     model, tokenizer = load()
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    beginning = f".{folder.name}-unfinished-"
-    for left in folder.parent.glob(f"{glob.escape(beginning)}*"):  # left by a process that was killed
-        shutil.rmtree(left, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=beginning, dir=folder.parent) as unfinished:
-        whole = Path(unfinished) / "whole"
-        model.save_pretrained(whole)
-        tokenizer.save_pretrained(whole)
-        shutil.rmtree(folder, ignore_errors=True)
-        whole.rename(folder)
+    from .warm_start import save_whole  # it imports transformers
+
+    save_whole(folder, model, tokenizer)
     return True
 
 

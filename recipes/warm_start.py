@@ -1,6 +1,6 @@
 """Helpers of the prepare functions that make a model and warm it up on lessons before the run."""
 
-import os
+import glob
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable
@@ -18,7 +18,6 @@ from trl_grpo_plus.utils.validation import Number
 
 
 NOT_LEARNED = -100  # label of a token that the loss ignores
-UNFINISHED = ".warm_start-"  # beginning of the name of a folder in which a model is being written
 
 
 @dataclass(frozen=True)
@@ -102,23 +101,26 @@ def write_whole(
 
     The state of the run's own random numbers does not change.
     """
-    # An interrupted warm-up must not leave half a model that looks complete.
+    folder.parent.mkdir(parents=True, exist_ok=True)  # a folder that cannot be written is noticed before the warm-up
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed GPUs too
+        model = make_model()
+    teach(model)
+    save_whole(folder, model, tokenizer)
+
+
+def save_whole(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Save a model and its tokenizer to `folder`, completely or not at all. Only one process at a time may do so."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    for left in folder.parent.glob(f"{UNFINISHED}*"):  # left by a warm-up that was killed; only one run writes here
+    beginning = f".{folder.name}-unfinished-"
+    for left in folder.parent.glob(f"{glob.escape(beginning)}*"):  # left by a process that was killed
         shutil.rmtree(left, ignore_errors=True)
-    unfinished = tempfile.mkdtemp(prefix=UNFINISHED, dir=folder.parent)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed GPUs too
-            model = make_model()
-        teach(model)
-        model.save_pretrained(unfinished)
-        tokenizer.save_pretrained(unfinished)
+    with tempfile.TemporaryDirectory(prefix=beginning, dir=folder.parent) as unfinished:
+        whole = Path(unfinished) / "whole"
+        model.save_pretrained(whole)
+        tokenizer.save_pretrained(whole)
         shutil.rmtree(folder, ignore_errors=True)
-        os.chmod(unfinished, 0o755)
-        os.rename(unfinished, folder)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        whole.rename(folder)
 
 
 def padded(pairs: Iterable[tuple[list[int], list[int]]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:

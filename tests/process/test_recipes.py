@@ -1061,7 +1061,7 @@ raise SystemExit(train.run(main))
 
 
 def test_what_a_killed_warm_up_left_is_removed_by_the_next(tmp_path):
-    left = tmp_path / f"{warm_start.UNFINISHED}killed"
+    left = tmp_path / ".warm_start-unfinished-killed"
     left.mkdir()
     (left / "model.safetensors").write_bytes(b"cut off")
     tokenizer = arithmetic.make_tokenizer()

@@ -6,7 +6,7 @@ rounds. Rank 0 draws the fresh prompts of all ranks.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,21 +20,6 @@ from .groups import Partition, Plan, Round, Rows, plan_batch, shares
 
 
 logger = get_logger(__name__)
-
-
-@dataclass(frozen=True)
-class FurtherPrompts:
-    """The source of the prompts that replace those of dead groups.
-
-    Args:
-        draw (`Callable`): `(count, accepts, multiple_of, patience)` -> indices of rows of the dataset for which
-            `accepts` is true: `count`, or a multiple of `multiple_of` below it. It gives up once `accepts` has refused
-            more than `patience` rows. A [`~trl_grpo_plus.curriculum.draw.Draw`] in a run; collective.
-        read (`Callable`): maps indices to rows that share no object; two rows of the same index share none either.
-    """
-
-    draw: Callable[[int, Callable[[int], bool], int, int | None], list[int]]
-    read: Callable[[list[int]], Rows]
 
 
 class StopAfterSampling(Exception):
@@ -53,7 +38,8 @@ def resample(
     sample: Callable[[Rows], Round],
     inputs: Rows,
     indices: Sequence[int | None],
-    further: FurtherPrompts | None,
+    draw: Callable[[int, Callable[[int], bool], int, int | None], list[int]] | None,
+    read: Callable[[list[int]], Rows],
     partition: Partition,
     max_rounds: int,
 ) -> list[Round]:
@@ -67,26 +53,40 @@ def resample(
         sample (`Callable`): generates and scores one completion for each of this rank's further rows; collective.
         inputs (`list[dict]`): this rank's rows of the batch.
         indices (`Sequence[int | None]`): of these rows in the dataset; `None` for an unknown index.
-        further ([`FurtherPrompts`], *optional*): the source of fresh prompts. `None`: nothing is resampled.
+        draw (`Callable`, *optional*): `(count, accepts, multiple_of, patience)` -> indices of rows of the dataset for
+            which `accepts` is true: `count`, or a multiple of `multiple_of` below it. It gives up once `accepts` has
+            refused more than `patience` rows. A [`~trl_grpo_plus.curriculum.draw.Draw`] in a run; collective. `None`:
+            nothing is resampled.
+        read (`Callable`): maps indices to rows that share no object; two rows of the same index share none either.
         partition ([`~trl_grpo_plus.rollouts.groups.Partition`]): of each round's rows.
         max_rounds (`int`): of resampling, beyond the first.
     """
     rounds = [first]
     missing = len(rounds[0].where(alive=False))
-    if further is None or not missing:
+    if draw is None or not missing:
         return rounds
-    fresh = _Fresh(further, _dealt(inputs, indices))
+    dealt = _dealt(inputs, indices)
+    seen = {row for row in dealt if isinstance(row, int)}
+    unplaced = [_plain(row) for row in dealt if not isinstance(row, int)]  # rows whose index is not known
+    # More rows than were dealt are refused only if many rows equal a row whose index is not known.
+    patience = 1000 + 2 * len(dealt)
+
+    def is_fresh(index: int) -> bool:
+        """Return whether this step has not seen the row."""
+        return index not in seen and not (unplaced and _plain(read([index])[0]) in unplaced)
+
     # A round must hold whole groups, and the same number of rows on each rank.
     unit = partition.world_size // math.gcd(partition.num_generations, partition.world_size)
     while missing > 0 and len(rounds) <= max_rounds:
-        drawn = fresh.draw(-(-missing // unit) * unit, unit)
+        drawn = draw(-(-missing // unit) * unit, is_fresh, unit, patience)
         if not drawn:
             logger.warning_once(
                 "Resampling found no row that is new in this step: the dataset has too few rows. resample_fallback "
                 "decides about the missing groups."
             )
             break
-        here = further.read(partition.for_own_rows(drawn))
+        seen.update(drawn)
+        here = read(partition.for_own_rows(drawn))
         rounds.append(replace(sample(here), row_indices=tuple(drawn)))
         missing -= len(rounds[-1].where(alive=True))
     return rounds
@@ -99,34 +99,6 @@ def _dealt(inputs: Rows, indices: Sequence[int | None]) -> list[Any]:
     if min(everyones, default=0) >= 0:
         return everyones
     return gather_object([row if index is None else index for row, index in zip(inputs, indices, strict=True)])
-
-
-class _Fresh:
-    """Rows of the dataset that were not dealt in this step.
-
-    Args:
-        further ([`FurtherPrompts`]): the source.
-        dealt (`list`): for each row that the step began with, its index, or the row itself if the index is not known.
-    """
-
-    def __init__(self, further: FurtherPrompts, dealt: list[int | dict[str, Any]]):
-        self._further = further
-        self._dealt_indices = {row for row in dealt if isinstance(row, int)}
-        self._unplaced = [row for row in dealt if not isinstance(row, int)]
-
-    def draw(self, count: int, unit: int) -> list[int]:
-        """Return indices of the next `count` rows. They may be fewer, but a multiple of `unit`."""
-        # More rows than were dealt are refused only if many rows equal a row whose index is not known.
-        patience = 1000 + 2 * (len(self._dealt_indices) + len(self._unplaced))
-        drawn = self._further.draw(count, self._is_fresh, unit, patience)
-        self._dealt_indices.update(drawn)
-        return drawn
-
-    def _is_fresh(self, index: int) -> bool:
-        if index in self._dealt_indices:
-            return False
-        row = self._further.read([index])[0] if self._unplaced else {}
-        return not any(_plain(row) == _plain(other) for other in self._unplaced)
 
 
 def settle(rounds: Sequence[Round], fallback: str, step: int, unit: int) -> Plan:

@@ -380,7 +380,8 @@ class GRPOPlusTrainer(GRPOTrainer):
             sample=self._sample_further,
             inputs=batch.inputs,
             indices=batch.input_indices,
-            further=None if draw is None else resampling.FurtherPrompts(draw, self._read),
+            draw=draw,
+            read=self._read,
             partition=partition,
             max_rounds=self.args.max_resample_rounds,
         )
