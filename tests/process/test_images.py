@@ -217,6 +217,13 @@ def test_a_thumbnail_of_any_mode(mode):
     assert picture.size == (40, 10)
 
 
+def test_a_thumbnail_needs_nothing_that_old_releases_of_pillow_lack(monkeypatch):
+    # Pillow 10.1 added it, and transformers allows 10.0.1. Pillow's own writer does not read it for RGB.
+    monkeypatch.delattr(Image.Image, "has_transparency_data", raising=False)
+    with Image.open(io.BytesIO(images.thumbnail(Image.new("RGB", (40, 30)), 20))) as small:
+        assert (small.format, small.size) == ("WEBP", (20, 15))
+
+
 def test_a_picture_that_has_no_thumbnail_costs_no_other_and_is_told_once(caplog):
     odd, known = Image.new("La", (40, 10)), Image.new("P", (40, 10))
     attempt = Attempt(

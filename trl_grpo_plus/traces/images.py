@@ -92,7 +92,7 @@ def thumbnail(picture: Any, longer_side: int) -> bytes:
     small = picture.copy()
     small.thumbnail((longer_side, longer_side))
     written = io.BytesIO()
-    small.convert("RGBA" if small.has_transparency_data else "RGB").save(written, "WEBP", quality=80)
+    small.save(written, "WEBP")  # this converts the mode if WebP lacks it
     return written.getvalue()
 
 
