@@ -371,7 +371,7 @@ def test_an_alarm_that_is_added_has_its_threshold_from_the_config(tmp_path, monk
     def brief(history, batch, most):
         return Finding(1.0, most, "all are short", "Say more.", tuple(by_group(batch.lines))) if most > 6 else None
 
-    monkeypatch.setitem(ALARMS, "brief", Rule(brief, 5.0, Number(above=0, optional=True), "tokens of an attempt"))
+    monkeypatch.setitem(ALARMS, "brief", Rule(brief, 5.0, "tokens of an attempt", Number(above=0, optional=True)))
     for most, on in ((7, 1.0), (None, None), (6, 0.0)):
         thresholds = {"min_batches": 1, "brief": most}
         trained = train(tmp_path / str(most), max_steps=1, alarm_thresholds=thresholds)

@@ -500,7 +500,7 @@ def test_an_alarm_is_added_by_its_rule_alone(monkeypatch):
         return Finding(tokens, most, f"{tokens} tokens", "Say more.") if tokens and tokens <= most else None
 
     limits = Number(at_least=1, optional=True)
-    monkeypatch.setitem(ALARMS, "brief", Rule(brief, 10.0, limits, "mean tokens of a batch"))
+    monkeypatch.setitem(ALARMS, "brief", Rule(brief, 10.0, "mean tokens of a batch", limits))
 
     def make(step):
         return batch(step, {"a": [1.0, 0.0]}, size=2, tokens=[30 - step // 2] * 2)
@@ -708,8 +708,8 @@ def test_an_alarm_that_fails_leaves_the_others_on(monkeypatch):
         raise ZeroDivisionError
 
     limits = Number(above=0, optional=True)
-    monkeypatch.setitem(ALARMS, "always", Rule(lambda *about: Finding(1.0, 0.0, "seen", "look"), 10.0, limits, "one"))
-    monkeypatch.setitem(ALARMS, "broken", Rule(broken, 10.0, limits, "none"))
+    monkeypatch.setitem(ALARMS, "always", Rule(lambda *about: Finding(1.0, 0.0, "seen", "look"), 10.0, "one", limits))
+    monkeypatch.setitem(ALARMS, "broken", Rule(broken, 10.0, "none", limits))
     watch = Watch(Thresholds.of({"min_batches": 1}))
     assert {"always", "dead_groups"} <= {alarm.name for alarm in watch.see(batch(1, constant(a=0.5)))}
     assert [*watch.failed] == ["broken"]

@@ -16,7 +16,7 @@ from .examples import among, low, paid, showing, together
 from .history import NEAR_TOP, History, mean, share_of
 from .regressions import diversity_loss, reward_collapse, tool_avoidance
 from .text_stats import LOOP, reward_of
-from .types import Finding, Rule
+from .types import SHARE, Finding, Rule
 
 
 _ATTEMPTS = 100  # minimum attempts for a correlation
@@ -279,55 +279,40 @@ def entropy_collapse(history: History, batch: SampledBatch, least: float) -> Fin
     )
 
 
-_SHARE = Number(above=0, at_most=1, optional=True, note="; None switches that alarm off")
-_FACTOR = Number(above=1, optional=True, note=_SHARE.note)
-_ERRORS = Number(above=0, optional=True, note=_SHARE.note)
+_FACTOR = Number(above=1, optional=True, note=SHARE.note)
+_ERRORS = Number(above=0, optional=True, note=SHARE.note)
 
 ALARMS: dict[str, Rule] = {
     rule.function.__name__: rule
     for rule in (
-        Rule(monitor_flat, 0.1, _SHARE, "the total rises by this share of its range, a monitor with room does not"),
+        Rule(monitor_flat, 0.1, "the total rises by this share of its range, a monitor with room does not"),
+        Rule(rewards_diverge, 0.1, "one weighted reward rises by this share, another with room is flat or falls"),
+        Rule(perfect_scores, 0.98, "share of attempts with the run's highest total, from its first batches on"),
+        Rule(no_answer, 0.3, "growth of the share of rewarded attempts without an answer"),
+        Rule(length_drift, 3.0, "factor by which attempts are longer or shorter than in the first batches", _FACTOR),
+        Rule(length_reward, 0.7, "correlation of length and total in live groups, without truncated attempts"),
+        Rule(near_duplicates, 0.5, "share of pairs in a group that are nearly the same text"),
+        Rule(repetition, 0.2, "share of attempts that mostly repeat themselves"),
+        Rule(reward_failures, 0.05, "share of one reward's scores that are time-outs, errors or starved"),
+        Rule(dead_groups, 0.95, "share of groups, as sampled, that are dead"),
+        Rule(entropy_collapse, 0.2, "entropy is this share of the first batches', and below `entropy_floor`"),
+        Rule(reward_collapse, 0.4, "share lost of the best smoothed mean total, both above the run's lowest total"),
+        Rule(tool_avoidance, 0.2, "tool calls per attempt, as a share of their best smoothed mean"),
+        Rule(diversity_loss, 0.1, "the same share, lost by the reward of a group's best attempt, as the mean rises"),
         Rule(
-            rewards_diverge, 0.1, _SHARE, "one weighted reward rises by this share, another with room is flat or falls"
-        ),
-        Rule(
-            perfect_scores, 0.98, _SHARE, "share of attempts with the run's highest total, from its first batches on"
-        ),
-        Rule(no_answer, 0.3, _SHARE, "growth of the share of rewarded attempts without an answer"),
-        Rule(length_drift, 3.0, _FACTOR, "factor by which attempts are longer or shorter than in the first batches"),
-        Rule(length_reward, 0.7, _SHARE, "correlation of length and total in live groups, without truncated attempts"),
-        Rule(near_duplicates, 0.5, _SHARE, "share of pairs in a group that are nearly the same text"),
-        Rule(repetition, 0.2, _SHARE, "share of attempts that mostly repeat themselves"),
-        Rule(reward_failures, 0.05, _SHARE, "share of one reward's scores that are time-outs, errors or starved"),
-        Rule(dead_groups, 0.95, _SHARE, "share of groups, as sampled, that are dead"),
-        Rule(entropy_collapse, 0.2, _SHARE, "entropy is this share of the first batches', and below `entropy_floor`"),
-        Rule(
-            reward_collapse,
-            0.4,
-            _SHARE,
-            "share lost of the best smoothed mean total, both above the run's lowest total",
-        ),
-        Rule(tool_avoidance, 0.2, _SHARE, "tool calls per attempt, as a share of their best smoothed mean"),
-        Rule(
-            diversity_loss,
-            0.1,
-            _SHARE,
-            "the same share, lost by the reward of a group's best attempt, as the mean rises",
-        ),
-        Rule(
-            runaway, 10.0, _FACTOR, "factor by which KL or gradient norm, above its floor, exceeds its running median"
+            runaway, 10.0, "factor by which KL or gradient norm, above its floor, exceeds its running median", _FACTOR
         ),
         Rule(
             sampler_drift,
             3.0,
-            _FACTOR,
             "factor by which the log-probs of sampler and trainer differ more than at first",
+            _FACTOR,
         ),
         Rule(
             held_out_gap,
             4.0,
-            _ERRORS,
             "standard errors by which training reward, which rises, has left held-out reward",
+            _ERRORS,
         ),
     )
 }
