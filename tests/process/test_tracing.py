@@ -585,6 +585,7 @@ def _as_two_rewards(groups):
         ({"alarms": 1}, "alarms=1"),
         ({"alarm_thresholds": "none"}, "alarm_thresholds='none'"),
         ({"alarm_thresholds": {"dead_group": 0.5}}, "dead_groups"),
+        ({"alarm_thresholds": {1: 0.5}}, "alarm_thresholds: '1' is no alarm threshold"),
         ({"alarm_thresholds": {"dead_groups": "much"}}, "dead_groups"),
         ({"alarm_thresholds": '{"dead_groups": 2.0}'}, "dead_groups"),
     ],

@@ -487,8 +487,8 @@ def test_an_alarm_that_flaps_is_new_once_and_again_after_a_quiet_window():
 
 @pytest.mark.parametrize("off", [*([name] for name in ALARMS), list(ALARMS)], ids=", ".join)
 def test_none_switches_an_alarm_off(off):
-    watch = Watch(Thresholds.of(dict.fromkeys(off)))
-    assert watch.names == tuple(name for name in ALARMS if name not in off)
+    watch = Watch(Thresholds(**dict.fromkeys(off)))
+    assert watch.thresholds.names == tuple(name for name in ALARMS if name not in off)
     planted = {"perfect_scores", "dead_groups", "reward_failures"}
     alarms = raised(lambda step: batch(step, constant(accuracy=1.0), failing={"accuracy": 1.0}), 30, watch)
     assert {alarm.name for alarm in alarms} == planted - set(off)
@@ -505,7 +505,7 @@ def test_an_alarm_is_added_by_its_rule_alone(monkeypatch):
     def make(step):
         return batch(step, {"a": [1.0, 0.0]}, size=2, tokens=[30 - step // 2] * 2)
 
-    alarm = only(raised(make, 60, Watch(Thresholds.of({"brief": 15, "min_batches": 1}))), "brief", 30, 30)
+    alarm = only(raised(make, 60, Watch(Thresholds(brief=15, min_batches=1))), "brief", 30, 30)
     assert (alarm.threshold, alarm.message) == (15, "brief at step 30: 15.0 tokens. Say more.")
     assert only(raised(make, 60, Watch()), "brief", 40, 40)
     assert raised(make, 60, Watch(Thresholds(brief=None))) == []
@@ -524,6 +524,7 @@ def test_none_before_min_batches_whatever_the_window():
     [
         ({"near_duplicate": 0.5}, "near_duplicate' is no alarm threshold. Did you mean near_duplicates"),
         ({"dead": 0.5}, "alarm_thresholds: 'dead' is no alarm threshold. Did you mean dead_groups?"),
+        ({"self": 0.5}, "alarm_thresholds: 'self' is no alarm threshold."),
         ({"window": 3}, "alarm_thresholds: window=3 must be an integer and >= 4"),
         ({"window": 50.0}, "window=50.0 must be an integer"),
         ({"window": None}, "window=None must be an integer"),
@@ -542,13 +543,12 @@ def test_none_before_min_batches_whatever_the_window():
 )
 def test_wrong_thresholds_are_refused(values, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        Thresholds.of(values)
+        Thresholds(**values)
 
 
 def test_right_thresholds_are_taken():
     values = {"window": 4, "min_batches": 1, "dead_groups": 1, "length_drift": 10, "entropy_floor": 5.0}
-    assert {name: getattr(Thresholds.of(values), name) for name in values} == values
-    assert Thresholds.of({}) == Thresholds()
+    assert {name: getattr(Thresholds(**values), name) for name in values} == values
 
 
 def troubled(seed):
@@ -710,6 +710,6 @@ def test_an_alarm_that_fails_leaves_the_others_on(monkeypatch):
     limits = Number(above=0, optional=True)
     monkeypatch.setitem(ALARMS, "always", Rule(lambda *about: Finding(1.0, 0.0, "seen", "look"), 10.0, "one", limits))
     monkeypatch.setitem(ALARMS, "broken", Rule(broken, 10.0, "none", limits))
-    watch = Watch(Thresholds.of({"min_batches": 1}))
+    watch = Watch(Thresholds(min_batches=1))
     assert {"always", "dead_groups"} <= {alarm.name for alarm in watch.see(batch(1, constant(a=0.5)))}
     assert [*watch.failed] == ["broken"]

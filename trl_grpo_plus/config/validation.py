@@ -416,8 +416,8 @@ def check_watching(config: WatchOptions) -> None:
             '{"near_duplicates": 0.8, "length_drift": None} (in YAML and JSON null).'
         )
     if config.alarm_thresholds:
-        config.alarm_thresholds = {name: plain(value) for name, value in config.alarm_thresholds.items()}
-    Thresholds.of(config.alarm_thresholds or {})
+        config.alarm_thresholds = {str(name): plain(value) for name, value in config.alarm_thresholds.items()}
+    Thresholds(**(config.alarm_thresholds or {}))
     if config.halt_on_alarm is None:
         return
     if not isinstance(config.halt_on_alarm, list):

@@ -356,8 +356,8 @@ class Recorder(StopsWhole):
             if self._trackers is not None and sampled.lines and self._trackers.due(step):
                 groups = list(by_group(sampled.lines).values())
                 self._trackers.log(step, groups, sampled.totals.view(-1, sampled.size))
-            on = {alarm.name for alarm in alarms}
-            watched = [name for name in self._watch.names if name not in self._watch.failed] if self._watch else ()
+            on, watch = {alarm.name for alarm in alarms}, self._watch
+            watched = [name for name in watch.thresholds.names if name not in watch.failed] if watch else ()
             return {**_mean_lengths(sampled), **{f"alarms/{name}": float(name in on) for name in watched}}
         return {}
 
@@ -389,7 +389,7 @@ class Recorder(StopsWhole):
         if not (self._args.alarms and self._main):
             return None
         chosen = name_of(self._args.prompt_selection) != "shuffle" or not self._args.shuffle_dataset
-        return Watch(Thresholds.of(self._args.alarm_thresholds or {}), chosen)
+        return Watch(Thresholds(**(self._args.alarm_thresholds or {})), chosen)
 
     @contextmanager
     def _never_fatal(self, what: str) -> Iterator[None]:

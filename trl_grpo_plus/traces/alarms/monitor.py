@@ -65,18 +65,7 @@ class Thresholds(SimpleNamespace):
         ('monitor_flat', 'rewards_diverge')
     """
 
-    window: int
-    min_batches: int
-    entropy_floor: float
-    kl_floor: float
-    grad_norm_floor: float
-    sampler_floor: float
-    distinct_floor: float
-    held_out_window: int
-    held_out_correlation: float
-    held_out_floor: float
-
-    def __init__(self, **thresholds: float | None):
+    def __init__(self, /, **thresholds: float | None):
         known = _SETTINGS | {name: (rule.default, rule.limits) for name, rule in ALARMS.items()}
         for name in thresholds:
             if name not in known:
@@ -87,11 +76,6 @@ class Thresholds(SimpleNamespace):
         super().__init__(**{name: default for name, (default, _) in known.items()} | thresholds)
         for name, value in vars(self).items():
             known[name][1].check(f"alarm_thresholds: {name}", value)
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> "Thresholds":
-        """Make thresholds from the names and values in a config."""
-        return cls(**{str(name): value for name, value in values.items()})
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -144,11 +128,6 @@ class Watch:
         self._last_on: dict[str, int] = {}
         self.failed: dict[str, Exception] = {}
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Alarms that are not switched off."""
-        return self.thresholds.names
-
     def note(self, entry: Mapping[str, Any]) -> None:
         """Add an entry of the trainer's log, with its "step". Alarms about the entry are on at the next batch.
 
@@ -160,7 +139,7 @@ class Watch:
         """Add a batch. Return the alarms that are on, new or not."""
         self._history.add(batch)
         self.failed, alarms = {}, []
-        for name in self.names if self._history.count >= self.thresholds.min_batches else ():
+        for name in self.thresholds.names if self._history.count >= self.thresholds.min_batches else ():
             try:
                 finding = ALARMS[name].function(self._history, batch, getattr(self.thresholds, name))
                 if finding is not None:
