@@ -47,6 +47,7 @@ from .reader import (
     read_lines,
     read_object,
     split_name,
+    whole_groups,
 )
 from .redaction import hides, shown_about, shown_name, shown_options
 from .rendered_prompt import ADDS_SYSTEM, as_given

@@ -168,14 +168,27 @@ def groups(run: str | Path, split: str | None = None, since: int = 0) -> Iterato
     for step, of, path in files(run):
         if of != (split or of) or step < since:
             continue
-        group: list[dict[str, Any]] = []
-        for row in read_lines(path):
-            if group and group_key(row) != group_key(group[0]):
-                group = []
-            group.append({**row, "step": step, "split": of})
-            if len(group) == row["size"]:
-                yield group
-                group = []
+        for rows, _, _ in whole_groups(lines(path), path):
+            yield [{**row, "step": step, "split": of} for row in rows]
+
+
+def whole_groups(lines: Iterable[bytes], path: Path) -> Iterator[tuple[list[dict[str, Any]], int, int]]:
+    """Yield each whole group among a file's lines, with the offsets from the first line at which it begins and ends.
+
+    Raises:
+        TracesError: as for [`read_lines`]. The groups before the bad line are yielded first.
+    """
+    rows: list[dict[str, Any]] = []
+    first = after = 0
+    for line in lines:
+        row = parse(line, path)
+        if rows and group_key(row) != group_key(rows[0]):
+            rows, first = [], after
+        rows.append(row)
+        after += len(line)
+        if len(rows) == row["size"]:
+            yield rows, first, after
+            rows, first = [], after
 
 
 def journal(run: str | Path, name: str) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from .. import traces
-from ..traces import Block, Row, damaged, group_key, parse
+from ..traces import Block, Row, damaged, parse
 from ..utils.files import TracesError, open_within
 from ..utils.terminal import visible
 from .group_data import Tally
@@ -108,12 +108,12 @@ def groups(path: Path, inode: int, start: int, cut: bool = False) -> Iterator[tu
         ValueError: a line is not an attempt.
     """
     if path.suffix != ".gz":
-        for rows, first, after in _whole(traces.lines(path, start), path):
+        for rows, first, after in traces.whole_groups(traces.lines(path, start), path):
             yield rows, Stretch(path, inode, start + first, 0, after - first), start + after
         return
     for at, data, end in _members(path, start, cut):
         lines_of = data[: data.rfind(b"\n") + 1].splitlines(keepends=True)
-        for rows, first, after in _whole(lines_of, path):
+        for rows, first, after in traces.whole_groups(lines_of, path):
             yield rows, Stretch(path, inode, at, first, after - first), end
 
 
@@ -153,21 +153,6 @@ def _opened(path: Path, inode: int, at: int) -> IO[bytes]:
         raise Moved
     file.seek(at)
     return file
-
-
-def _whole(lines: Iterable[bytes], path: Path) -> Iterator[tuple[list[Row], int, int]]:
-    """Yield each whole group, with the offsets from the first line at which the group begins and ends."""
-    rows: list[Row] = []
-    first = after = 0
-    for line in lines:
-        row = parse(line, path)
-        if rows and group_key(row) != group_key(rows[0]):
-            rows, first = [], after
-        rows.append(row)
-        after += len(line)
-        if len(rows) == row["size"]:
-            yield rows, first, after
-            rows, first = [], after
 
 
 def _members(path: Path, start: int, cut: bool) -> Iterator[tuple[int, bytes, int]]:
