@@ -28,6 +28,7 @@ _MOSTLY, _HALF, _FEW = 0.75, 0.5, 0.25
 _OFTEN = 8  # groups
 _ATTEMPTS = 8  # attempts that are enough to judge a prompt by
 _EPSILON = 1e-6  # rewards are sums of floats
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # the first multiples of this odd number look like hashes
 
 
 def window(groups: int, size: float) -> int:
@@ -182,19 +183,13 @@ def _firsts(blocks: Sequence[Block]) -> tuple[list[tuple[Block, int]], Any]:
     """
     sizes = [len(block) for block in blocks]
     splits = list(dict.fromkeys(block.place[1] for block in blocks))
-    split = np.repeat(np.array([splits.index(block.place[1]) for block in blocks], int), sizes)
-    identity = _column(blocks, "prompt")
-    first_of, prompt_of, count = [np.zeros(0, int)], np.zeros(len(identity), int), 0
-    for number in range(len(splits)):
-        own = np.flatnonzero(split == number)
-        _, first, inverse = np.unique(identity[own], return_index=True, return_inverse=True)
-        first_of.append(own[first])
-        prompt_of[own] = inverse + count
-        count += len(first)
-    found = np.concatenate(first_of)
+    split = np.repeat(np.array([splits.index(block.place[1]) for block in blocks], np.uint64), sizes)
+    # A prompt of two splits counts as two. Identities are hashes of 64 bits, so the split's number can be mixed in.
+    identity = _column(blocks, "prompt") ^ split * _SPREAD
+    _, found, prompt_of = np.unique(identity, return_index=True, return_inverse=True)
     order = np.argsort(found)
-    rank = np.empty(count, int)
-    rank[order] = np.arange(count)
+    rank = np.empty(len(order), int)
+    rank[order] = np.arange(len(order))
     starts = [0, *accumulate(sizes)]
     in_blocks = [(bisect_right(starts, first) - 1, first) for first in found[order].tolist()]
     return [(blocks[n], first - starts[n]) for n, first in in_blocks], rank[prompt_of]
