@@ -313,6 +313,15 @@ def test_a_title_that_is_not_utf8_is_shown_with_a_replacement_character(writer):
     assert group_index.read(folder)[name][0].title(0) == "\ufffd" + block.title(0)[1:]
 
 
+def test_the_titles_of_some_groups_are_theirs_if_one_is_not_utf8(writer):
+    writer.write("train", 0, batch(0))
+    ((block,),) = group_index.read(folder_of(writer)).values()
+    block = dataclasses.replace(block, titles=b"\xff" + block.titles[1:])
+    some = block.where([True, False, True])
+    assert [some.title(0), some.title(1)] == [block.title(0), block.title(2)]
+    assert some.where([False, True]).title(0) == "Task 0.2"
+
+
 def test_a_link_out_of_the_run_is_neither_read_nor_written(tmp_path):
     writer = begun(tmp_path / "run")
     writer.write("train", 0, batch(0))

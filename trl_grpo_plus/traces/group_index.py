@@ -115,12 +115,15 @@ class Block:
 
     def title(self, number: int) -> str:
         """Return the title of a group."""
-        end = int(self._titles_end[number])
-        title = self.titles[end - int(self.records["title"][number]) : end]
+        title = self._title(number)
         try:
             return title.decode("utf-8", "surrogatepass")
         except UnicodeDecodeError:  # the index of a stranger's run may hold any bytes
             return title.decode("utf-8", "replace")
+
+    def _title(self, number: int) -> bytes:
+        end = int(self._titles_end[number])
+        return self.titles[end - int(self.records["title"][number]) : end]
 
     def prompt(self, number: int) -> str:
         """Return the identity of a group's prompt."""
@@ -158,7 +161,7 @@ class Block:
         if all(included):
             return self
         chosen = np.array(included, bool)
-        titles = b"".join(self.title(int(n)).encode("utf-8", "surrogatepass") for n in np.flatnonzero(chosen))
+        titles = b"".join(map(self._title, np.flatnonzero(chosen).tolist()))
         rewards = self.rewards[np.repeat(chosen, self.records["size"])]
         return replace(self, records=self.records[chosen], rewards=rewards, titles=titles)
 
