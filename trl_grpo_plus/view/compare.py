@@ -123,9 +123,9 @@ class _Texts:
         """Yield the groups of each run."""
         prompts: dict[tuple[str, int], int] = {}
         for run, index in enumerate(self._indexes):
-            for number, sample in enumerate(index.samples()):
-                prompt = prompts.setdefault((sample.split, sample.prompt), len(prompts))
-                yield RunGroup(run, number, prompt, sample.when, sample.mean)
+            for number, (split, identity, when, mean) in enumerate(index.samples()):
+                prompt = prompts.setdefault((split, identity), len(prompts))
+                yield RunGroup(run, number, prompt, when, mean)
 
     def pack_ahead(self, lists: Iterable[Sequence[RunGroup]], room: int) -> int:
         """Pack the groups of the first lists, about as many as fit into the room, and return the number of lists.

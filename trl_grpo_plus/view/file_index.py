@@ -44,15 +44,6 @@ class Stretch(NamedTuple):
     bytes: int
 
 
-class Sample(NamedTuple):
-    """A group without its texts."""
-
-    split: str
-    prompt: int  # identity of the prompt, as in the group's line
-    when: tuple[int, ...]  # step, batch, round, group
-    mean: float | None  # mean reward
-
-
 class Moved(Exception):
     """A file is gone, or another file has its name."""
 
@@ -271,12 +262,12 @@ class Groups:
         """Return the split and (step, batch, round, group) of each group."""
         return [key for block, *_ in self._blocks for key in block.group_keys()]
 
-    def samples(self) -> Iterator[Sample]:
-        """Yield each group without its texts."""
+    def samples(self) -> Iterator[tuple[str, int, tuple[int, ...], float | None]]:
+        """Yield split, identity of the prompt, (step, batch, round, group) and mean reward of each group."""
         for block, *_ in self._blocks:
             prompts = block.records["prompt"].tolist()
             for (split, when), prompt, mean in zip(block.group_keys(), prompts, block.means(), strict=True):
-                yield Sample(split, prompt, when, mean)
+                yield split, prompt, when, mean
 
     def sizes(self) -> Any:
         """Return the number of attempts of each group."""

@@ -16,7 +16,7 @@ from .. import traces
 from ..traces import Row
 from ..utils.files import within
 from ..utils.validation import ConfigError, finite_or_none
-from .run_source import WITHIN_RUN, by_stock_trl, short_paths
+from .run_source import WITHIN_RUN, short_paths
 
 
 Points = list[list[float]]  # [x, y], sorted by x
@@ -59,23 +59,15 @@ class Run:
         except ValueError:
             return None
 
-    @property
-    def traced(self) -> bool:
-        """True if the run has traces."""
-        return self.rollouts is not None
-
     @cached_property
     def of_stock_trl(self) -> bool:
         """True if the run's attempts are in TRL's own files only."""
-        try:
-            return by_stock_trl(self.folder)
-        except ValueError:  # the run has no attempts
-            return False
+        return self.rollouts is None and bool(traces.trl_completions.files(self.folder))
 
     @property
     def keeps_attempts(self) -> bool:
         """True if the run's folder has attempts, in its traces or in TRL's own files."""
-        return self.traced or self.of_stock_trl
+        return self.rollouts is not None or self.of_stock_trl
 
     @cached_property
     def log(self) -> list[Row]:
@@ -87,9 +79,7 @@ class Run:
 
     def groups(self) -> Iterator[list[Row]]:
         """Return the run's groups of attempts; empty if it kept none."""
-        if self.traced:
-            return traces.groups(self.folder)
-        return traces.trl_completions.groups(self.folder) if self.of_stock_trl else iter(())
+        return traces.trl_completions.groups(self.folder) if self.rollouts is None else traces.groups(self.folder)
 
     @cached_property
     def series(self) -> dict[str, Points]:
@@ -181,7 +171,7 @@ class Run:
             "steps": _last_step(self.log) if self.log else None,
             "splits": {split: [points[0], points[-1]] for split, points in rewards.items()},
             **{axis: points[-1][1] for axis, points in self.axes.items()},
-            "alarms": dict(alarms) if self.traced else None,
+            "alarms": None if self.rollouts is None else dict(alarms),
         }
 
     def _of_traces(self, name: str) -> Path:
