@@ -424,17 +424,6 @@ def test_a_resumed_watch_goes_on_as_if_never_interrupted(at):
     assert kept == 8
 
 
-def test_an_older_state_without_evaluations_is_taken():
-    watched = watch()
-    for step in range(30):
-        watched.see(of_mean(step, 0.5))
-    state = watched.state_dict()
-    del state["evaluations"]
-    older = watch()
-    older.load_state_dict(state)
-    first(alarms(RISES, line(0.5, 0.4), older), 90, 180)
-
-
 def test_other_weights_forget_the_evaluations():
     watched = watch()
     alarms(RISES, line(0.4, 0.4), watched, steps=100)

@@ -204,7 +204,7 @@ def about(run: str | Path) -> dict[str, Any]:
     """Return the description of the run in run.json.
 
     It holds `rewards` (name -> weight), `num_generations`, `max_steps` and the limits that groups were judged by
-    (`zero_variance_tolerance`, `solved_reward`, `failed_reward`). Newer runs add the result of
+    (`zero_variance_tolerance`, `solved_reward`, `failed_reward`). It also holds the result of
     [`trl_grpo_plus.trainer.run_metadata.describe`].
     """
     return shown_about(read_object(find(run) / "run.json"))

@@ -40,11 +40,11 @@ class Record:
     copies: tuple[int, int]
     loops: tuple[int, int]
     unanswered: tuple[int, int]
-    step: int = 0
-    best: float | None = None  # mean of the highest total of each group
-    distinct: tuple[int, int] = (0, 0)  # pairs of failed attempts with different answers
-    calls: tuple[int, int] = (0, 0)  # (tool calls, attempts that could call tools)
-    calling: tuple[float, int] = (0.0, 0)  # see `_calling`
+    step: int
+    best: float | None  # mean of the highest total of each group
+    distinct: tuple[int, int]  # pairs of failed attempts with different answers
+    calls: tuple[int, int]  # (tool calls, attempts that could call tools)
+    calling: tuple[float, int]  # see `_calling`
 
 
 # Values of the fields that depend on totals, for a batch whose totals are forgotten.
@@ -223,12 +223,12 @@ class History:
         self.count = state["count"]
         self.first = [_read(values) for values in state["first"]][: self.thresholds.min_batches]
         self.last = [_read(values) for values in state["last"]][-2 * self.thresholds.window :]
-        self.weights = state.get("weights")
+        self.weights = state["weights"]
         self.total_range = list(state["total_range"])
         self.ranges = {name: list(values) for name, values in state["ranges"].items()}
-        self.peaks = {name: Peak.of(values) for name, values in state.get("peaks", {}).items()}
-        self.logged = {name: Logged.of(values) for name, values in state.get("logged", {}).items()}
-        kept = {} if self.chosen else state.get("evaluations", {})
+        self.peaks = {name: Peak.of(values) for name, values in state["peaks"].items()}
+        self.logged = {name: Logged.of(values) for name, values in state["logged"].items()}
+        kept = {} if self.chosen else state["evaluations"]
         self.evaluations = {split: Evaluations.of(values) for split, values in kept.items()}
 
 
