@@ -40,7 +40,7 @@ _SLOW, _REST = 0.1, 20  # if counting the lists of prompts takes over _SLOW seco
 class _FileState(NamedTuple):
     inode: int
     bytes: int  # size of the file at the last look
-    read: int  # offset up to which whole groups were read
+    end: int  # offset up to which whole lines of a journal, or whole groups, were read
 
 
 class _Look(NamedTuple):
@@ -64,8 +64,8 @@ class _CountedLists(NamedTuple):
 
 
 @dataclass
-class _Read:
-    """All data that was read since everything was read anew."""
+class _RunData:
+    """All data of the run that has been read since everything was read anew."""
 
     files: dict[Path, _FileState] = field(default_factory=dict)
     groups: Groups = field(default_factory=Groups)
@@ -104,14 +104,14 @@ class Feed:
         self._lock, self._counting = threading.Lock(), threading.Lock()
         self._refreshed = 0.0
         self._epoch = self._version = 0
-        self._all, self._list = _Read(), _List()
+        self._data, self._list = _RunData(), _List()
 
     def news(self, epoch: int = -1, groups: int = 0, version: int = -1) -> dict[str, Any]:
         """Return the data that is new to a reader who knows `groups` groups of an epoch.
 
         Args:
-            epoch (`int`, *optional*): the reader's epoch. An epoch ends when everything is read anew. If it is not the
-                current epoch, all groups are new.
+            epoch (`int`, *optional*): the reader's epoch. An epoch ends when everything is read anew, or when the list
+                is chosen anew. If it is not the current epoch, all groups are new.
             groups (`int`, *optional*): number of groups that the reader knows.
             version (`int`, *optional*): version of the data that the reader got last.
 
@@ -137,7 +137,7 @@ class Feed:
     def metrics(self) -> dict[str, Any]:
         """Return every logged metric, as [`~trl_grpo_plus.view.overview.metrics_table`]."""
         with self._lock:
-            journal = list(self._all.journals["metrics"])
+            journal = list(self._data.journals["metrics"])
         return metrics_table(journal)
 
     def lists(self) -> dict[str, Any]:
@@ -147,31 +147,31 @@ class Feed:
             `dict`: the columns of [`~trl_grpo_plus.view.prompt_history.lists`], and `listed`, the number of each
             line's prompt, or -1 if none of its groups is in the list.
         """
-        lists = self._all.lists
+        lists = self._data.lists
         if lists is None or not lists.rest:
             lists = self._counted_lists()
         with self._lock:
-            self._number()
+            self._number_prompts()
             return {**lists.table, "listed": [self._list.prompts.get(identity, -1) for identity in lists.identities]}
 
     def count_ahead(self) -> None:
         """Count the course of each prompt before anybody asks for it, if that takes long."""
-        lists = self._all.lists
-        if lists.rest if lists else len(self._list.numbers) < len(self._all.groups):
+        lists = self._data.lists
+        if lists.rest if lists else len(self._list.numbers) < len(self._data.groups):
             self._counted_lists()
             with self._lock:
-                self._number()
+                self._number_prompts()
 
     def _counted_lists(self) -> _CountedLists:
         with self._counting:  # a lock of its own, so that texts can be read meanwhile
             with self._lock:
-                now, read, version = time.monotonic(), self._all, self._version
-                lists = read.lists
+                now, data, version = time.monotonic(), self._data, self._version
+                lists = data.lists
                 stale = lists is None or (lists.version != version and now - lists.at >= lists.rest)
-                blocks, solved_reward = read.groups.blocks() if stale else None, read.about.get("solved_reward")
+                blocks, solved_reward = data.groups.blocks() if stale else None, data.about.get("solved_reward")
             if blocks is not None:
                 counted, took = prompt_history.lists(blocks, solved_reward), time.monotonic() - now
-                read.lists = lists = _CountedLists(*counted, version, now, _REST * took if took > _SLOW else 0.0)
+                data.lists = lists = _CountedLists(*counted, version, now, _REST * took if took > _SLOW else 0.0)
         assert lists is not None
         return lists
 
@@ -209,8 +209,8 @@ class Feed:
     ) -> Iterator[Any]:
         """Yield what is read of each group. The problem of a damaged group is stored for the page."""
         with self._lock:
-            read = self._all
-            stretches = [read.groups.stretch(number) for number in self._list.numbers[max(start, 0) : stop]]
+            data = self._data
+            stretches = [data.groups.stretch(number) for number in self._list.numbers[max(start, 0) : stop]]
             if epoch != self._epoch or not stretches:
                 raise Moved
         for stretch in stretches:
@@ -218,13 +218,13 @@ class Feed:
                 texts = of_group(stretch)
             except Moved:
                 with self._lock:
-                    read.look = None  # the next look is at all files
+                    data.look = None  # the next look is at all files
                 raise
             except Exception as error:
                 problem = _problem(stretch.path, error)
                 with self._lock:
-                    if read.problems.get(stretch.path) != problem:
-                        read.problems[stretch.path] = problem
+                    if data.problems.get(stretch.path) != problem:
+                        data.problems[stretch.path] = problem
                         self._version += 1
                 texts = of_damaged(problem)
             yield texts
@@ -232,47 +232,47 @@ class Feed:
     # -- answers
 
     def _live(self) -> dict[str, Any]:
-        read = self._all
-        metrics = reversed(read.journals["metrics"])
+        data = self._data
+        metrics = reversed(data.journals["metrics"])
         last = next((line for line in metrics if traces.evaluated(line) is None), {})
         return {
             "epoch": self._epoch,
             "version": self._version,
             "groups": len(self._list.numbers),
             "ended": "train_runtime" in last,
-            "problem": _summary(list(read.problems.values())),
+            "problem": _summary(list(data.problems.values())),
             "there": self._run.is_dir(),
         }
 
     def _head(self) -> dict[str, Any]:
-        about = self._all.about
-        journals = self._all.journals
+        about = self._data.about
+        journals = self._data.journals
         first_prompt = next(iter(journals[traces.FIRST_PROMPT]), None)
         title = traces.output_dir(self._run).name
         source = Source(title, journals["metrics"], journals["alarms"], about, first_prompt=first_prompt)
-        head = head_of(source, self._all.groups)
+        head = head_of(source, self._data.groups)
         head |= {"groups": len(self._list.numbers), "attempts": self._list.attempts, "note": self._list.note}
-        step = self._all.newest.get("train")  # the page opens on the last training step
+        step = self._data.newest.get("train")  # the page opens on the last training step
         opening = None if step is None else {"split": "train", "step": step}
         return head | {"live": self._live(), "max_steps": about.get("max_steps"), "opening": opening}
 
     def _index(self, reader_has: int) -> dict[str, Any]:
-        groups, named = self._all.groups, names_by_group(self._all.journals["alarms"])
+        groups, named = self._data.groups, names_by_group(self._data.journals["alarms"])
         new = self._list.numbers[reader_has:]
         index = columns((groups.line(number, named) for number in new), self._list.words, self._list.prompts)
         return {**index, "chunks": in_chunks(groups.stretch(number).bytes for number in new)}
 
-    def _number(self) -> None:
+    def _number_prompts(self) -> None:
         """Give the prompts of all groups in the list the numbers that `_index` gives them in the lines."""
         for number in self._list.numbers[self._list.numbered :]:
-            self._list.prompts.setdefault(self._all.groups.prompt(number), len(self._list.prompts))
+            self._list.prompts.setdefault(self._data.groups.prompt(number), len(self._list.prompts))
         self._list.numbered = len(self._list.numbers)
 
     # -- the list
 
     def _extend(self) -> None:
         """Add the new groups to the list. If it becomes too long, choose its groups anew, in a new epoch."""
-        groups, chosen = self._all.groups, self._list
+        groups, chosen = self._data.groups, self._list
         new = range(chosen.considered, len(groups))
         if not new:
             return
@@ -282,7 +282,7 @@ class Feed:
         if chosen.attempts > MOST_LISTED * (2 if new.start else 1):
             self._epoch += bool(new.start)
             self._version += 1
-            self._list = _choose(groups, names_by_group(self._all.journals["alarms"]))
+            self._list = _choose(groups, names_by_group(self._data.journals["alarms"]))
 
     # -- reading
 
@@ -290,64 +290,64 @@ class Feed:
         if time.monotonic() - self._refreshed < AT_MOST_EVERY:
             return
         if self._written():
-            if not self._take():
+            if not self._read_new():
                 self._epoch += 1
                 self._version += 1
-                self._all, self._list = _Read(), _List()
-                self._take()
+                self._data, self._list = _RunData(), _List()
+                self._read_new()
             self._extend()
         self._refreshed = time.monotonic()
 
     def _written(self) -> bool:
         """Return whether anything may have been written since the last look at all files."""
-        look = self._all.look
-        if look is None or look.changed is None or self._all.problems or time.monotonic() - look.at > _ALL_EVERY:
+        look = self._data.look
+        if look is None or look.changed is None or self._data.problems or time.monotonic() - look.at > _ALL_EVERY:
             return True
         now = (_changed(look.folder), {path: _stat(path) for path in look.growing})
         return now != (look.changed, look.growing)
 
-    def _take(self) -> bool:
+    def _read_new(self) -> bool:
         """Read the new data; return `False` if data that was read before has changed."""
-        self._all.problems.pop(self._run, None)
+        self._data.problems.pop(self._run, None)
         try:
             folder = traces.find(self._run)
             at, changed = time.monotonic(), _changed(folder)
             attempts = traces.files(self._run)
         except (ValueError, OSError) as error:  # no traces yet, or no longer
             if isinstance(error, OSError):
-                self._all.problems[self._run] = str(error)
-            return not self._all.files
-        if not self._all.files:
-            self._all.index, self._all.keeper = traces.group_index.read(folder), Keeper(folder)
-        there = [*(folder / f"{name}.jsonl" for name in self._all.journals), *(path for *_, path in attempts)]
+                self._data.problems[self._run] = str(error)
+            return not self._data.files
+        if not self._data.files:
+            self._data.index, self._data.keeper = traces.group_index.read(folder), Keeper(folder)
+        there = [*(folder / f"{name}.jsonl" for name in self._data.journals), *(path for *_, path in attempts)]
         newest = {split: path for _, split, path in attempts}
-        growing = [*there[: len(self._all.journals)], folder / traces.group_index.NAME, *newest.values()]
-        self._all.look = _Look(at, folder, changed, {path: _stat(path) for path in growing})
+        growing = [*there[: len(self._data.journals)], folder / traces.group_index.NAME, *newest.values()]
+        self._data.look = _Look(at, folder, changed, {path: _stat(path) for path in growing})
         found = {path: state for path in there if (state := _stat(path)) is not None}
-        for path, last in self._all.files.items():
+        for path, last in self._data.files.items():
             inode, size = found.get(path, (None, 0))
             if inode != last.inode or size < last.bytes:
                 return False
         with self._telling_of(folder / "run.json"):
-            self._all.about = traces.about(folder)
-        for name, lines in self._all.journals.items():
-            self._follow(folder / f"{name}.jsonl", found, lines)
+            self._data.about = traces.about(folder)
+        for name, lines in self._data.journals.items():
+            self._read_journal(folder / f"{name}.jsonl", found, lines)
         for step, split, path in attempts:
             if path not in found or not self._grown(path, found):
                 continue
-            if step < self._all.newest.get(split, 0):  # the list is sorted by step
+            if step < self._data.newest.get(split, 0):  # the list is sorted by step
                 return False
-            self._all.newest[split] = step
-            self._read(path, found[path])
-        if self._all.keeper is not None:
-            self._all.keeper.end()
-        self._all.index, self._all.keeper = {}, None  # later looks read new data from the lines
+            self._data.newest[split] = step
+            self._read_attempts(path, found[path])
+        if self._data.keeper is not None:
+            self._data.keeper.end()
+        self._data.index, self._data.keeper = {}, None  # later looks read new data from the lines
         return True
 
     def _grown(self, path: Path, found: dict[Path, tuple[int, int]]) -> bool:
-        return path not in self._all.files or self._all.files[path].bytes < found[path][1]
+        return path not in self._data.files or self._data.files[path].bytes < found[path][1]
 
-    def _follow(self, path: Path, found: dict[Path, tuple[int, int]], lines: list[Row]) -> None:
+    def _read_journal(self, path: Path, found: dict[Path, tuple[int, int]], lines: list[Row]) -> None:
         """Read a journal's new lines."""
         if path in found and self._grown(path, found):
             end = self._start(path)
@@ -357,31 +357,31 @@ class Feed:
                     end += len(line)
             self._done(path, found[path], end)
 
-    def _read(self, path: Path, found: tuple[int, int]) -> None:
+    def _read_attempts(self, path: Path, found: tuple[int, int]) -> None:
         """Read the whole groups of a file; the next look at a plain file starts at its first incomplete group."""
         start = end = self._start(path)
-        indexed = self._all.index.pop(path.name, [])
+        indexed = self._data.index.pop(path.name, [])
         with self._telling_of(path):
-            for block in read_file(path, found[0], start, indexed, self._all.keeper):
-                self._all.groups.add(block, path, found[0])
+            for block in read_file(path, found[0], start, indexed, self._data.keeper):
+                self._data.groups.add(block, path, found[0])
                 end = block.end
         self._done(path, found, end)
 
     def _start(self, path: Path) -> int:
-        return self._all.files[path].read if path in self._all.files else 0
+        return self._data.files[path].end if path in self._data.files else 0
 
     def _done(self, path: Path, found: tuple[int, int], end: int) -> None:
-        self._all.files[path] = _FileState(*found, end)
+        self._data.files[path] = _FileState(*found, end)
         self._version += 1
 
     @contextmanager
     def _telling_of(self, path: Path) -> Iterator[None]:
         """Store an error about a file as a problem, so that the other files are still read."""
-        self._all.problems.pop(path, None)
+        self._data.problems.pop(path, None)
         try:
             yield
         except Exception as error:  # a malformed attempt must not stop the reading of other files
-            self._all.problems[path] = _problem(path, error)
+            self._data.problems[path] = _problem(path, error)
 
 
 def _choose(groups: Groups, named: Named) -> _List:
