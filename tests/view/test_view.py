@@ -548,6 +548,16 @@ def test_curves_without_metrics_come_from_the_rows():
     assert (shares["alive"], shares["all_good"], shares["tied"]) == ([[3, 0.5]], [[3, 0.5]], [[3, 0.0]])
 
 
+def test_attempts_tell_the_metrics_that_a_run_did_not_log():
+    evaluated = synthetic_traces.group([0.0, 0.0], step=3, split="eval_easy")
+    tally = tally_of(synthetic_traces.group([1.0, 0.0], step=3), evaluated, synthetic_traces.group([1.0], step=4))
+    told = tally.series()
+    assert (told["reward"], told["eval_easy/reward"]) == ([[3, 1.5], [4, 2.0]], [[3, 1.0]])
+    assert [step for step, _ in told["completions/mean_length"]] == [3, 4]
+    assert "groups/alive" in told
+    assert "kl" not in told
+
+
 def test_thinning_keeps_the_ends():
     assert thin(range(5), 5) == [0, 1, 2, 3, 4]
     assert thin(range(1000), 4) == [0, 333, 666, 999]
@@ -628,6 +638,13 @@ def test_first_and_last_evaluation_come_from_the_log_or_else_from_the_traces():
         {"split": "eval_hard", "steps": [3], "rewards": [["reward", 1.5]]},
     ]
     assert before_after([], Tally()) == []
+
+
+def test_of_two_evaluations_at_one_step_the_last_counts():
+    logged = [(0, 0.25), (4, 0.5), (4, 0.75), (0, 0.125)]
+    metrics = [{"step": step, "eval_runtime": 1.0, "eval_reward": reward} for step, reward in logged]
+    assert before_after(metrics, Tally()) == [{"split": "eval", "steps": [0, 4], "rewards": [["reward", 0.125, 0.75]]}]
+    assert metrics_table(metrics)["metrics"]["eval/reward"] == [0, [0.125, 0.75]]
 
 
 def test_every_metric_is_a_column_of_a_shared_list_of_steps():

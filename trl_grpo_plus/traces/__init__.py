@@ -26,6 +26,7 @@ from .reader import (
     JOURNALS,
     RACE_SETTINGS,
     GroupKey,
+    Points,
     about,
     attempt_label,
     by_group,
@@ -38,6 +39,7 @@ from .reader import (
     find,
     group_key,
     groups,
+    is_reward,
     journal,
     lines,
     newest_training_file,
@@ -46,6 +48,7 @@ from .reader import (
     parse_name,
     read_lines,
     read_object,
+    series,
     split_name,
     whole_groups,
 )

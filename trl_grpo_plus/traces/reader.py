@@ -60,12 +60,14 @@ from .redaction import shown_about
 
 _Kind = tuple[str, list[tuple[str, ...]], dict[str, schema.ValueShape]]
 GroupKey = tuple[int, int, int]  # (batch, round, group) within a step
+Points = list[list[float]]  # [step, value] of a metric, by step
 
 FOLDER = "rollouts"
 FIRST_PROMPT = "first_prompt"
 RACE_SETTINGS = "race_settings.json"  # written by trl-grpo-plus race
 JOURNALS = ("metrics", "alarms", FIRST_PROMPT)
 _EVALUATED = re.compile(r"(eval(?:_.+)?)_runtime")
+_NO_METRICS = ("step", "total_flos")  # numbers in each log entry
 # Keys that every attempt has.
 _PLACE = ("batch", "round", "group", "size")
 _WRITTEN = ("attempt", "prompt", "completion")
@@ -259,9 +261,31 @@ def _split_metric(key: str, prefix: str) -> str:
     return f"{split_name(prefix)}/{key.removeprefix(start)}" if start else key
 
 
-def evaluations(entries: Iterable[dict[str, Any]]) -> dict[str, list[list[float]]]:
+def series(entries: Iterable[dict[str, Any]]) -> dict[str, Points]:
+    """Return the points of each metric in log entries. A metric of an evaluation is called `<split>/<metric>`.
+
+    If a metric was logged twice at a step, the last value counts. A value that is not finite is left out.
+
+    Example:
+        >>> series([{"step": 8, "kl": 0.5}, {"step": 8, "eval_easy_runtime": 1.5, "eval_reward": 0.25}])
+        {'kl': [[8, 0.5]], 'eval_easy/runtime': [[8, 1.5]], 'eval_easy/reward': [[8, 0.25]]}
+    """
+    found: dict[str, dict[int, float]] = {}
+    for entry in entries:
+        for name, value in by_split(entry).items():
+            if name not in _NO_METRICS and (number := finite_or_none(value)) is not None:
+                found.setdefault(name, {})[entry["step"]] = number
+    return {name: [[step, value] for step, value in sorted(points.items())] for name, points in found.items()}
+
+
+def is_reward(name: str) -> bool:
+    """Return whether a metric of [`series`] is the total reward of an evaluation, such as `eval_easy/reward`."""
+    return name.startswith("eval") and name.endswith("/reward") and name.count("/") == 1
+
+
+def evaluations(entries: Iterable[dict[str, Any]]) -> dict[str, Points]:
     """Return the evaluations among log entries: by split, [step, mean reward] of each in the order of the entries."""
-    found: dict[str, list[list[float]]] = {}
+    found: dict[str, Points] = {}
     for entry in entries:
         if (evaluation := evaluated(entry)) is not None:
             found.setdefault(evaluation[0], []).append([entry["step"], evaluation[1]])

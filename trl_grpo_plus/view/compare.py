@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import traces
-from ..traces import Row, entry
+from ..traces import Points, Row, entry, is_reward
 from ..utils.files import check_output, remove_abandoned, replace
 from ..utils.validation import ConfigError
 from . import file_index
 from .group_data import Tally, columns, detail, thin
-from .run_summary import AXES, Points, Run, differing, is_reward, open_runs, shared_folder
+from .run_summary import AXES, Run, differing, open_runs, shared_folder
 from .size_budget import Spool, Stored
 from .template import block, chunk_blocks, in_chunks, pack, packed_block, template
 
@@ -240,7 +240,7 @@ def _fitting(lists: Sequence[Sequence[RunGroup]], room: int, texts: _Texts) -> t
 
 def _head(runs: Sequence[Run], tallies: Sequence[Tally], shared: int) -> tuple[dict[str, Any], list[Any]]:
     """Return the page's head, and the points of each metric for each run; `None` if a run lacks the metric."""
-    logged = [run.series or _traced(tally) for run, tally in zip(runs, tallies, strict=True)]
+    logged = [run.series or tally.series() for run, tally in zip(runs, tallies, strict=True)]
     names = list(dict.fromkeys(name for series in logged for name in sorted(series)))
     settings: dict[str, list[int]] = defaultdict(list)
     for number, run in enumerate(runs):
@@ -266,14 +266,6 @@ def _points(points: Points | None) -> Points | None:
     return thin(points, MOST_POINTS) if points else None
 
 
-def _traced(tally: Tally) -> dict[str, Points]:
-    """Return curves of means over the traced attempts over the logged steps, for a run without a log."""
-    keys = {"reward": "reward", "kl": "kl", "completions/mean_length": "tokens"}
-    train = {name: tally.means("train", key) for name, key in keys.items()}
-    rewards = {f"{split}/reward": tally.means(split, "reward") for split in tally.evaluations}
-    return {name: points for name, points in {**train, **rewards}.items() if points}
-
-
 def _first(names: Sequence[str], logged: Sequence[dict[str, Points]]) -> list[str]:
     alive = [] if all("groups/alive" in series for series in logged) else ["frac_reward_zero_std"]
     preferred = ["reward", *filter(is_reward, names), *_FIRST[:1], *alive, *_FIRST[1:]]
@@ -284,7 +276,7 @@ def _notes(runs: Sequence[Run]) -> list[str]:
     notes = []
     for run in runs:
         if not run.series:
-            notes.append(f"{run.name} has no log: its curves are means over the attempts that it kept.")
+            notes.append(f"{run.name} has no log: its curves are computed from the attempts that it kept.")
         if not run.keeps_attempts:
             notes.append(f"{run.name} has no attempts: its folder holds neither rollouts nor TRL's completions.")
     if any(run.of_stock_trl for run in runs):

@@ -12,19 +12,27 @@ from typing import Any
 import numpy as np
 
 from ..rollouts.verdicts import VERDICTS
-from ..traces import Block, Row, answer_place, best_first, evaluations, joined, messages_of, named_in, shown
+from ..traces import (
+    Block,
+    Points,
+    Row,
+    answer_place,
+    best_first,
+    evaluations,
+    is_reward,
+    joined,
+    messages_of,
+    named_in,
+    shown,
+)
 from ..utils.validation import finite_or_none
 from .token_credit import credit, utf16
 from .tool_calls import calls, roles
 
 
-# title -> the metric that the trainer logs, and the row key to average if the metric was not logged
-_CURVES = {
-    "reward": ("reward", "reward"),
-    "KL": ("kl", "kl"),
-    "entropy": ("entropy", None),
-    "tokens": ("completions/mean_length", "tokens"),
-}
+# title of a curve -> metric
+_CURVES = {"reward": "reward", "KL": "kl", "entropy": "entropy", "tokens": "completions/mean_length"}
+_TRACED = {"reward": "reward", "kl": "kl", "completions/mean_length": "tokens"}  # metric -> row key to average
 
 
 def detail(rows: Sequence[Row], folder: Path | None = None) -> dict[str, Any]:
@@ -111,7 +119,8 @@ class Tally:
     """The sums that the curves need, by split and step."""
 
     def __init__(self) -> None:
-        self._sums: dict[tuple[str, int, str], list[float]] = defaultdict(lambda: [0.0, 0])
+        # Split and row key -> step -> the sum over the attempts that have the key, and their number.
+        self._sums: dict[tuple[str, str], dict[int, list[float]]] = defaultdict(dict)
         self._verdicts: dict[int, Counter[str]] = defaultdict(Counter)
         # Step, mean believed and mean earned of the groups of each block.
         self._believed = [(np.zeros(0, int), np.zeros(0), np.zeros(0))]
@@ -124,7 +133,7 @@ class Tally:
         sums |= {key: (records[f"{key}_sum"].sum(), records[f"{key}_count"].sum()) for key in ("kl", "tokens")}
         for key, (total, count) in sums.items():
             if count:
-                of_step = self._sums[split, step, key]
+                of_step = self._sums[split, key].setdefault(step, [0.0, 0])
                 of_step[0] += float(total)
                 of_step[1] += int(count)
         if split == "train":
@@ -142,49 +151,49 @@ class Tally:
         steps, means, earned = zip(*self._believed, strict=True)
         return np.concatenate(steps), np.concatenate(means), np.concatenate(earned)
 
-    def means(self, split: str, key: str) -> list[list[float]]:
+    def means(self, split: str, key: str) -> Points:
         """Return [step, mean] of a row key for each step of a split."""
-        of_steps = ((step, sums) for (s, step, k), sums in self._sums.items() if (s, k) == (split, key))
-        return [[step, total / n] for step, (total, n) in sorted(of_steps)]
+        return [[step, total / n] for step, (total, n) in sorted(self._sums.get((split, key), {}).items())]
 
-    def shares(self, verdict: str) -> list[list[float]]:
+    def shares(self, verdict: str) -> Points:
         """Return [step, share of the groups with the verdict] for each training step."""
         return [[step, counts[verdict] / counts.total()] for step, counts in sorted(self._verdicts.items())]
 
-    @property
-    def evaluations(self) -> list[str]:
-        """The splits other than "train"."""
-        return sorted({split for split, _, _ in self._sums} - {"train"})
+    def rewards(self) -> dict[str, Points]:
+        """Return [step, mean reward] of the evaluations of each split, which is called `<split>/reward`."""
+        splits = sorted(split for split, key in self._sums if key == "reward" and split != "train")
+        return {f"{split}/reward": self.means(split, "reward") for split in splits}
+
+    def series(self) -> dict[str, Points]:
+        """Return the points of each metric that the attempts tell, as [`~trl_grpo_plus.traces.series`] of a log."""
+        found = {metric: self.means("train", key) for metric, key in _TRACED.items()}
+        found |= {f"groups/{verdict}": self.shares(verdict) for verdict in VERDICTS}
+        return {metric: points for metric, points in found.items() if points} | self.rewards()
 
 
 def curves(metrics: Sequence[dict[str, Any]], tally: Tally) -> list[dict[str, Any]]:
     """Return the curves over the steps: logged metrics, or means over the traced attempts if none were logged."""
-    drawn = [_curve(title, metric, key, metrics, tally) for title, (metric, key) in _CURVES.items()]
-    drawn[0]["series"] += _evaluations(metrics, tally)
-    drawn.insert(1, _shares(metrics, tally))
-    return [curve for curve in drawn if curve["series"]]
+    verdicts = {verdict: f"groups/{verdict}" for verdict in VERDICTS}
+    # A long log has many metrics, of which only these are read.
+    logged = {metric: _logged(metrics, metric) for metric in (*_CURVES.values(), *verdicts.values())}
+    logged |= {f"{split}/reward": points for split, points in evaluations(metrics).items()}
+    traced = tally.series()
+    rewards = {metric.removesuffix("/reward"): metric for metric in {**logged, **traced} if is_reward(metric)}
+    found: list[dict[str, Any]] = [
+        {"title": title, "series": _lines({"train": metric}, logged, traced)} for title, metric in _CURVES.items()
+    ]
+    found[0]["series"] += _lines(dict(sorted(rewards.items())), logged, traced)
+    found.insert(1, {"title": "verdicts", "stacked": True, "series": _lines(verdicts, logged, traced)})
+    return [curve for curve in found if curve["series"]]
 
 
-def _curve(title: str, metric: str, key: str | None, metrics: Sequence[Row], tally: Tally) -> dict[str, Any]:
-    points = _logged(metrics, metric) or (tally.means("train", key) if key else [])
-    return {"title": title, "series": [{"name": "train", "points": thin(points)}] if points else []}
+def _lines(named: dict[str, str], logged: dict[str, Points], traced: dict[str, Points]) -> list[dict[str, Any]]:
+    """Return the lines of a curve, all from the log, or all from the traces. `named` gives the metric of each line."""
+    known = logged if any(logged.get(metric) for metric in named.values()) else traced
+    return [{"name": name, "points": thin(known[metric])} for name, metric in named.items() if known.get(metric)]
 
 
-def _evaluations(metrics: Sequence[Row], tally: Tally) -> list[dict[str, Any]]:
-    logged = dict(sorted(evaluations(metrics).items()))
-    series = logged or {split: tally.means(split, "reward") for split in tally.evaluations}
-    return [{"name": name, "points": thin(points)} for name, points in series.items() if points]
-
-
-def _shares(metrics: Sequence[Row], tally: Tally) -> dict[str, Any]:
-    logged = {verdict: _logged(metrics, f"groups/{verdict}") for verdict in VERDICTS}
-    traced = {verdict: tally.shares(verdict) for verdict in VERDICTS}
-    series = logged if any(logged.values()) else traced
-    filled = [{"name": name, "points": thin(points)} for name, points in series.items() if points]
-    return {"title": "verdicts", "stacked": True, "series": filled}
-
-
-def _logged(metrics: Sequence[Row], name: str) -> list[list[float]]:
+def _logged(metrics: Sequence[Row], name: str) -> Points:
     return [[line["step"], value] for line in metrics if (value := finite_or_none(line.get(name))) is not None]
 
 

@@ -4,15 +4,14 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..traces import Row, by_split, evaluated, group_key
-from ..utils.validation import finite_or_none, finite_values
+from ..traces import Points, Row, evaluated, group_key, is_reward, series
+from ..utils.validation import finite_values
 from .group_data import Tally, thin
 
 
 MOST = 1500  # maximum number of points of a metric
 _DIGITS = 5  # significant digits of a metric: a plot shows four
 _LAST = 0.1  # share of the training steps, from the end, in which the opening group is searched
-_NO_METRICS = {"step", "epoch", "total_flos"}
 
 Telling = tuple[float, float, int]  # sort key for how informative a group is: see `telling`
 Place = tuple[str, int, tuple[int, ...]]  # split, step, (batch, round, group)
@@ -85,28 +84,24 @@ def before_after(metrics: Sequence[Row], tally: Tally) -> list[dict[str, Any]]:
         first, last] of the total, named "reward", and then of each reward that was logged at either evaluation. A
         value is `None` if it was not logged.
     """
-    of_split: dict[str, list[Row]] = {}
-    for line in metrics:
-        if (found := evaluated(line)) is not None:
-            of_split.setdefault(found[0], []).append({**_reward_means(line), "reward": finite_or_none(found[1])})
-    for split in tally.evaluations:
-        if split not in of_split:
-            of_split[split] = [{"step": step, "reward": mean} for step, mean in tally.means(split, "reward")]
-    return [_ends(split, lines) for split, lines in sorted(of_split.items()) if lines]
+    known = {**tally.rewards(), **series(line for line in metrics if evaluated(line) is not None)}
+    return [_ends(split, known) for split in sorted(name.removesuffix("/reward") for name in known if is_reward(name))]
 
 
-def _reward_means(line: Row) -> Row:
-    """Return an evaluation's step, and as `of` the mean of each reward by name."""
-    found = {key: re.fullmatch(r"eval_rewards/(.+)/mean", key) for key in line}
-    return {"step": line["step"], "of": {name[1]: finite_or_none(line[key]) for key, name in found.items() if name}}
+def _ends(split: str, known: dict[str, Points]) -> dict[str, Any]:
+    total = _by_step(known[f"{split}/reward"])
+    steps = sorted({min(total), max(total)})
+    rewards: list[list[Any]] = [["reward", *map(total.get, steps)]]
+    for metric, points in known.items():
+        if name := re.fullmatch(rf"{re.escape(split)}/rewards/(.+)/mean", metric):
+            means = list(map(_by_step(points).get, steps))
+            if any(mean is not None for mean in means):
+                rewards.append([name[1], *means])
+    return {"split": split, "steps": steps, "rewards": rewards}
 
 
-def _ends(split: str, lines: Sequence[Row]) -> dict[str, Any]:
-    ends = [lines[0], lines[-1]] if len(lines) > 1 else [lines[0]]
-    names = dict.fromkeys(name for line in ends for name, mean in line.get("of", {}).items() if mean is not None)
-    rewards = [["reward", *(line["reward"] for line in ends)]]
-    rewards += [[name, *(line.get("of", {}).get(name) for line in ends)] for name in names]
-    return {"split": split, "steps": [line["step"] for line in ends], "rewards": rewards}
+def _by_step(points: Points) -> dict[int, float]:
+    return {int(step): value for step, value in points}
 
 
 # -- every metric
@@ -120,14 +115,11 @@ def metrics_table(metrics: Sequence[Row], most: int = MOST) -> dict[str, Any]:
     Returns:
         `dict`: `steps`, lists of steps; `metrics`, metric name -> [index of its list of steps, values].
     """
-    points: dict[str, list[list[Any]]] = {}
-    for line in metrics:
-        for name, value in by_split(line).items():
-            if name not in _NO_METRICS and (number := finite_or_none(value)) is not None:
-                points.setdefault(name, []).append([line["step"], float(f"{number:.{_DIGITS}g}")])
     lists: dict[tuple[int, ...], int] = {}
     columns = {}
-    for name, those in sorted(points.items()):
-        steps, values = zip(*thin(those, most), strict=True)
-        columns[name] = [lists.setdefault(steps, len(lists)), list(values)]
+    for name, points in sorted(series(metrics).items()):
+        if name != "epoch":
+            steps, values = zip(*thin(points, most), strict=True)
+            rounded = [float(f"{value:.{_DIGITS}g}") for value in values]
+            columns[name] = [lists.setdefault(steps, len(lists)), rounded]
     return {"steps": [list(steps) for steps in lists], "metrics": columns}

@@ -5,7 +5,7 @@ All data comes from text files: journals, trainer_state.json, run.json, and a ra
 
 import json
 import os
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from .. import traces
-from ..traces import Row
+from ..traces import Points, Row, is_reward
 from ..utils.files import within
-from ..utils.validation import ConfigError, finite_or_none
+from ..utils.validation import ConfigError
 from .run_source import WITHIN_RUN, short_paths
 
-
-Points = list[list[float]]  # [x, y], sorted by x
 
 # Options that may differ between two seeds of one setting.
 OF_A_SEED = (
@@ -35,7 +33,6 @@ OF_A_SEED = (
     "finished",
 )
 AXES = ("rollouts", "tokens", "seconds")  # the x axes besides the steps
-_RUNS_OWN = ("step", "total_flos")  # keys of a log entry that are not metrics
 _PATHS = ("model", "dataset.name")  # options that may be a local path
 
 
@@ -84,13 +81,7 @@ class Run:
     @cached_property
     def series(self) -> dict[str, Points]:
         """Points of each metric over the steps done. A metric of an evaluation is called `<split>/<metric>`."""
-        found: dict[str, dict[int, float]] = defaultdict(dict)
-        for entry in self.log:
-            for name, value in traces.by_split(entry).items():
-                number = finite_or_none(value)
-                if number is not None and name not in _RUNS_OWN and not name.startswith("train_"):
-                    found[name][entry["step"]] = number
-        return {name: [[step, value] for step, value in sorted(points.items())] for name, points in found.items()}
+        return {name: of for name, of in traces.series(self.log).items() if not name.startswith("train_")}
 
     @cached_property
     def axes(self) -> dict[str, Points]:
@@ -260,8 +251,3 @@ def _flat(values: Row) -> Row:
 
 def _last_step(log: list[Row]) -> int:
     return log[-1]["step"] if log else -1
-
-
-def is_reward(name: str) -> bool:
-    """Return whether a metric is the total reward of an evaluation, such as `eval_easy/reward`."""
-    return name.startswith("eval") and name.endswith("/reward") and name.count("/") == 1
