@@ -147,12 +147,10 @@ class GRPOPlusTrainer(GRPOTrainer):
     _last_world_entropy: float
     _step: int
     _steps_per_epoch: int  # optimizer steps
-    _entropies: list[
-        tuple[float, float]
-    ]  # of each micro-batch since the last optimizer step: entropy, number of tokens
-    _unlogged_loss: (
-        tuple[float, int] | None
-    )  # of the checkpoint to resume: loss since its last log entry, entry's step
+    # The entropy of each micro-batch since the last optimizer step, and its tokens on all ranks.
+    _entropies: list[tuple[float, float]]
+    # The loss since the last log entry, and that entry's step, of the checkpoint that the training resumes from.
+    _unlogged_loss: tuple[float, int] | None
     _begun = (-1, 0)  # optimizer steps done and TRL's `_step`, both when the present step began
     _batch = Batch()  # the batch in flight; empty between two batches, and in a trainer made without __init__
 
