@@ -773,7 +773,9 @@ TARGETS = {
 def run_options(parser: argparse.ArgumentParser, results: Path, quick: str) -> None:
     """Add the options of a command that runs what has no line yet."""
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
-    parser.add_argument("--share", type=float, default=1.0, help="share of each family's rollouts")
+    parser.add_argument(
+        "--share", type=float, default=1.0, help="share of each family's rollouts; give each a results file"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="number of runs at the same time, each in its own process")
     parser.add_argument("--quick", action="store_true", help=quick)
     parser.add_argument("--report", action="store_true", help="run nothing; report on the results file")
