@@ -29,7 +29,6 @@ from .warm_start import WarmUp, padded, teach, warm_folder, warm_up_of, write_wh
 
 
 SYSTEM_PROMPT = "You are a calculator. Work out one step a line."
-MOST_TERMS = 30
 HELD_OUT = 24  # problems for each number of terms
 TRAIN_MIX = {2: 200, 3: 200, 4: 200, 5: 200, 6: 200, 8: 200}  # number of terms -> rows
 WARM_STEPS, WARM_BATCH, WARM_RATE = 60, 8, 1e-4
@@ -64,10 +63,10 @@ def prepare(
 
     Raises:
         ImportError: reasoning-gym is not installed.
-        ConfigError: `train_mix` has a number of terms that is not 1 to 30, no problem, or a wrong number of problems;
-            or more problems are requested than exist, for example with one or two terms.
+        ConfigError: `train_mix` has a key that is no whole number >= 1, a value that is no whole number >= 0, or only
+            zeros; or more problems are requested than exist, for example with one or two terms.
     """
-    mix = numbered_mix(TRAIN_MIX if train_mix is None else train_mix, "terms", MOST_TERMS)
+    mix = numbered_mix(TRAIN_MIX if train_mix is None else train_mix, "terms")
     warm_up = warm_up_of(WarmUp(WARM_STEPS, WARM_BATCH, WARM_RATE), warm_steps)
     made = {terms: _problems(terms, HELD_OUT + rows, training_args.seed) for terms, rows in mix.items()}
     train = [row for rows in made.values() for row in rows[HELD_OUT:]]

@@ -1,5 +1,6 @@
 """Helpers of the prepare functions: convert raw rows, hold out a split, make messages."""
 
+import math
 import os
 import sys
 from collections import Counter
@@ -158,26 +159,27 @@ def check_mix(mix: Mapping[str, int], most: Mapping[str, int], besides: str) -> 
             raise ConfigError(f"train_mix asks for {rows} {kind}, but only {most[kind]} are left besides {besides}.")
 
 
-def numbered_mix(mix: Mapping[Any, int], what: str, most: int) -> dict[int, int]:
+def numbered_mix(mix: Mapping[Any, int], what: str, most: float = math.inf) -> dict[int, int]:
     """Return a `train_mix` whose kinds are numbers, such as the number of steps, with integers as keys.
 
     Args:
-        mix (`Mapping[int | str, int]`): kind -> requested number of problems. YAML's and JSON's keys may be texts.
+        mix (`Mapping[int | str, int]`): kind -> requested number of problems. Keys in JSON are texts.
         what (`str`): what the kinds count, for the message.
-        most (`int`): the largest kind. The smallest is 1.
+        most (`float`, *optional*, defaults to infinity): the largest kind. The smallest is 1.
 
     Raises:
         ConfigError: a kind is not from 1 to `most`, a number is negative or not an integer, or all numbers are 0.
     """
-    kinds = {str(kind): kind for kind in range(1, most + 1)}
     for kind, rows in mix.items():
         Number(at_least=0, integer=True).check(f"train_mix: {kind}", rows)
-    if not any(mix.values()) or not {*map(str, mix)} <= {*kinds}:
+    made = {int(kind): rows for kind, rows in mix.items() if str(kind).isdecimal() and 1 <= int(kind) <= most}
+    if not any(made.values()) or len(made) < len(mix):
+        bounds = f"from 1 to {most}" if math.isfinite(most) else "from 1 on"
         raise ConfigError(
-            f"train_mix={dict(mix)} must have numbers of {what} from 1 to {most} as keys, and as values numbers of "
+            f"train_mix={dict(mix)} must have different numbers of {what} {bounds} as keys, and as values numbers of "
             "problems, of which one is above 0."
         )
-    return {kinds[str(kind)]: rows for kind, rows in mix.items()}
+    return made
 
 
 def some(data: Dataset, rows: int | None) -> Dataset:

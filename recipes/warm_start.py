@@ -101,7 +101,9 @@ def write_whole(
 
     The state of the run's own random numbers does not change.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)  # a folder that cannot be written is noticed before the warm-up
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent):  # refuse a folder that cannot be written before the warm-up
+        pass
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed GPUs too
         model = make_model()

@@ -131,8 +131,8 @@ def prepare(
         columns `prompt`, `answer` ("6"), `steps` (an integer) and `solution` (the worked lines).
 
     Raises:
-        ConfigError: `train_mix` has a number of steps that is not 1 to 6, no problem, or a wrong number of problems;
-            or a number of the warm-up is out of its bounds.
+        ConfigError: `train_mix` has a key that is not 1 to 6, a value that is no whole number >= 0, or only zeros. Or
+            a number of the warm-up is out of its bounds.
     """
     mix = numbered_mix(TRAIN_MIX if train_mix is None else train_mix, "steps", MOST_STEPS)
     one_thread(training_args)

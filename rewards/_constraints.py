@@ -187,7 +187,8 @@ def _postscript(text: str, marker: str = "P.S.") -> bool:
 
 
 def _one_of(text: str, options: list[str]) -> bool:
-    return folded(text).strip(SEPARATORS + ".!") in {folded(option).strip(SEPARATORS + ".!") for option in options}
+    said, *allowed = (folded(one).strip(SEPARATORS + ".!") or folded(one) for one in (text, *options))
+    return said in allowed
 
 
 def _json(text: str) -> bool:

@@ -556,7 +556,7 @@ def test_a_step_changes_the_keys_of_its_batch_alone():
 
 
 def test_metrics_do_not_read_the_rows():
-    """With ten million rows, metrics that read all of them would take 45 ms a step or more."""
+    """With ten million rows, metrics that read all of them would take over 20 ms of a step."""
     beliefs, stream = Beliefs(100_000), LearnabilitySampler(100_000, 0)
     rows = stream.take(48, lambda row: True, believe=lambda pool: (beliefs.of(pool), beliefs.skill))
     rewards = torch.ones(48, 4)

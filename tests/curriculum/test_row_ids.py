@@ -308,8 +308,8 @@ def test_a_streams_ids_keep_their_places():
 def test_a_streams_rows_without_an_id_share_a_place(tmp_path, caplog):
     """An error would end a run in the midst of its stream, and a resumed run would meet the same row."""
     ids = StreamIds("id")
-    assert ids.show([{"id": "a"}, {"id": None}, {"other": 1}]) == [0, 1]
-    assert ids.places([0, 1, 2]) == [0, 1, 1]
+    assert ids.show([{"id": "a"}, {"id": None}, {"other": 1}, {"id": float("nan")}]) == [0, 1]
+    assert ids.places([0, 1, 2, 3]) == [0, 1, 1, 1]
     assert "belief_id='id': a row of the stream has none" in caplog.text
     again = StreamIds("id")
     again.load_state_dict(ids.state_dict())

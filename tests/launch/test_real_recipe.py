@@ -54,7 +54,7 @@ def test_the_system_prompt_can_be_left_to_the_model():
     assert [message["role"] for message in _arithmetic(system_prompt=None)["train"][0]["prompt"]] == ["user"]
 
 
-@pytest.mark.parametrize("mix", [{}, {2: 0}, {0: 5}, {31: 5}, {"two": 5}, {2: -30}, {3: 2.5}], ids=str)
+@pytest.mark.parametrize("mix", [{}, {2: 0}, {0: 5}, {"two": 5}, {2: -30}, {3: 2.5}, {2: 5, "2": 7}], ids=str)
 def test_an_impossible_mix_of_chains_is_refused(mix):
     with pytest.raises(ConfigError, match=r"^train_mix"):
         chain_sums.prepare(None, types.SimpleNamespace(seed=1), None, train_mix=mix, smoke=True)

@@ -293,7 +293,8 @@ def test_a_column_that_an_environment_or_a_rollout_function_may_add_is_not_asked
 
 
 def test_an_environment_may_make_prompts_and_rewards(tmp_path):
-    (tmp_path / "code.py").write_text("class World: ...\n\n\ndef nothing(*_): ...\n")
+    world = "class World:\n    def get_reward(self): ...\n\n\nclass Poor: ...\n\n\ndef nothing(*_): ...\n"
+    (tmp_path / "code.py").write_text(world)
     of_world = ["--environment_factory", f"{tmp_path}/code.py:World", "--prepare", f"{tmp_path}/code.py:nothing"]
     recipe = launched(*parsed("arithmetic_cpu", *of_world))
     recipe.script.reward_funcs, recipe.script.prepare_args = [], None
@@ -301,6 +302,16 @@ def test_an_environment_may_make_prompts_and_rewards(tmp_path):
     rows = [*preflight.rewards(recipe), *preflight.prompts(recipe), *check_data.load(recipe)]
     assert [(row.name, row.status) for row in rows] == [("rewards", OK), ("prompts", OK), ("data", OK)]
     assert (recipe.rewards, recipe.prompted, recipe.first_prompt) == ([], False, None)
+    for values in ([1, 2], ["", ""], ["a", None]):  # TRL reads a prompt that is there
+        recipe.train_set = Dataset.from_dict({"prompt": values})
+        assert [row.status for row in preflight.prompts(recipe)] == [FAILED]
+    recipe.train_set = Dataset.from_dict({"seed": [1, 2]})
+    recipe.training.reward_weights = [1.0]
+    assert [row.status for row in preflight.rewards(recipe)] == [FAILED]
+    recipe.script.environment_factory, recipe.training.reward_weights = f"{tmp_path}/code.py:Poor", None
+    (row,) = preflight.rewards(recipe)
+    assert row.status == FAILED
+    assert "Poor has no get_reward" in row.text
     recipe.script.environment_factory = None
     assert [row.status for row in (*preflight.rewards(recipe), *preflight.prompts(recipe))] == [FAILED, FAILED]
 

@@ -13,13 +13,14 @@ import torch
 import user_advantages
 from safetensors.torch import load_file
 from slow_cases import some
-from transformers import AutoModelForCausalLM, TrainerCallback, TrainerControl
+from transformers import AutoModelForCausalLM, IntervalStrategy, TrainerCallback, TrainerControl
 from transformers.trainer_jit_checkpoint import JITCheckpointCallback
 from trl import GRPOTrainer
 
 from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
 from trl_grpo_plus.launch.interrupts import SIGNALS, StopOnInterrupt
 from trl_grpo_plus.traces import reader as traces
+from trl_grpo_plus.trainer import training_state
 from trl_grpo_plus.trainer.checkpoint_integrity import lacking
 from trl_grpo_plus.utils.validation import ConfigError
 
@@ -174,9 +175,14 @@ def test_a_training_after_one_that_an_alarm_ended_evaluates_at_the_same_step(tmp
     recorder, control = trainer._recorder, TrainerControl()
     trainer.state.global_step, trainer.state.epoch = 2, 1.0
     recorder.stop_after_step(trainer.args, trainer.state, control)
-    recorder.begin(0, 4)
+    epoch_end = training_state.EpochEnd()
+    trainer.args.eval_strategy = IntervalStrategy.EPOCH
+    epoch_end.on_step_end(trainer.args, trainer.state, control)
+    for callback in (recorder, epoch_end):
+        callback.on_train_begin(trainer.args, trainer.state, control)
     control.should_evaluate = control.should_save = True
-    recorder.on_epoch_end(trainer.args, trainer.state, control)
+    for callback in (recorder, epoch_end):
+        callback.on_epoch_end(trainer.args, trainer.state, control)
     assert control.should_evaluate
     assert control.should_save
 

@@ -1,7 +1,6 @@
 """Tests of tables for a terminal."""
 
 import json
-import sysconfig
 
 import pytest
 
@@ -17,16 +16,18 @@ def test_a_name_wider_than_the_terminal_leaves_room_for_the_text():
 
 
 @pytest.mark.parametrize("beside", ["", "_project/site"])
-def test_the_place_of_an_error_is_in_the_users_code(tmp_path, monkeypatch, beside):
+@pytest.mark.parametrize("library", ["lib/python3/dist-packages/torch", "lib/python3.9/site-packages/torch", None])
+def test_the_place_of_an_error_is_in_the_users_code(tmp_path, monkeypatch, beside, library):
     """Code under Python's prefix, or in a folder whose name begins alike, is the user's if no library is there."""
-    code, prefix = tmp_path / f"python{beside}" / "reward.py", str(tmp_path / "python")
-    folders = {**sysconfig.get_paths(), "data": prefix, "purelib": f"{prefix}/lib", "platlib": f"{prefix}/lib"}
-    monkeypatch.setattr(sysconfig, "get_paths", lambda: folders)
-    monkeypatch.setattr("sys.prefix", prefix)
-    code.parent.mkdir(parents=True)
-    code.write_text("def score():\n    json.loads('no')\n")
+    code = tmp_path / f"python{beside}" / "reward.py"
+    monkeypatch.setattr("sys.prefix", str(tmp_path / "python"))
     names = {"json": json}
-    exec(compile(code.read_text(), str(code), "exec"), names)
+    if library:
+        called = compile("def loads(text):\n    return json.loads(text)\n", f"{tmp_path}/{library}/of.py", "exec")
+        exec(called, names)
+    else:
+        names["loads"] = json.loads
+    exec(compile("def score():\n    loads('no')\n", str(code), "exec"), names)
     with pytest.raises(json.JSONDecodeError) as raised:
         names["score"]()
     assert in_a_line(raised.value).endswith(f"({code}:2)")

@@ -1,7 +1,7 @@
 """Which values fit an annotation, how an annotation is spelled, and which numbers are finite."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -28,6 +28,7 @@ class Unusual(TypedDict):
         ((1, 2), tuple[int, str], False), ((1,), tuple[int, str], False), ({"a": 1}, Unusual, True),
         (3, Annotated[int, "tokens"], True), ("3", Annotated[int, "tokens"] | None, False), ([1, "a"], tuple, True),
         ("ab", Sequence, False), (("a",), Sequence, True), ("ab", Iterable, False), ({"a": 1}, Mapping, True),
+        ("ab", Container, False), ("ab", Hashable, True), ("ab", object, True),
         ("a", str | tuple, True),
     ],
 )  # fmt: skip

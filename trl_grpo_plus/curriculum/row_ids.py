@@ -108,7 +108,7 @@ class StreamIds:
     def show(self, rows: Sequence[Mapping[str, Any]]) -> list[int]:
         """Set the stream rows that indices refer to from now on; return the indices of rows with a new id.
 
-        All rows without an id (`None`) count as one, because an error in the midst of a stream would end the run.
+        All rows without an id (`None`, NaN) count as one: an error in the midst of a stream would end the run.
         """
         ids = [as_id(self._name, row.get(self._name), "a row of the stream", or_none=True) for row in rows]
         if None in ids:
@@ -181,9 +181,9 @@ def _as_list(ids: pa.ChunkedArray | Sequence[Any]) -> Sequence[Any]:
 
 
 def as_id(name: str, value: Any, where: str, or_none: bool = False) -> Hashable:
-    """Return a value as an id, `None` too with `or_none`. Raise ConfigError if the value cannot be an id."""
+    """Return a value as an id; `None` for a missing one, with `or_none`. Raise ConfigError if it cannot be an id."""
     value = dataset_rows.plain(value)
-    if value is None and or_none:
+    if or_none and (value is None or value != value):
         return None
     if type(value) not in KINDS or value != value:
         raise ConfigError(

@@ -133,6 +133,7 @@ class StateCache:
         self._kept = {row: (step, kept.clone()) for row, step, kept in zip(*columns, strict=True) if row >= 0}
         self._mean, self._spread = state["mean"].clone(), state["spread"].clone()
         self._seed, self._step = state["seed"], state["step"]
+        self._projection = torch.empty(0)  # the seed determines it
         # A run whose head read everything may resume with a budget, and the reverse.
         if math.isfinite(state["affordable"]) and math.isfinite(self.affordable):
             self.affordable = state["affordable"]

@@ -48,6 +48,7 @@ class StopOnInterrupt(StopsWhole):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Install the signals' handler."""
+        super().on_train_begin(args, state, control, **kwargs)
         evaluates = args.eval_strategy != IntervalStrategy.NO
         self._unfinished = "this step, and its evaluation if one is due" if evaluates else "this step"
         self._process = os.getpid()

@@ -17,12 +17,13 @@ from ..config.compatibility import check_columns_read, check_filter_metric, chec
 from ..curriculum import belief_store
 from ..curriculum.selection import check_class, check_column, check_enough_rows, check_stream
 from ..objective.credit import Credit
-from ..registry import check_columns
+from ..registry import check_columns, resolve
 from ..scoring import has_messages, is_conversation, lacks_template, wrong_prompts
 from ..utils import optional_packages
 from ..utils.files import beside, looks_local, not_writable
 from ..utils.tables import FAILED, OK, UNSEEN, WARNED, CheckRow, refused
 from ..utils.validation import ConfigError, did_you_mean
+from .command_line import load
 from .option_checks import (
     bad_together,
     base_drifts,
@@ -140,13 +141,25 @@ def rewards(recipe: Recipe) -> list[CheckRow]:
     """Check that `reward_funcs` names rewards. Sets `recipe.rewards` and the config's `reward_weights`."""
     args = recipe.training
     if not recipe.script.reward_funcs and recipe.script.environment_factory:
-        return [CheckRow("rewards", OK, "none: the environment rewards its attempts")]
+        lacking = refused("rewards", _check_environment_rewards, recipe)
+        return lacking or [CheckRow("rewards", OK, "none: get_reward of the environments is the reward")]
     try:
         recipe.rewards, args.reward_weights = read_rewards(recipe.script.reward_funcs, args.reward_weights)
     except ConfigError as error:
         return [CheckRow("rewards", FAILED, str(error))]
     weighed = zip(recipe.rewards, args.reward_weights or [1.0] * len(recipe.rewards), strict=True)
     return [CheckRow("rewards", OK, ", ".join(f"{reward_name(reward)} x {weight:g}" for reward, weight in weighed))]
+
+
+def _check_environment_rewards(recipe: Recipe) -> None:
+    """Refuse an environment that cannot stand for `reward_funcs`. Only the environments that a function makes tell."""
+    path = recipe.script.environment_factory
+    made = load(path, "environment_factory")
+    if isinstance(made, type) and not hasattr(made, "get_reward"):
+        raise ConfigError(
+            f"reward_funcs is empty, and {path} has no get_reward. Name a reward function, or add the method."
+        )
+    resolve([], recipe.training.reward_weights)
 
 
 def callables(recipe: Recipe) -> list[CheckRow]:
@@ -215,19 +228,26 @@ def splits(recipe: Recipe) -> list[CheckRow]:
 def prompts(recipe: Recipe) -> list[CheckRow]:
     """Check that each dataset has prompts, as texts or messages, and that no prompt is empty.
 
-    An environment may make the prompts. Sets `recipe.prompted` and `recipe.first_prompt`.
+    An environment may make the prompts: the column may be left out then. Sets `recipe.prompted` and
+    `recipe.first_prompt`.
     """
-    made = bool(recipe.script.environment_factory)
-    wrong = [why for what, rows in recipe.sets.items() if not made and (why := wrong_prompts(rows, what))]
+    checked = {what: rows for what, rows in recipe.sets.items() if not _makes_prompts(recipe, rows)}
+    wrong = [why for what, rows in checked.items() if (why := wrong_prompts(rows, what))]
     if wrong or recipe.train_set is None:
         return [CheckRow("prompts", FAILED, why) for why in wrong]
     row: dict[str, Any] = next(iter(recipe.train_set), {})
     first: Any = row.get("prompt") or None
     recipe.first_prompt, recipe.prompted = first, first is not None and hasattr(recipe.train_set, "__len__")
-    if first is None and made:
+    if _makes_prompts(recipe, recipe.train_set):
         return [CheckRow("prompts", OK, "none: the environment makes them")]
     roles = ", ".join(turn["role"] for turn in first) if is_conversation(first) else ""
     return [CheckRow("prompts", OK, f"messages of {roles}" if roles else "texts")]
+
+
+def _makes_prompts(recipe: Recipe, rows: Any) -> bool:
+    """Return whether the environment makes the prompts of these rows, which have none."""
+    names: Any = getattr(rows, "column_names", None) or next(iter(rows), {})
+    return bool(recipe.script.environment_factory) and "prompt" not in names
 
 
 def enough(recipe: Recipe) -> list[CheckRow]:

@@ -205,19 +205,21 @@ def _say_last(text: str, launched: bool) -> None:
 
 def _way_on(output_dir: str) -> str:
     """Return the command that continues a failed run, with a sentence before it."""
-    from ..trainer.checkpoint_integrity import newest
-
-    if checkpoint := newest(output_dir)[0]:
+    if checkpoint := _last_checkpoint(output_dir):
         return f"That is {checkpoint}:\n\n  {resume_command(checkpoint)}\n"
     return f"It has saved none. To start it again:\n\n  {shlex.join(launched_as())}\n"
 
 
-def _say_stopped(output_dir: str | None) -> None:
-    """Print that the run stopped at once, and how to go on; without a folder, the run had not begun."""
+def _last_checkpoint(output_dir: str) -> str | None:
     from ..trainer.checkpoint_integrity import newest
 
+    return newest(output_dir)[0]
+
+
+def _say_stopped(output_dir: str | None) -> None:
+    """Print that the run stopped at once, and how to go on; without a folder, the run had not begun."""
     saved = "No checkpoint is saved."
-    if checkpoint := output_dir and newest(output_dir)[0]:
+    if checkpoint := output_dir and _last_checkpoint(output_dir):
         saved = f"The last checkpoint is {checkpoint}. To resume from it:\n\n  {resume_command(checkpoint)}\n"
     _say_once(f"\nStopped at once. {saved}")
 

@@ -68,8 +68,6 @@ def resample(
     dealt = _dealt(inputs, indices)
     seen = {row for row in dealt if isinstance(row, int)}
     unplaced = [_plain(row) for row in dealt if not isinstance(row, int)]  # rows whose index is not known
-    # More rows than were dealt are refused only if many rows equal a row whose index is not known.
-    patience = 1000 + 2 * len(dealt)
 
     def is_fresh(index: int) -> bool:
         """Return whether this step has not seen the row."""
@@ -78,6 +76,8 @@ def resample(
     # A round must hold whole groups, and the same number of rows on each rank.
     unit = partition.world_size // math.gcd(partition.num_generations, partition.world_size)
     while missing > 0 and len(rounds) <= max_rounds:
+        # More rows than were seen are refused only if many rows equal a row whose index is not known.
+        patience = 1000 + 2 * (len(seen) + len(unplaced))
         drawn = draw(-(-missing // unit) * unit, is_fresh, unit, patience)
         if not drawn:
             logger.warning_once(

@@ -36,8 +36,8 @@ from .run_metadata import describe
 logger = get_logger(__name__)
 
 _JUDGING = ("failed_reward", "filter_metric", "solved_reward", "zero_variance_tolerance")
-_WATCHING = (name for name in GRPOPlusConfig.__dataclass_fields__ if name.startswith(("alarm", "halt_on_", "trace_")))
-OPTIONS = tuple(sorted((*_JUDGING, *_WATCHING)))
+_WATCHING = ("alarm", "halt_on_", "trace_")  # how the names of the others begin
+OPTIONS = tuple(sorted({*_JUDGING, *(name for name in GRPOPlusConfig.__annotations__ if name.startswith(_WATCHING))}))
 
 
 def attach(trainer: Any, **options: Any) -> None:

@@ -709,7 +709,6 @@ class GRPOPlusTrainer(GRPOTrainer):
                 before, self._prompts = self._prompts, self._prompt_source()
                 if not checkpoint:
                     self._prompts.follow(before)
-            self._forget_step()  # an earlier training may have ended within it
             self._send_weights_again()
             trained = super().train(checkpoint, *args, **kwargs)
             if not self.state.global_step:
@@ -781,7 +780,12 @@ class GRPOPlusTrainer(GRPOTrainer):
             selection.check_enough_rows(len(train_dataset), args)  # a subclass may repeat rows
 
     def set_initial_training_values(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the lengths of the run as transformers' `Trainer` does, and keep that of an epoch."""
+        """Return the lengths of the run as transformers' `Trainer` does, and keep that of an epoch.
+
+        A training begins here, also one that begins anew with a smaller batch (`auto_find_batch_size`). The one before
+        it may have ended within a step.
+        """
+        self._forget_step()
         values = super().set_initial_training_values(*args, **kwargs)
         self._steps_per_epoch = values[1]
         return values
@@ -889,8 +893,8 @@ class GRPOPlusTrainer(GRPOTrainer):
             self._credit.load_state_dict(state)
             self._recorder.load_state_dict(state["alarms"], state[checkpoint_integrity.RUN])
             self._entropy, self._step = state["entropy"], state.get("step", self._step)
-            self._metrics["train"].update(state.get("unlogged", {}))
-            self._unlogged_loss = state.get("unlogged_loss")
+            self._metrics["train"].update(state["unlogged"])
+            self._unlogged_loss = state["unlogged_loss"]
             self._buffered_inputs = send_to_device(state["buffered_inputs"], self.accelerator.device)
 
     def create_model_card(self, model_name: str | None = None, *args: Any, **kwargs: Any) -> None:

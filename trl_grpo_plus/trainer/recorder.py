@@ -121,6 +121,7 @@ class Recorder(StopsWhole):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begin the record, print how to watch the run, and say if there is nothing left to train."""
+        super().on_train_begin(args, state, control, **kwargs)
         logged = sum(entry["step"] == state.global_step for entry in state.log_history)
         self.begin(state.global_step, state.max_steps, logged)
         if self.ends_at_max_steps and state.global_step and state.global_step >= state.max_steps:
@@ -167,7 +168,7 @@ class Recorder(StopsWhole):
         """Begin the record of a training that starts at `step` of `max_steps`, with `logged` log entries of `step`."""
         self.settle()
         self._follow_output_dir()
-        self._halting = self._last = None
+        self._halting = None
         if not self._resumed:
             self._watch = self._new_watch()
         self._resumed = False

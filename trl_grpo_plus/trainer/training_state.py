@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 REFERENCE = "grpo_plus_reference.pt"
-FORMAT = 4  # raised by each change that an older release cannot read
+FORMAT = 4  # raised by each change after which a release cannot read the state of another
 _INSTEAD = (
     "Resume from an earlier checkpoint, or remove this file. Without the file, training continues from the weights. "
     "What the file holds (the current batch, beliefs, adaptive beta, the alarms' history) is reset."
@@ -48,6 +48,10 @@ class StopsWhole(TrainerCallback):
 
     _last: int | None = None  # the step after which the training ends
     _is_saved = False
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Forget the end of an earlier training."""
+        self._last = None
 
     def stop_after_step(self, args: Any, state: Any, control: Any) -> None:
         """End the training after the step, with a whole checkpoint."""
@@ -77,6 +81,10 @@ class EpochEnd(TrainerCallback):
     """
 
     _evaluated: int | None = None  # the last step after which an evaluation was brought forward
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Forget the steps of an earlier training."""
+        self._evaluated = None
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Bring forward what is due at the end of the epoch, if a checkpoint is saved now."""

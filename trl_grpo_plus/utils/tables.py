@@ -6,6 +6,7 @@ import textwrap
 import traceback
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from .terminal import visible
@@ -48,11 +49,16 @@ def raise_failures(rows: Iterable[CheckRow]) -> None:
 def in_a_line(error: BaseException) -> str:
     """Return an error of a user's function in one line: its type, text and place in the user's own code."""
     places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    folders = sysconfig.get_paths()
-    libraries = [os.path.join(folders[name], "") for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    own = [place for place in places if not place[0].startswith((*libraries, "<"))]
+    own = [place for place in places if not _is_library(place[0])]
     file, line = (own or places)[-1]
     return f"{type(error).__name__}: {error} ({file}:{line})"
+
+
+def _is_library(file: str) -> bool:
+    """Return whether a file is Python's or an installed package's. Both may lie beside the user's own code."""
+    of_python = (os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib"))
+    installed = not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
+    return installed or file.startswith(("<", *of_python))
 
 
 def in_short(error: BaseException) -> str:

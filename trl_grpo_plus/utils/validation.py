@@ -125,10 +125,12 @@ def fits(value: Any, annotation: Any) -> bool:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if annotation is int:
         return isinstance(value, int) and not isinstance(value, bool)
-    if origin is not None or annotation in (tuple, collections.abc.Sequence, collections.abc.Iterable):
-        return _fits_container(value, origin or annotation, inner or (Any, ...))
+    if annotation is tuple:
+        return isinstance(value, list | tuple)
+    if origin is not None:
+        return _fits_container(value, origin, inner)
     try:
-        return isinstance(value, annotation)
+        return _is_instance(value, annotation)
     except TypeError:  # a Protocol, a TypedDict, a NewType
         return True
 
@@ -156,12 +158,19 @@ def _fits_container(value: Any, origin: Any, inner: tuple[Any, ...]) -> bool:
     if not isinstance(origin, type):
         return True
     if issubclass(origin, collections.abc.Mapping):
-        key, item = inner if len(inner) == 2 and inner[1] is not Ellipsis else (Any, Any)
+        key, item = inner if len(inner) == 2 else (Any, Any)
         return isinstance(value, origin) and all(fits(k, key) and fits(v, item) for k, v in value.items())
-    if issubclass(origin, collections.abc.Iterable):
+    if issubclass(origin, collections.abc.Iterable) and inner:
         # YAML has no tuples.
         right = isinstance(value, list | tuple) if origin is tuple else isinstance(value, origin)
         if origin is tuple and inner[-1] is not Ellipsis:
             return right and len(value) == len(inner) and all(map(fits, value, inner))
         return right and not isinstance(value, str) and all(fits(item, inner[0]) for item in value)
-    return isinstance(value, origin)
+    return _is_instance(value, origin)
+
+
+def _is_instance(value: Any, kind: Any) -> bool:
+    """Return [`isinstance`], but `False` for a text as a `Sequence`, an `Iterable` or a `Container`."""
+    abc = collections.abc
+    of_items = kind.__module__ == abc.__name__ and issubclass(kind, abc.Iterable | abc.Container)
+    return isinstance(value, kind) and not (of_items and isinstance(value, str))

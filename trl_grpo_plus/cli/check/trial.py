@@ -221,7 +221,7 @@ def _lacks_something(error: BaseException | None) -> bool:
     while error is not None:
         of_network = isinstance(error, _LACKING) or "Connect" in type(error).__name__
         of_gpu = "CUDA" in str(error) and not torch.cuda.is_available()
-        of_secret = isinstance(error, KeyError) and str(error).strip("'").isupper()  # an environment variable
+        of_secret = isinstance(error, KeyError) and str(error).isupper()  # an environment variable
         if of_network or of_gpu or of_secret:
             return True
         error = error.__cause__ or error.__context__
