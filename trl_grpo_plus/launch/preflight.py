@@ -246,8 +246,7 @@ def prompts(recipe: Recipe) -> list[CheckRow]:
 
 def _makes_prompts(recipe: Recipe, rows: Any) -> bool:
     """Return whether the environment makes the prompts of these rows, which have none."""
-    names: Any = getattr(rows, "column_names", None) or next(iter(rows), {})
-    return bool(recipe.script.environment_factory) and "prompt" not in names
+    return bool(recipe.script.environment_factory) and "prompt" not in next(iter(rows), {})
 
 
 def enough(recipe: Recipe) -> list[CheckRow]:
