@@ -105,6 +105,7 @@ def test_unknown_options_and_wrong_values_are_refused(tmp_path):
         ({"alarms": "false"}, ValueError, "alarms='false' must be True or False"),
         ({"filter_metric": "no"}, ValueError, "filter_metric='no' is neither"),
         ({"halt_on_alarm": ["dead_grups"]}, ValueError, "halt_on_alarm='dead_grups'.*Did you mean dead_groups"),
+        ({"halt_on_alarm": ["reward_failures"]}, ValueError, "'reward_failures', which attach cannot see"),
         ({"alarm_thresholds": {"x": 1}}, ValueError, "x"),
     ]:
         with pytest.raises(error, match=words):

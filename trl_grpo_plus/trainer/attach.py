@@ -25,7 +25,7 @@ from ..scoring import Scoring
 from ..traces import check_split_names
 from ..utils import folder_lock
 from ..utils.patching import temporarily
-from ..utils.validation import did_you_mean
+from ..utils.validation import ConfigError, did_you_mean
 from . import hub
 from .batch import Batch
 from .grpo_plus_trainer import GRPOPlusTrainer, ends_of
@@ -111,6 +111,11 @@ class _Observer:
             if isinstance(GRPOPlusConfig.__dataclass_fields__[name].default, bool):
                 check_flag(name, getattr(options, name))
         check_watching(options)
+        if "reward_failures" in (options.halt_on_alarm or ()):
+            raise ConfigError(
+                "halt_on_alarm names 'reward_failures', which attach cannot see, because TRL calls the rewards. Use "
+                "GRPOPlusTrainer, or name another alarm."
+            )
         check_filter_metric(options.filter_metric, names)
         if options.trace_every:
             check_split_names(trainer.eval_dataset)

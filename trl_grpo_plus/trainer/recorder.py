@@ -339,8 +339,7 @@ class Recorder(StopsWhole):
             parts = [part for part, _ in of_ranks]
             if why := next((why for _, why in of_ranks if why), None):
                 places = []  # the alarms and the trackers go on without the texts
-                with self._never_fatal("Traces"):
-                    raise RuntimeError(why)
+                self._warn_once("Traces", RuntimeError(why))
             split, step = sampled.split, sampled.step
             number = self._writer.number(split, step) if self._writer is not None else 0
             sampled = complete(sampled, places, parts, number)
@@ -368,8 +367,7 @@ class Recorder(StopsWhole):
             with self._never_fatal("Alarms"):
                 alarms = self._watch.see(sampled)
                 for name, error in self._watch.failed.items():
-                    with self._never_fatal(f"What the alarm {name!r} finds"):
-                        raise error
+                    self._warn_once(f"What the alarm {name!r} finds", error)
                 for line in sampled.lines if alarms else ():
                     line["alarms"] = [alarm.name for alarm in alarms if group_key(line) in alarm.groups]
                 return alarms
@@ -397,12 +395,16 @@ class Recorder(StopsWhole):
         try:
             yield
         except Exception as error:
-            if (what, type(error)) not in self._warned:
-                self._warned.add((what, type(error)))
-                message = f"{what} could not be kept; training goes on. {type(error).__name__}: {error}"
-                if not isinstance(error, OSError):  # a bug, which needs its traceback
-                    message += f"\n{traceback.format_exc()}"
-                logger.warning(visible(message))
+            self._warn_once(what, error)
+
+    def _warn_once(self, what: str, error: Exception) -> None:
+        if (what, type(error)) in self._warned:
+            return
+        self._warned.add((what, type(error)))
+        message = f"{what} could not be kept; training goes on. {type(error).__name__}: {error}"
+        if not isinstance(error, OSError):  # a bug, which needs its traceback
+            message += "\n" + "".join(traceback.format_exception(error))
+        logger.warning(visible(message))
 
 
 def _first_prompt(trainer: GRPOTrainer, attempt: Attempt) -> dict[str, Any]:
