@@ -7,6 +7,7 @@ import math
 import re
 import traceback
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tiny_models
@@ -123,6 +124,14 @@ def test_an_environments_error_names_the_environments_line_and_not_trls():
     said = f"reward 'environment' failed (test_failures.py:{line}): ConnectionError: the server is gone"
     assert failure_of(Environment()) == said
     assert failure_of(object()).startswith("reward 'environment' failed (<string>:2): AttributeError: ")
+
+
+def test_an_environments_wrong_reward_is_no_matter_of_options():
+    wordy = SimpleNamespace(get_reward=lambda: "good")
+    said = failure_of(wordy)
+    assert "must be a finite number or None, got 'good'" in said
+    assert said.endswith("get_reward. Let it return a number, or None for an attempt that it does not score.")
+    assert "on_error" not in said
 
 
 @pytest.mark.parametrize("timeout", [None, 9.0])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..utils.signatures import call, has_parameter, is_async
 from .columns import is_model
 from .definition import FAILURES, Policy
-from .failures import RewardError, hint, in_one_line, own_frames, warn_of_first, where
+from .failures import OF_ENVIRONMENTS, OF_GET_REWARD, RewardError, hint, in_one_line, own_frames, warn_of_first, where
 from .outcome import STATUSES, Outcome, Step, first_failure, outcomes_of
 from .reward import Reward, reports_outcomes
 
@@ -116,7 +116,7 @@ class Scoring:
             outcomes = outcomes_of(call(reward, self._with_tool_mask(reward, columns)), completions)
         except FAILURES as error:
             return self._raised(f"reward {name!r} failed", error, completions)
-        failure = first_failure(f"reward {name!r}", outcomes, completions)
+        failure = _failure(reward, name, outcomes, completions)
         if reports_outcomes(reward):
             self._count(index, outcomes, failure, {})
         return self._passed(index, outcomes, failure)
@@ -128,7 +128,7 @@ class Scoring:
                 outcomes = outcomes_of(await call(reward, self._with_tool_mask(reward, columns)), completions)
             except (*FAILURES, asyncio.CancelledError) as error:  # a task of the reward function was cancelled
                 return self._raised(f"reward {name!r} failed", error, completions)
-            return self._passed(index, outcomes, first_failure(f"reward {name!r}", outcomes, completions))
+            return self._passed(index, outcomes, _failure(reward, name, outcomes, completions))
 
         return score
 
@@ -160,6 +160,12 @@ class Scoring:
             self.cause = self.cause or error.with_traceback(frames)
         self.failures.append(f"{what}{where(error)}: {in_one_line(error)}{hint(error, completions)}")
         return [0.0] * len(completions)
+
+
+def _failure(reward: Any, name: str, outcomes: Sequence[Outcome], completions: Sequence[Any]) -> str | None:
+    """Describe the first sample that a plain function failed on; an environment's `get_reward` takes no options."""
+    fix = OF_GET_REWARD if getattr(reward, "__module__", None) == OF_ENVIRONMENTS else None
+    return first_failure(f"reward {name!r}", outcomes, completions, fix=fix)
 
 
 def _named(name: str, function: Any) -> Any:

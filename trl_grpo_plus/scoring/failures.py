@@ -16,7 +16,10 @@ from .outcome import Outcome
 logger = logging.getLogger(__name__)  # accelerate's logger needs an initialised distributed state
 
 _OURS = (os.path.join(os.path.dirname(os.path.abspath(__file__)), ""), os.path.abspath(signatures.__file__))
-_OF_ENVIRONMENTS = "trl.trainer.grpo_trainer"  # module of the function that calls an environment's `get_reward`
+OF_ENVIRONMENTS = "trl.trainer.grpo_trainer"  # module of the function that calls an environment's `get_reward`
+OF_GET_REWARD = (
+    "It is the environment's get_reward. Let it return a number, or None for an attempt that it does not score."
+)
 _ON_LISTS = (
     "expected string or bytes-like object",
     "sequence item 0: expected str instance",
@@ -45,7 +48,7 @@ def own_frames(error: BaseException) -> TracebackType | None:
     while frames is not None and os.path.abspath(frames.tb_frame.f_code.co_filename).startswith(_OURS):
         frames = frames.tb_next
     own = frames
-    while own is not None and own.tb_frame.f_globals.get("__name__") == _OF_ENVIRONMENTS:
+    while own is not None and own.tb_frame.f_globals.get("__name__") == OF_ENVIRONMENTS:
         own = own.tb_next
     return own or frames
 

@@ -208,16 +208,27 @@ def outcomes_of(scores: Any, completions: Sequence[Any]) -> list[Outcome]:
 
 
 def first_failure(
-    what: str, outcomes: Sequence[Outcome], completions: Sequence[Any], raising: Collection[str] = ("error",)
+    what: str,
+    outcomes: Sequence[Outcome],
+    completions: Sequence[Any],
+    raising: Collection[str] = ("error",),
+    fix: str | None = None,
 ) -> str | None:
-    """Describe the first undecided one of `outcomes` whose status is in `raising`; `None` if there is none."""
+    """Describe the first undecided one of `outcomes` whose status is in `raising`; `None` if there is none.
+
+    The description ends with `fix`, or else with the option that lets the run continue.
+    """
     for i, outcome in enumerate(outcomes):
         if outcome.status in raising and not outcome.decided:
             happened = "ran out of time" if outcome.status == "timeout" else "failed"
+            option = f"on_{outcome.status}"
+            fix = fix or (
+                f"To continue after such a failure, set {option} of the reward to 'zero' or 'abstain': reward_funcs "
+                f"takes {{'name': ..., '{option}': ...}}."
+            )
             return (
                 f"{what} {happened} on sample {i} of {len(outcomes)}. {outcome.message}\nIts completion is "
-                f"{completions[i]!r:.300}.\nTo continue after such a failure, set on_{outcome.status} of the reward "
-                f"to 'zero' or 'abstain': reward_funcs takes {{'name': ..., 'on_{outcome.status}': ...}}."
+                f"{completions[i]!r:.300}.\n{fix}"
             )
     return None
 
