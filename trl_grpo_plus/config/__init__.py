@@ -7,7 +7,8 @@ gone_options           options that TRL or transformers had once, and what to wr
 presets                published variants of GRPO as settings
 sampling_distribution  settings that make the sampled distribution differ from the trained one
 trl_releases           the releases of TRL that are tested
-start_errors           TRL's errors about batch sizes, folders and models, with the cause and the fix
+tool_checks            checks of tools and environments
+start_errors           TRL's errors about batch sizes, folders, models and tools, with the cause and the fix
 """
 
 from typing import TYPE_CHECKING

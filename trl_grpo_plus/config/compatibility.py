@@ -13,6 +13,7 @@ from ..scoring import check_prompts, check_splits, columns_given, datasets_named
 from ..traces import check_split_names
 from ..utils.validation import ConfigError, did_you_mean
 from .presets import leave_out
+from .tool_checks import check_described
 
 
 if TYPE_CHECKING:
@@ -249,7 +250,7 @@ def warn_of_rounded_weights(args: "GRPOPlusConfig", model: Any) -> None:
 def check_model(
     args: "GRPOPlusConfig", *, environments: Any, images: bool, rollouts: Any, tools: Any, trl_version: str
 ) -> None:
-    """Refuse options that do not work with environments, images, a `rollout_func` or tools.
+    """Refuse options that do not work with environments, images, a `rollout_func` or tools, and undescribed tools.
 
     Args:
         args ([`GRPOPlusConfig`]): the configuration.
@@ -263,6 +264,8 @@ def check_model(
             f"{trl_version} splits the pixels of a batch at wrong places. Upgrade TRL, or set "
             "zero_variance_groups='keep'."
         )
+    if not rollouts:  # a rollout_func need not tell the model of them
+        check_described(tools or ())
     if args.step_reward_credit is not None and (tools or environments):
         raise ConfigError(
             f"step_reward_credit={args.step_reward_credit!r} does not work with tools or environment_factory. A step "

@@ -1,4 +1,4 @@
-"""Errors of TRL's constructors with the cause and the fix: of the config's batch sizes, a folder, a model's name."""
+"""Errors of TRL's constructors with the cause and the fix: of batch sizes, a folder, a model's name, its template."""
 
 import json
 import os
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..utils.files import beside, looks_local, no_folder, not_writable
 from ..utils.validation import ConfigError
+from .tool_checks import explained
 
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ def making_trainer(model: Any, output_dir: str, makes_it: bool) -> Iterator[None
 
     Raises:
         ConfigError: `output_dir` cannot be made or written, the model is `None` or a `Path`, or its folder does not
-            exist: its name looks like a path or nearly is that of a folder.
+            exist: its name looks like a path or nearly is that of a folder. Or TRL cannot call tools with the model's
+            chat template.
     """
     if model is None or isinstance(model, os.PathLike):
         raise ConfigError(f"model={model!r} is neither a text nor a model. Give a folder as a text: model=str(path).")
@@ -88,6 +90,10 @@ def making_trainer(model: Any, output_dir: str, makes_it: bool) -> Iterator[None
         raise ConfigError(_no_model(model))
     try:
         yield
+    except ValueError as error:
+        if (text := explained(str(error))) is None:
+            raise
+        raise ConfigError(text) from None
     except OSError as error:
         if missing and beside(model):  # the Hub has no such name either
             first_line = str(error).strip().partition("\n")[0]

@@ -9,11 +9,12 @@ Cheaper checks come first.
 import itertools
 import os
 from collections.abc import Callable, Iterable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ..config import presets
-from ..config.compatibility import check_columns_read, check_filter_metric, check_weights, no_reward
+from ..config import presets, tool_checks
+from ..config.compatibility import check_columns_read, check_filter_metric, check_model, check_weights, no_reward
 from ..curriculum import belief_store
 from ..curriculum.selection import check_class, check_column, check_enough_rows, check_stream
 from ..objective.credit import Credit
@@ -163,8 +164,20 @@ def _check_environment_rewards(recipe: Recipe) -> None:
 
 
 def callables(recipe: Recipe) -> list[CheckRow]:
-    """Check that the tools, the environment and the rollout function exist."""
-    return refused("callables", load_callables, recipe.script)
+    """Check that the tools, the environment and the rollout function exist and go together. Sets `recipe.tools`."""
+
+    def check() -> None:
+        """Refuse what the trainer would refuse once the model is loaded."""
+        made = load_callables(recipe.script)
+        environment = made.get("environment_factory")
+        if environment is not None:
+            tool_checks.check_made(environment)
+        tools = [*made.get("tools", ()), *tool_checks.tools_of(environment)]
+        given = {"environments": environment, "rollouts": made.get("rollout_func"), "tools": tools}
+        check_model(recipe.training, **given, images=False, trl_version=version("trl"))
+        recipe.tools = tools
+
+    return refused("callables", check)
 
 
 def filter_metric(recipe: Recipe) -> list[CheckRow]:
@@ -233,6 +246,8 @@ def prompts(recipe: Recipe) -> list[CheckRow]:
     """
     checked = {what: rows for what, rows in recipe.sets.items() if not _makes_prompts(recipe, rows)}
     wrong = [why for what, rows in checked.items() if (why := wrong_prompts(rows, what))]
+    if not wrong and (recipe.script.environment_factory or recipe.tools):
+        wrong = [row.text for row in refused("prompts", _check_conversations, recipe)]
     if wrong or recipe.train_set is None:
         return [CheckRow("prompts", FAILED, why) for why in wrong]
     row: dict[str, Any] = next(iter(recipe.train_set), {})
@@ -242,6 +257,15 @@ def prompts(recipe: Recipe) -> list[CheckRow]:
         return [CheckRow("prompts", OK, "none: the environment makes them")]
     roles = ", ".join(turn["role"] for turn in first) if is_conversation(first) else ""
     return [CheckRow("prompts", OK, f"messages of {roles}" if roles else "texts")]
+
+
+def _check_conversations(recipe: Recipe) -> None:
+    """Refuse prompts that tools do not go with, and an environment whose `reset` does not take a row."""
+    if recipe.tools:
+        tool_checks.check_conversations(recipe.train_set, recipe.eval_sets)
+    if (path := recipe.script.environment_factory) and not recipe.training.remove_unused_columns:
+        for what, rows in recipe.sets.items():
+            tool_checks.check_reset(load(path, "environment_factory"), rows, what)
 
 
 def _makes_prompts(recipe: Recipe, rows: Any) -> bool:
@@ -286,12 +310,15 @@ def columns(recipe: Recipe) -> list[CheckRow]:
 
 
 def template(recipe: Recipe) -> list[CheckRow]:
-    """Check that the tokenizer has a chat template if the prompts are messages."""
-    if recipe.train_set is None or not has_messages(recipe.train_set):
+    """Check that the tokenizer has a chat template if the prompts are messages, and one for tools if there are any."""
+    calls = bool(recipe.script.environment_factory or recipe.tools)
+    if not calls and (recipe.train_set is None or not has_messages(recipe.train_set)):
         return []
-    tokenizer = recipe.tokenizer()
-    why = None if tokenizer is None else lacks_template(tokenizer, recipe.model.model_name_or_path)
-    return [CheckRow("template", FAILED, why)] if why else []
+    if (tokenizer := recipe.tokenizer()) is None:
+        return []
+    if why := lacks_template(tokenizer, recipe.model.model_name_or_path):
+        return [CheckRow("template", FAILED, why)]
+    return refused("template", tool_checks.check_template, tokenizer, bool(recipe.tools)) if calls else []
 
 
 Check = Callable[[Recipe], Iterable[CheckRow]]

@@ -35,6 +35,7 @@ from .prompts import (
     check_tokens,
     columns_given,
     datasets_named,
+    first_text,
     has_messages,
     is_conversation,
     lacks_template,

@@ -100,6 +100,13 @@ def has_messages(dataset: Any) -> bool:
     return any(is_conversation(row.get("prompt")) for row in islice(dataset, 1))
 
 
+def first_text(dataset: Any) -> str | None:
+    """Return the first prompt of a dataset if it is stored there as a plain text, else `None`."""
+    if not _is_stored(dataset) or "prompt" not in dataset.column_names or not len(dataset):
+        return None
+    return first if isinstance(first := _first(dataset), str) else None
+
+
 def columns_given(dataset: Any, needed: Iterable[str]) -> list[str]:
     """Return the names of the columns that a dataset's rows have when they are read; [] if it does not know them.
 

@@ -44,7 +44,7 @@ from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import nanstd
 
-from ..config import compatibility, start_errors, trl_releases
+from ..config import compatibility, start_errors, tool_checks, trl_releases
 from ..config.grpo_plus_config import GRPOPlusConfig, config_for
 from ..config.sampling_distribution import warn_of_another_distribution
 from ..curriculum import indexed_dataset, selection
@@ -749,6 +749,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         return any(getattr(type(self), name) is not getattr(GRPOPlusTrainer, name) for name in names)
 
     def _check_tokens(self) -> None:
+        if self.tools:
+            tool_checks.check_conversations(self.train_dataset, self.eval_dataset)
         if not (self.rollout_func or self.environment_factories or self.chat_template):
             check_tokens(self.train_dataset, self.eval_dataset, self.processing_class)
 

@@ -1,0 +1,129 @@
+"""Tools and environments are checked before a model is loaded, as far as TRL's own functions can tell."""
+
+import copy
+import re
+
+import pytest
+import tiny_models
+import tool_models
+from datasets import Dataset
+from trl import chat_template_utils
+
+from trl_grpo_plus.config.tool_checks import (
+    check_conversations,
+    check_described,
+    check_made,
+    check_reset,
+    check_template,
+    tools_of,
+)
+from trl_grpo_plus.utils.validation import ConfigError
+
+
+class World(tool_models.Adding):
+    def reset(self, number): ...
+
+    def get_reward(self): ...
+
+    def _inner(self): ...
+
+    @staticmethod
+    def fixed(a: int):
+        """
+        Fix.
+
+        Args:
+            a: One.
+        """
+
+
+def mute(a):
+    return a
+
+
+def with_template(template, **attributes):
+    tokenizer = copy.deepcopy(tool_models.tokenizer())
+    tokenizer.chat_template = template
+    for name, value in attributes.items():
+        setattr(tokenizer, name, value)
+    return tokenizer
+
+
+QWEN = chat_template_utils.qwen3_instruct_2507_chat_template
+FORGETS = chat_template_utils.qwen3_chat_template + "{# edited #}"  # it leaves out the thinking of earlier turns
+READ = copy.deepcopy(tool_models.tokenizer())
+chat_template_utils.add_response_schema(READ)
+READS = {name: getattr(READ, name) for name in ("response_template", "response_schema") if getattr(READ, name, None)}
+
+
+def test_trl_s_verdict_on_a_chat_template_is_known_before_a_model_is_loaded():
+    tokenizer = with_template(QWEN)
+    check_template(tokenizer, called=True)
+    assert not any(getattr(tokenizer, name, None) for name in READS)  # TRL sets it, and this check does not
+    poor = tiny_models.chat_tokenizer()
+    for called in (True, False):
+        with pytest.raises(ConfigError, match="chat template does not write tool calls"):
+            check_template(poor, called)
+    edited = with_template(QWEN + "{# edited #}")
+    with pytest.raises(ConfigError, match="none of those whose tool calls TRL can read"):
+        check_template(edited, called=True)
+    check_template(edited, called=False)  # TRL reads no calls if an environment has no tools
+    check_template(with_template(QWEN + "{# edited #}", **READS), called=True)
+    with pytest.raises(ConfigError, match="writes earlier messages in another way"):
+        check_template(with_template(FORGETS, **READS), called=True)
+
+
+def test_the_trainer_says_it_in_the_same_words(tmp_path):
+    extra = {"processing_class": tiny_models.chat_tokenizer(), "tools": [tool_models.adder([])]}
+    with pytest.raises(ConfigError, match=r"^tools and environment_factory: the model's chat template does not write"):
+        tiny_models.trainer(tmp_path, extra=extra)
+
+
+def test_the_trainer_refuses_texts_as_prompts_and_tools_without_a_text(tmp_path):
+    extra = {"processing_class": tool_models.tokenizer(), "tools": [tool_models.adder([])]}
+    with pytest.raises(ConfigError, match=r"^train_dataset: with tools .* must be a list of messages"):
+        tiny_models.trainer(tmp_path, extra=extra)
+    asked = Dataset.from_dict({"prompt": [tool_models.question(n) for n in range(30)], "number": [*range(30)]})
+    with pytest.raises(ConfigError, match=r"^the tool mute cannot be described to the model: .*no docstring"):
+        tiny_models.trainer(tmp_path, data=asked, extra={**extra, "tools": [mute]})
+
+
+def test_the_tools_of_a_class_are_those_that_trl_finds(tmp_path):
+    extra = {"processing_class": tool_models.tokenizer(), "environment_factory": World}
+    asked = Dataset.from_dict({"number": [*range(30)]})
+    made = tiny_models.trainer(tmp_path, data=asked, extra=extra)
+    described = [list(map(tool_models.get_json_schema, tools)) for tools in (tools_of(World), made.tools)]
+    assert described[0] == described[1]
+    assert [tool.__name__ for tool in tools_of(World)] == ["add", "fixed"]
+    assert tools_of(lambda: World()) == tools_of(None) == []
+
+
+def test_an_environment_must_be_made_without_arguments_and_have_reset():
+    class Sized(World):
+        def __init__(self, size): ...
+
+    check_made(World)
+    check_made(lambda: World())
+    with pytest.raises(ConfigError, match=r"Sized is called without arguments, and this fails: missing .*'size'"):
+        check_made(Sized)
+    with pytest.raises(ConfigError, match="Adding has no method reset"):
+        check_made(tool_models.Adding)
+
+
+def test_reset_must_take_the_columns():
+    check_reset(World, Dataset.from_dict({"number": [1]}), "train_dataset")
+    for columns in ({"number": [1], "answer": [2]}, {"answer": [2]}):
+        names = re.escape(", ".join(map(repr, columns)))
+        with pytest.raises(ConfigError, match=f"reset of World gets each column of train_dataset .* are {names}"):
+            check_reset(World, Dataset.from_dict(columns), "train_dataset")
+    check_reset(lambda: World(), Dataset.from_dict({"answer": [2]}), "train_dataset")
+    check_reset(World, None, "train_dataset")
+
+
+def test_only_stored_texts_are_refused():
+    messages, text = Dataset.from_dict({"prompt": [tool_models.question(1)]}), Dataset.from_dict({"prompt": ["1"]})
+    check_conversations(messages, {"other": None})
+    check_conversations(Dataset.from_dict({"number": [1]}), text.to_iterable_dataset())
+    with pytest.raises(ConfigError, match=r"^eval_dataset other: with tools"):
+        check_conversations(messages, {"other": text})
+    check_described([tool_models.adder([])])

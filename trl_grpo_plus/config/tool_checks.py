@@ -1,0 +1,146 @@
+"""Checks of tools and environments, which TRL would make once the model is loaded, or not before a step fails."""
+
+import copy
+import inspect
+from collections.abc import Callable, Iterable
+from types import MethodType
+from typing import Any
+
+from ..scoring import columns_given, datasets_named, first_text
+from ..utils.signatures import name_of
+from ..utils.validation import ConfigError
+
+
+# How TRL's errors about chat templates begin, what they mean, and the fix.
+_TEMPLATES = {
+    "The provided chat template does not support tool calling": (
+        "does not write tool calls and the answers of tools. Use a model that was trained to call tools, such as "
+        "Qwen/Qwen3-0.6B, or save a tokenizer with such a chat_template"
+    ),
+    "Unrecognized chat template": (
+        "is none of those whose tool calls TRL can read. Use a model with one of these, such as Qwen/Qwen3-0.6B, or "
+        "save a tokenizer with a response_template, which says how its tool calls are read"
+    ),
+    "The chat template is not training-compatible": (
+        "writes earlier messages in another way once a tool has answered, so the tokens of an attempt would change. "
+        "Use a model whose template TRL can repair, such as Qwen/Qwen3-0.6B, or save a tokenizer with a chat_template "
+        "that keeps what it has written"
+    ),
+}
+
+
+def explained(error: str) -> str | None:
+    """Return the words for TRL's error about a chat template that cannot call tools; `None` for another error."""
+    why = next((why for begins, why in _TEMPLATES.items() if error.startswith(begins)), None)
+    return why and f"tools and environment_factory: the model's chat template {why}."
+
+
+def check_template(tokenizer: Any, called: bool) -> None:
+    """Refuse a tokenizer, or a processor, with whose chat template TRL cannot call tools.
+
+    Args:
+        tokenizer: the model's.
+        called (`bool`): whether there are tools. For an environment without any, TRL asks less of the template.
+
+    Raises:
+        ConfigError: TRL would refuse the chat template.
+    """
+    from trl import chat_template_utils as templates  # it is slow to import
+
+    tried = copy.copy(tokenizer)  # TRL sets how replies are parsed
+    try:
+        if not templates.supports_tool_calling(tried):
+            raise ValueError(next(iter(_TEMPLATES)))
+        if not called:
+            return
+        if not any(getattr(tried, name, None) for name in ("response_template", "response_schema")):
+            templates.add_response_schema(tried)
+        if not templates.is_chat_template_prefix_preserving(tried):
+            templates.get_training_chat_template(tried)
+    except ValueError as error:
+        if (why := explained(str(error))) is None:
+            raise
+        raise ConfigError(why) from None
+
+
+def tools_of(environment: Any) -> list[Callable[..., Any]]:
+    """Return the methods of an environment that the model may call, as TRL finds them.
+
+    Args:
+        environment: class of the environment. A function that makes environments has to be called to tell, so it
+            counts as without tools here.
+    """
+    if not isinstance(environment, type):
+        return []
+    methods = {
+        name: method
+        for name, method in inspect.getmembers(environment, inspect.isfunction)
+        if not name.startswith("_") and name not in ("reset", "get_reward")
+    }
+    static = {name for name in methods if isinstance(inspect.getattr_static(environment, name), staticmethod)}
+    # Bound, so that a method's signature is the one that the model is told.
+    return [method if name in static else MethodType(method, environment) for name, method in methods.items()]
+
+
+def check_described(tools: Iterable[Callable[..., Any]]) -> None:
+    """Refuse tools that chat templates cannot describe to the model: they need a docstring and type hints."""
+    from transformers.utils import get_json_schema
+
+    for tool in tools:
+        try:
+            get_json_schema(tool)
+        except Exception as error:
+            raise ConfigError(
+                f"the tool {name_of(tool)} cannot be described to the model: {error} Give it type hints "
+                "and a docstring: a text, and below `Args:` a line `NAME: ...` for each argument. "
+                "A method that is no tool has a name that begins with _."
+            ) from None
+
+
+def check_made(environment: Callable[..., Any]) -> None:
+    """Refuse an environment that cannot be made without arguments, or whose class has no `reset`."""
+    name = name_of(environment)
+    if (why := _refuses(environment)) is not None:
+        raise ConfigError(
+            f"environment_factory: {name} is called without arguments, and this fails: {why}. Give its arguments "
+            "default values, or name a function without arguments that makes the environment."
+        )
+    if isinstance(environment, type) and not inspect.isfunction(getattr(environment, "reset", None)):
+        raise ConfigError(
+            f"environment_factory: {name} has no method reset, which begins an attempt. Add "
+            "`def reset(self, **row)`. It may return a text, which is added to the prompt."
+        )
+
+
+def check_conversations(train_dataset: Any, eval_dataset: Any) -> None:
+    """Refuse plain texts as prompts: a conversation is what tool calls and the answers of tools are added to."""
+    for what, dataset in datasets_named(train_dataset, eval_dataset).items():
+        if (text := first_text(dataset)) is not None:
+            raise ConfigError(
+                f"{what}: with tools or environment_factory a prompt must be a list of messages such as "
+                f"{{role: user, content: ...}}. The first one is the text {text!r:.80}."
+            )
+
+
+def check_reset(environment: Any, dataset: Any, what: str) -> None:
+    """Refuse an environment whose `reset` does not take the columns of a dataset, called `what` in the error."""
+    reset, columns = getattr(environment, "reset", None), columns_given(dataset, ())
+    if not isinstance(environment, type) or reset is None or not columns:
+        return
+    if (why := _refuses(reset, None, **dict.fromkeys(columns))) is not None:
+        raise ConfigError(
+            f"environment_factory: reset of {name_of(environment)} gets each column of {what} as an argument, and "
+            f"this fails: {why}. The columns are {', '.join(map(repr, columns))}. Name them as arguments of reset, or "
+            "add **row, which takes all others."
+        )
+
+
+def _refuses(function: Callable[..., Any], *args: Any, **kwargs: Any) -> str | None:
+    """Return why a call does not fit a function's parameters; `None` if it does, or if they are not known."""
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError as error:
+        return str(error)
+    except ValueError:
+        return None
+    return None
