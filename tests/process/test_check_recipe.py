@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import tiny_models
+import tool_models
 import torch
 import trl
 import warm_processes
@@ -21,6 +22,7 @@ from datasets import Dataset
 from invalid_recipes import RIGHT, Mistake, make_place
 from packaging.version import Version
 from slow_cases import one_in
+from trl.chat_template_utils import qwen3_instruct_2507_chat_template
 
 from trl_grpo_plus import GRPOPlusConfig, registry
 from trl_grpo_plus.cli.check import model as check_model
@@ -29,18 +31,22 @@ from trl_grpo_plus.cli.check import smoke as check_smoke
 from trl_grpo_plus.cli.check import smoke_run as smoke
 from trl_grpo_plus.cli.check.estimate import GIB
 from trl_grpo_plus.cli.check.gpus import gpu_for
-from trl_grpo_plus.cli.check.recipe import check_recipe
+from trl_grpo_plus.cli.check.recipe import check_recipe, refuse
 from trl_grpo_plus.cli.check.rewards import RewardCheck, as_row
 from trl_grpo_plus.cli.check.tiny_model import CHATML, byte_tokenizer, write
 from trl_grpo_plus.cli.main import main
 from trl_grpo_plus.launch import LAUNCHERS, Start, option_checks, preflight
 from trl_grpo_plus.launch import accelerate as launch
+from trl_grpo_plus.launch.command_line import load
 from trl_grpo_plus.launch.nodes import Nodes
 from trl_grpo_plus.launch.preflight import on_paper
 from trl_grpo_plus.launch.recipe import launched, read, steps
 from trl_grpo_plus.registry import get_reward
+from trl_grpo_plus.traces.rendered_prompt import MOST
 from trl_grpo_plus.utils import optional_packages
 from trl_grpo_plus.utils.tables import FAILED, OK, UNSEEN, WARNED, CheckRow, closing, table
+from trl_grpo_plus.utils.text import without_middle
+from trl_grpo_plus.utils.validation import ConfigError
 
 
 @pytest.fixture
@@ -387,6 +393,84 @@ def test_the_shown_prompt_is_what_trl_gives_the_model(place, tmp_path, stream, t
     assert f"in {len(ids)} tokens" in about
     assert row.status == ("warning" if warns else OK)
     assert warns in about
+
+
+TOOLS = """
+from tool_models import Adding, adder
+
+add = adder([])
+
+
+class World(Adding):
+    def reset(self, **row): ...
+
+
+class Demanding(World):
+    def reset(self, prompt): ...
+
+
+def mute(a): ...
+"""
+
+
+@pytest.mark.parametrize("key", ["tools", "environment_factory"])
+def test_the_shown_prompt_has_the_tools(place, tmp_path, key):
+    tokenizer = with_template(qwen3_instruct_2507_chat_template)
+    prompt = asked("6 times 7?")
+    write_prompts(*[prompt] * 6)
+    Path("tooled.py").write_text(TOOLS)
+    keys = {"tools": ["tooled.py:add"]} if key == "tools" else {key: "tooled.py:World"}
+    rows = by_name(checked(place(**keys)))
+    given = {"tools": [tool_models.adder([])]} if key == "tools" else {key: load("tooled.py:World", key)}
+    extra, data = {"processing_class": tokenizer, **given}, Dataset.from_list([{"prompt": prompt}] * 8)
+    trainer = tiny_models.trainer(tmp_path, tiny_models.digits, data=data, extra=extra)
+    trainer._batch_environments = [None]
+    [ids] = trainer._tokenize_prompts([prompt])[0]
+    about, _, text = rows["given"].text.partition(":\n")
+    assert "Add." in text
+    # The row keeps the first and the last 2,000 characters of a text.
+    assert text == without_middle(tokenizer.decode(ids), MOST)
+    assert f"in {len(ids)} tokens" in about
+    assert ("without what the environment adds to it" in about) == (key != "tools")
+    assert f"{len(ids)} at most" in rows["context"].text
+
+
+@pytest.mark.parametrize(
+    ("template", "keys", "row", "said"),
+    [
+        (CHATML, {"tools": ["tooled.py:add"]}, "template", "does not write tool calls"),
+        (CHATML, {"environment_factory": "tooled.py:World"}, "template", "does not write tool calls"),
+        (None, {"tools": ["tooled.py:mute"]}, "callables", "the tool mute cannot be described"),
+        (None, {"environment_factory": "tooled.py:Adding"}, "callables", "Adding has no method reset"),
+        (None, {"environment_factory": "tooled.py:Demanding"}, "prompts", "unexpected keyword argument 'answer'"),
+        (None, {"environment_factory": "tooled.py:World", "preset": "belief"}, "callables", "belief_head"),
+    ],
+)
+def test_what_tools_and_environments_need_is_checked(place, template, keys, row, said):
+    with_template(template or qwen3_instruct_2507_chat_template)
+    write_prompts(*[asked("6 times 7?")] * 6)
+    Path("tooled.py").write_text(TOOLS)
+    found = by_name(checked(place(**keys)))[row]
+    assert found.status == FAILED
+    assert said in found.text
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        refuse([Start("my_run.yaml", ())])
+
+
+def test_tools_need_messages(place):
+    with_template(qwen3_instruct_2507_chat_template)
+    write_prompts(*["6 times 7 is"] * 6)
+    Path("tooled.py").write_text(TOOLS)
+    found = by_name(checked(place(tools=["tooled.py:add"])))["prompts"]
+    assert (found.status, "must be a list of messages" in found.text) == (FAILED, True)
+
+
+def test_a_run_without_rows_cannot_draw_any(place):
+    Path("tooled.py").write_text(TOOLS + "\n\ndef nothing(*_):\n    return None\n")
+    keys = {"environment_factory": "tooled.py:World", "prepare": "tooled.py:nothing", "dataset_name": None}
+    assert by_name(checked(place(**keys)))["data"].status == OK
+    found = by_name(checked(place(**keys, zero_variance_groups="resample")))["data"]
+    assert (found.status, "train_dataset is None" in found.text) == (FAILED, True)
 
 
 def test_a_template_that_does_not_take_the_messages_fails_once(place):

@@ -2,10 +2,11 @@
 
 from typing import Any
 
+from ...curriculum.selection import check_dataset
 from ...launch.recipe import Recipe
 from ...launch.reward_inputs import reward_name, takes_smoke
 from ...registry import check_columns
-from ...utils.tables import FAILED, OK, UNSEEN, CheckRow, in_a_line
+from ...utils.tables import FAILED, OK, UNSEEN, CheckRow, in_a_line, refused
 from ...utils.validation import ConfigError
 from . import hub
 from .rewards import as_row, ms_of
@@ -25,6 +26,8 @@ def load(recipe: Recipe) -> list[CheckRow]:
         lacking = f"{hub.unreachable()}, and no sample rows of it ship with this package"
         return [CheckRow("data", UNSEEN, f"{name}: {lacking}")]
     if loaded.what is None:
+        if rowless := refused("data", check_dataset, None, "train_dataset", recipe.training):
+            return rowless
         return [CheckRow("data", OK, f"{name} makes none: the environment does")]
     in_part = takes_smoke(recipe.script)
     recipe.splits, recipe.has_real_data, recipe.complete = loaded.what, loaded.is_real, loaded.is_real and not in_part

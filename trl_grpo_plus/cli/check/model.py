@@ -93,8 +93,8 @@ def given(recipe: Recipe, tokens: Loaded) -> list[CheckRow]:
         name = recipe.model.model_name_or_path
         return [CheckRow("given", UNSEEN, f"{whose} is not shown: that takes the tokenizer of {name}")]
     (ids,) = _encoded(recipe, tokens.what, [recipe.first_prompt])
-    rendered = as_given(ids, recipe.first_prompt, tokens.what, recipe.training.chat_template_kwargs or {})
-    about = [f"{whose}, as the model is given it, in {rendered['tokens']:,} tokens", *rendered["flags"]]
+    rendered = as_given(ids, recipe.first_prompt, tokens.what, _template(recipe))
+    about = [f"{whose}, as the model is given it{_bare(recipe)}, in {rendered['tokens']:,} tokens", *rendered["flags"]]
     # Most models whose template adds a system message were trained with it. Other flags are mistakes.
     status = WARNED if set(rendered["flags"]) - {ADDS_SYSTEM} else OK
     return [CheckRow("given", status, "; ".join(about) + f":\n{rendered['text']}")]
@@ -104,9 +104,17 @@ def _encoded(recipe: Recipe, tokens: Any, prompts: list[Any]) -> list[list[int]]
     """Tokenize prompts as TRL's trainer does."""
     if isinstance(prompts[0], str):
         return tokens(prompts)["input_ids"]
-    own = recipe.training.chat_template_kwargs or {}
     apply = partial(tokens.apply_chat_template, add_generation_prompt=True, tokenize=True, return_dict=True)
-    return [apply(prompt, **own)["input_ids"] for prompt in prompts]
+    return [apply(prompt, **_template(recipe))["input_ids"] for prompt in prompts]
+
+
+def _template(recipe: Recipe) -> dict[str, Any]:
+    """Return what TRL gives the chat template beside the messages."""
+    return {"tools": recipe.tools or None, **(recipe.training.chat_template_kwargs or {})}
+
+
+def _bare(recipe: Recipe) -> str:
+    return ", without what the environment adds to it" if recipe.script.environment_factory else ""
 
 
 def _characters(prompt: Any) -> int:
