@@ -320,6 +320,15 @@ def test_attempts_and_dots_are_sorted_by_advantage_then_reward():
     assert [attempt["attempt"] for attempt in detail(rows)["attempts"]] == [1, 3, 0, 2]
 
 
+def test_an_attempt_shows_the_prompt_that_an_environment_gave_it_alone():
+    asked = [[{"role": "user", "content": text}] for text in ("01", "02", "01")]
+    rows = [synthetic_traces.row(attempt=i, prompt=prompt, extra={"note": 5}) for i, prompt in enumerate(asked)]
+    shown = detail(rows)
+    assert shown["prompt"] == [["user", "01"]]
+    notes = {attempt["attempt"]: attempt["extra"] for attempt in shown["attempts"]}
+    assert notes == {0: [["note", "5"]], 1: [["its prompt", "02"], ["note", "5"]], 2: [["note", "5"]]}
+
+
 @pytest.mark.parametrize(
     ("completion", "answer"),
     [

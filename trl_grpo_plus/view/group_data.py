@@ -38,9 +38,11 @@ _TRACED = {"reward": "reward", "kl": "kl", "completions/mean_length": "tokens"} 
 def detail(rows: Sequence[Row], folder: Path | None = None) -> dict[str, Any]:
     """Return a group's texts: the prompt and the reference once, and the attempts, the best first.
 
+    An environment may give each attempt another prompt. An attempt whose prompt is not the group's has it in `extra`.
+
     With the `folder` of the traces, also return the thumbnails of the pictures that the texts name, as data URLs.
     """
-    prompt, attempts = messages_of(rows[0]["prompt"]), [_attempt(row) for row in best_first(rows)]
+    prompt, attempts = messages_of(rows[0]["prompt"]), [_attempt(row, rows[0]["prompt"]) for row in best_first(rows)]
     named = named_in(folder, [joined(prompt), *(attempt["text"] for attempt in attempts)])
     small = {name: f"data:image/webp;base64,{b64encode(data).decode()}" for name, data in named}
     return {
@@ -60,11 +62,12 @@ def searched(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _attempt(row: Row) -> dict[str, Any]:
+def _attempt(row: Row, prompt: Any) -> dict[str, Any]:
     messages = messages_of(row["completion"])
     text = joined(messages)
     answer = answer_place(text)
     outcomes = row.get("outcomes") or {}
+    own = {} if row["prompt"] == prompt else {"its prompt": joined(messages_of(row["prompt"]))}
     return {
         "attempt": row["attempt"],
         "text": text,
@@ -75,7 +78,7 @@ def _attempt(row: Row) -> dict[str, Any]:
         ],
         **{key: finite_or_none(row.get(key)) for key in ("reward", "advantage", "tokens", "kl")},
         "truncated": row.get("truncated"),
-        "extra": _pairs(row.get("extra")),
+        "extra": _pairs({**own, **(row.get("extra") or {})}),
         **credit(row),
         **({"calls": called} if (called := calls(row["completion"])) else {}),
     }
