@@ -9,6 +9,7 @@ import tool_models
 from datasets import Dataset
 from trl import chat_template_utils
 
+from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
 from trl_grpo_plus.config.tool_checks import (
     check_conversations,
     check_described,
@@ -86,6 +87,12 @@ def test_the_trainer_refuses_texts_as_prompts_and_tools_without_a_text(tmp_path)
     asked = Dataset.from_dict({"prompt": [tool_models.question(n) for n in range(30)], "number": [*range(30)]})
     with pytest.raises(ConfigError, match=r"^the tool mute cannot be described to the model: .*no docstring"):
         tiny_models.trainer(tmp_path, data=asked, extra={**extra, "tools": [mute]})
+
+
+def test_the_trainer_refuses_a_run_of_no_length_before_it_loads_a_model(tmp_path):
+    config = GRPOPlusConfig(**{**tiny_models.BASE, "max_steps": -1, "output_dir": str(tmp_path / "run")})
+    with pytest.raises(ConfigError, match=r"train_dataset is None, and max_steps=-1"):
+        GRPOPlusTrainer("nobody/none", args=config, environment_factory=World)
 
 
 def test_the_tools_of_a_class_are_those_that_trl_finds(tmp_path):

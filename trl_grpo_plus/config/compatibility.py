@@ -13,7 +13,7 @@ from ..scoring import check_prompts, check_splits, columns_given, datasets_named
 from ..traces import check_split_names
 from ..utils.validation import ConfigError, did_you_mean
 from .presets import leave_out
-from .tool_checks import check_described
+from .tool_checks import check_described, check_length
 
 
 if TYPE_CHECKING:
@@ -111,7 +111,9 @@ def check_data(
         )
     if config.trace_every:
         check_split_names(eval_dataset)
-    if not environments:  # an environment may supply the prompts
+    if environments:  # they may supply the prompts
+        check_length(train_dataset, config.max_steps)
+    else:
         check_prompts(train_dataset, eval_dataset, read=rollouts is None)
     for reward in rewards or ():
         refuse_class(reward)

@@ -112,6 +112,15 @@ def check_made(environment: Callable[..., Any]) -> None:
         )
 
 
+def check_length(train_dataset: Any, max_steps: int) -> None:
+    """Refuse an environment without a dataset if `max_steps` does not say how long the run is."""
+    if train_dataset is None and max_steps <= 0:
+        raise ConfigError(
+            f"train_dataset is None, and max_steps={max_steps}: nothing says how long the run is. Set max_steps to a "
+            "positive number, or give a dataset."
+        )
+
+
 def check_conversations(train_dataset: Any, eval_dataset: Any) -> None:
     """Refuse plain texts as prompts: a conversation is what tool calls and the answers of tools are added to."""
     for what, dataset in datasets_named(train_dataset, eval_dataset).items():

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ...config.tool_checks import check_length
 from ...curriculum.selection import check_dataset
 from ...launch.recipe import Recipe
 from ...launch.reward_inputs import reward_name, takes_smoke
@@ -26,9 +27,9 @@ def load(recipe: Recipe) -> list[CheckRow]:
         lacking = f"{hub.unreachable()}, and no sample rows of it ship with this package"
         return [CheckRow("data", UNSEEN, f"{name}: {lacking}")]
     if loaded.what is None:
-        if rowless := refused("data", check_dataset, None, "train_dataset", recipe.training):
-            return rowless
-        return [CheckRow("data", OK, f"{name} makes none: the environment does")]
+        rowless = refused("data", check_dataset, None, "train_dataset", recipe.training)
+        endless = refused("data", check_length, None, recipe.training.max_steps)
+        return [*rowless, *endless] or [CheckRow("data", OK, f"{name} makes none: the environment does")]
     in_part = takes_smoke(recipe.script)
     recipe.splits, recipe.has_real_data, recipe.complete = loaded.what, loaded.is_real, loaded.is_real and not in_part
     counts = ", ".join(f"{split} {_count(rows)}" for split, rows in loaded.what.items())
