@@ -409,6 +409,10 @@ class Demanding(World):
     def reset(self, prompt): ...
 
 
+class Lonely(World):
+    def reset(self): ...
+
+
 def mute(a): ...
 """
 
@@ -469,6 +473,8 @@ def test_a_run_without_rows_cannot_draw_any(place):
     Path("tooled.py").write_text(TOOLS + "\n\ndef nothing(*_):\n    return None\n")
     keys = {"environment_factory": "tooled.py:World", "prepare": "tooled.py:nothing", "dataset_name": None}
     assert by_name(checked(place(**keys)))["data"].status == OK
+    lonely = by_name(checked(place(**{**keys, "environment_factory": "tooled.py:Lonely"})))["prompts"]
+    assert (lonely.status, "unexpected keyword argument 'prompt'" in lonely.text) == (FAILED, True)
     endless = by_name(checked(place(**keys, max_steps=-1)))["data"]
     assert (endless.status, "nothing says how long the run is" in endless.text) == (FAILED, True)
     found = by_name(checked(place(**keys, zero_variance_groups="resample")))["data"]
@@ -783,6 +789,46 @@ def test_every_recipe_runs_in_small(name, tmp_path, monkeypatch, warm_smoke):
     for verdict in ("alive", "all_good", "all_bad"):
         assert re.search(rf"\b[1-9]\d* {verdict}", groups.text), groups.text
     assert weights.text.startswith("moved, by ")
+
+
+WORLD = '''
+class World:
+    made = 0
+
+    def __init__(self):
+        World.made += 1
+        self.place = World.made
+
+    def reset(self, **row):
+        return "6 times 7?"
+
+    def add(self, a: int, b: int) -> int:
+        """
+        Add.
+
+        Args:
+            a: One.
+            b: Other.
+        """
+        return a + b
+
+    def get_reward(self):
+        return float(self.place % 2)
+
+
+def nothing(*_):
+    return None
+'''
+
+
+def test_an_environment_that_makes_its_own_prompts_runs_in_small(place, warm_smoke):
+    with_template(qwen3_instruct_2507_chat_template)
+    Path("world.py").write_text(WORLD)
+    own = {"environment_factory": "world.py:World", "prepare": "world.py:nothing"}
+    rows = by_name(checked(place(**own, dataset_name=None, reward_funcs=None), smoke=True))
+    assert rows["smoke"].status == OK, rows["smoke"].text
+    assert rows["learning"].status == OK
+    assert rows["groups"].text.startswith("4 alive; 4 trained on")
 
 
 @pytest.mark.full

@@ -2,11 +2,11 @@
 
 import copy
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import MethodType
 from typing import Any
 
-from ..scoring import columns_given, datasets_named, first_text
+from ..scoring import datasets_named, first_text
 from ..utils.signatures import name_of
 from ..utils.validation import ConfigError
 
@@ -131,9 +131,9 @@ def check_conversations(train_dataset: Any, eval_dataset: Any) -> None:
             )
 
 
-def check_reset(environment: Any, dataset: Any, what: str) -> None:
-    """Refuse an environment whose `reset` does not take the columns of a dataset, called `what` in the error."""
-    reset, columns = getattr(environment, "reset", None), columns_given(dataset, ())
+def check_reset(environment: Any, columns: Sequence[str], what: str) -> None:
+    """Refuse an environment whose `reset` does not take the columns of the rows that the error calls `what`."""
+    reset = getattr(environment, "reset", None)
     if not isinstance(environment, type) or reset is None or not columns:
         return
     if (why := _refuses(reset, None, **dict.fromkeys(columns))) is not None:

@@ -19,7 +19,7 @@ from ..curriculum import belief_store
 from ..curriculum.selection import check_class, check_column, check_enough_rows, check_stream
 from ..objective.credit import Credit
 from ..registry import check_columns, resolve
-from ..scoring import has_messages, is_conversation, lacks_template, wrong_prompts
+from ..scoring import columns_given, has_messages, is_conversation, lacks_template, wrong_prompts
 from ..utils import optional_packages
 from ..utils.files import beside, looks_local, not_writable
 from ..utils.tables import FAILED, OK, UNSEEN, WARNED, CheckRow, refused
@@ -263,9 +263,13 @@ def _check_conversations(recipe: Recipe) -> None:
     """Refuse prompts that tools do not go with, and an environment whose `reset` does not take a row."""
     if recipe.tools:
         tool_checks.check_conversations(recipe.train_set, recipe.eval_sets)
-    if (path := recipe.script.environment_factory) and not recipe.training.remove_unused_columns:
-        for what, rows in recipe.sets.items():
-            tool_checks.check_reset(load(path, "environment_factory"), rows, what)
+    if not (path := recipe.script.environment_factory) or recipe.training.remove_unused_columns:
+        return
+    given = {what: columns_given(rows, ()) for what, rows in recipe.sets.items()}
+    if recipe.rowless:
+        given["the rows that TRL makes where there is no dataset"] = ["prompt"]
+    for what, names in given.items():
+        tool_checks.check_reset(load(path, "environment_factory"), names, what)
 
 
 def _makes_prompts(recipe: Recipe, rows: Any) -> bool:

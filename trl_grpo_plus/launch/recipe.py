@@ -45,6 +45,7 @@ class Recipe:
     tools: list[Any] = field(default_factory=list)  # what the model may call; not the methods that a function returns
     reward_seconds: float = 0.0  # time of the rewards for one generation batch of one process
     splits: Any = None  # by name, once they are loaded
+    rowless: bool = False  # whether there is no data, because the environment makes the prompts
     has_real_data: bool = True  # whether `splits` are the recipe's data, not sample rows in their place
     complete: bool = True  # whether `splits` are all the data, not the part that `prepare` makes for a check
     train_set: Any = None  # the training split

@@ -74,6 +74,7 @@ def _run(recipe: Recipe, trainer_class: Callable[..., Any] | None, loader: Calla
     # If the main process fails, the context still lets the others go on.
     with raise_on_all_ranks(), training_args.main_process_first(local=False):
         recipe.splits = loader(recipe.script, training_args, recipe.model, recipe.data)
+        recipe.rowless = recipe.splits is None
     recipe.tokenizer = partial(_tokenizer, recipe.model, training_args)
     with raise_on_all_ranks():
         _raise_failures(on_data(recipe), training_args)

@@ -15,7 +15,7 @@ from .trial import check_reward
 
 
 def load(recipe: Recipe) -> list[CheckRow]:
-    """Check that the data can be read. Sets `recipe.splits`, `recipe.has_real_data` and `recipe.complete`."""
+    """Check that the data can be read. Sets `recipe.splits` or `recipe.rowless`, and more of the data."""
     name = recipe.script.prepare or recipe.script.dataset_name or "datasets"
     try:
         loaded = hub.data(recipe.script, recipe.training, recipe.model, recipe.data)
@@ -27,6 +27,7 @@ def load(recipe: Recipe) -> list[CheckRow]:
         lacking = f"{hub.unreachable()}, and no sample rows of it ship with this package"
         return [CheckRow("data", UNSEEN, f"{name}: {lacking}")]
     if loaded.what is None:
+        recipe.rowless = True
         rowless = refused("data", check_dataset, None, "train_dataset", recipe.training)
         endless = refused("data", check_length, None, recipe.training.max_steps)
         return [*rowless, *endless] or [CheckRow("data", OK, f"{name} makes none: the environment does")]

@@ -190,7 +190,7 @@ def _smoked(recipe: Recipe, folder: str, rows: list[CheckRow], launcher: str, mo
     away = [reward for reward in recipe.rewards if isinstance(reward, str) and not os.path.isdir(reward)]
     if away and not hub.online():
         return [CheckRow("smoke", UNSEEN, f"not run: the reward model {away[0]} cannot be reached")]
-    if recipe.splits is None:
+    if recipe.splits is None and not recipe.rowless:
         return [CheckRow("smoke", UNSEEN, "not run: there is no data here")]
     if recipe.model.use_peft and not optional_packages.is_installed("peft"):
         return [CheckRow("smoke", UNSEEN, "not run: peft is not installed here")]

@@ -171,6 +171,8 @@ def load(script_args: Any, training_args: Any, model_args: Any, dataset_args: An
     model_args.model_name_or_path, model_args.model_revision = str(Path(training_args.output_dir, "tiny")), "main"
     if training_args.process_index == 0:
         write(tiny_config(name, *options), hub.tokenizer(name, *options).what, model_args.model_name_or_path)
+    if splits is None:  # the environment makes the prompts
+        return None
     train = script_args.dataset_train_split
     return type(splits)(
         {split: _some(rows, MOST_ROWS if split == train else EVAL_ROWS) for split, rows in splits.items()}
