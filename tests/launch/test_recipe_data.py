@@ -296,6 +296,14 @@ def test_an_environment_may_make_prompts_and_rewards(tmp_path):
     world = "class World:\n    def get_reward(self): ...\n\n\nclass Poor: ...\n\n\ndef nothing(*_): ...\n"
     (tmp_path / "code.py").write_text(world)
     of_world = ["--environment_factory", f"{tmp_path}/code.py:World", "--prepare", f"{tmp_path}/code.py:nothing"]
+    of_world += [
+        "--prompt_selection",
+        "shuffle",
+        "--advantage_baseline",
+        "mean",
+        "--scale_rewards",
+        "group",
+    ]  # beliefs need rows
     recipe = launched(*parsed("arithmetic_cpu", *of_world))
     recipe.script.reward_funcs, recipe.script.prepare_args = [], None
     recipe.train_set, recipe.eval_sets = Dataset.from_dict({"seed": [1, 2]}), {}
