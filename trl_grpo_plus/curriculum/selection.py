@@ -163,11 +163,14 @@ def check_dataset(dataset: Any, what: str, args: Any) -> None:
     If an environment supplies the prompts, there is no dataset, and no rows to choose from or to remember.
     """
     if dataset is None and (args.draws_prompts or args.what_believes):
-        changed = args.changed("prompt_selection", "zero_variance_groups", "advantage_baseline")
-        options = ", ".join(f"{name}={getattr(args, name)!r}" for name in changed)
+        need_rows = {"prompt_selection": args.chooses_prompts}
+        need_rows["zero_variance_groups"] = args.zero_variance_groups == "resample"
+        need_rows["advantage_baseline"] = args.advantage_baseline == "belief"
+        names = [name for name, needs in need_rows.items() if needs]
+        options = ", ".join(f"{name}={getattr(args, name)!r}" for name in names)
         raise ConfigError(
             f"{what} is None, but {options} needs rows. Give a dataset. If an environment supplies the prompts, leave "
-            f"out {', '.join(changed)}."
+            f"out {', '.join(names)}."
         )
     if isinstance(dataset, list) or (
         isinstance(dataset, dict) and any(isinstance(of, list) for of in dataset.values())
