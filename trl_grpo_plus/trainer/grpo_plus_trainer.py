@@ -877,6 +877,8 @@ class GRPOPlusTrainer(GRPOTrainer):
             super()._load_best_model()
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None, *rest: Any, **more: Any) -> None:
+        if checkpoint is not None:
+            training_state.round_as_when_sampling(self)
         super()._load_optimizer_and_scheduler(checkpoint, *rest, **more)
         if checkpoint is None:
             return

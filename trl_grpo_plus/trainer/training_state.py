@@ -323,6 +323,20 @@ def keeping_dtypes(model: torch.nn.Module) -> Iterator[None]:
             parameter.data = parameter.data.to(before[name])
 
 
+def round_as_when_sampling(trainer: Any) -> None:
+    """Round the model's weights as TRL rounds them before it generates with continuous batching.
+
+    The states of the optimizer get the dtype of the weights at the time when they are loaded, and TRL rounds the
+    weights later (`GRPOTrainer._generate_single_turn`). The optimizer's first step would then raise.
+    """
+    args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
+    if not args.use_transformers_continuous_batching or not (args.bf16 or args.fp16):
+        return
+    model.to(torch.bfloat16 if args.bf16 else torch.float16)
+    if args.cast_lm_head_to_fp32:
+        model.lm_head.to(torch.float32)
+
+
 def skip_epochs(sampler: Any, epochs: int) -> None:
     """Draw and discard the permutations of past epochs. A stream has no sampler.
 
