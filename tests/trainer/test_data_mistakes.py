@@ -14,6 +14,7 @@ from datasets import Dataset, DatasetDict, Features, Image, Value
 from trl import GRPOTrainer
 
 from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
+from trl_grpo_plus.config import compatibility
 from trl_grpo_plus.objective.baselines import reads_columns
 from trl_grpo_plus.scoring import check_prompts, check_tokens, wrong_prompts
 from trl_grpo_plus.traces import reader as traces
@@ -97,6 +98,42 @@ def test_a_subclass_with_its_own_sampler_needs_fewer_rows(tmp_path):
     trainer = made(tmp_path, tiny_models.prompts(1), per_device_train_batch_size=16, max_steps=1, cls=Repeating)
     trainer.train()
     assert trainer.state.global_step == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"eval_on_start": True, "extra": {}}, "eval_on_start=True needs an eval_dataset"),
+        ({"eval_on_start": True, "per_device_eval_batch_size": 6}, r"\(4\)\. Set per_device_eval_batch_size to 4\."),
+        (
+            {"eval_strategy": "steps", "dataloader_drop_last": True},
+            "metric_for_best_model='reward': eval_dataset has 1 row,",
+        ),
+    ],
+)
+def test_an_evaluation_that_would_end_the_run_is_refused(tmp_path, options, words):
+    one = {"eval_dataset": tiny_models.prompts(1)}
+    options = {"eval_steps": 1, "metric_for_best_model": "reward", "extra": one, **options}
+    with pytest.raises(ConfigError, match=words):
+        made(tmp_path, None, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"per_device_eval_batch_size": 6}, "Otherwise evaluate() fails"),
+        ({"per_device_eval_batch_size": 8}, None),
+        (
+            {"eval_on_start": True, "dataloader_drop_last": True},
+            "eval_dataset has 1 row, fewer than the 2 of a batch",
+        ),
+        ({"eval_on_start": True, "dataloader_drop_last": True, "per_device_eval_batch_size": 4}, None),
+    ],
+)
+def test_an_evaluation_that_may_fail_or_measures_nothing_is_warned_of(tmp_path, caplog, options, words):
+    made(tmp_path, None, extra={"eval_dataset": tiny_models.prompts(1)}, **options)
+    said = [record.message for record in caplog.records if record.name == compatibility.__name__]
+    assert [words in text for text in said] == [True] * (words is not None)
 
 
 def test_an_evaluation_set_without_rows_is_warned_of(tmp_path, caplog):

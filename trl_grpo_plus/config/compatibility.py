@@ -1,6 +1,7 @@
 """Checks of the configuration against the reward functions, the data and the model, before the first step."""
 
 import logging
+import math
 from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
@@ -30,12 +31,20 @@ MEASURED = ("loss", "runtime", "samples_per_second", "steps_per_second", "model_
 
 
 def check_evaluations(eval_dataset: Any, config: "GRPOPlusConfig") -> None:
-    """Refuse a best metric that no evaluation has, and warn of an evaluation set without rows, if the run evaluates.
+    """Refuse evaluations that would fail in the run, and warn of those that would fail or measure nothing.
 
     Raises:
-        ConfigError: `metric_for_best_model` is TRL's metric of one set among several. transformers would stop at the
-            first evaluation.
+        ConfigError: `eval_on_start` without a dataset, or with batches that hold parts of groups. Or
+            `metric_for_best_model` is TRL's metric of one set among several, or of a set that is not evaluated:
+            transformers would stop at the first evaluation.
     """
+    if config.eval_on_start and eval_dataset is None:
+        raise ConfigError("eval_on_start=True needs an eval_dataset. Give one, or set eval_on_start=False.")
+    # TRL checks this only if `eval_strategy` is set.
+    if eval_dataset is not None and config.eval_strategy == "no" and (why := parts_of_groups(config)):
+        if config.eval_on_start:
+            raise ConfigError(why)
+        _warn(config, f"{why} Otherwise evaluate() fails, unless the set fits into one batch.")
     if config.eval_strategy == "no" and not config.eval_on_start:
         return
     best = (config.metric_for_best_model or "").removeprefix("eval_")
@@ -48,13 +57,44 @@ def check_evaluations(eval_dataset: Any, config: "GRPOPlusConfig") -> None:
                 f"each evaluation set, and the last set, now {last!r}, decides. Put {name!r} last in eval_dataset, "
                 f"and set metric_for_best_model='eval_{metric}'."
             )
-    evaluated = datasets_named(None, eval_dataset)
-    empty = [name for name, rows in evaluated.items() if hasattr(rows, "__len__") and not len(rows)]
-    if empty and config.process_index == 0:
-        logger.warning(
-            f"{', '.join(empty)} has no rows, so an evaluation on it measures nothing. Give it rows, or set "
-            "eval_strategy='no'."
-        )
+    batch = config.per_device_eval_batch_size * config.world_size
+    rows = -(-batch // _attempts(config)) if config.dataloader_drop_last else 1
+    for name, dataset in datasets_named(None, eval_dataset).items():
+        if not hasattr(dataset, "__len__") or len(dataset) >= rows:
+            continue
+        why = f"{name} has no rows, so an evaluation on it measures nothing. Give it rows, or set eval_strategy='no'."
+        if count := len(dataset):
+            why = (
+                f"{name} has {count} row{'s' * (count != 1)}, fewer than the {rows} of a batch, and "
+                "dataloader_drop_last=True leaves out a batch that is not full. So an evaluation on it measures "
+                "nothing. Set dataloader_drop_last=False, or a smaller per_device_eval_batch_size."
+            )
+        if best and config.eval_strategy != "no":
+            raise ConfigError(f"metric_for_best_model={config.metric_for_best_model!r}: {why}")
+        _warn(config, why)
+
+
+def _warn(config: "GRPOPlusConfig", text: str) -> None:
+    if config.process_index == 0:
+        logger.warning(text)
+
+
+def _attempts(config: "GRPOPlusConfig") -> int:
+    """Return the number of attempts on a prompt in an evaluation."""
+    return config.num_generations_eval or config.num_generations
+
+
+def parts_of_groups(config: "GRPOPlusConfig") -> str | None:
+    """Return why a batch of an evaluation would hold a part of a group; `None` if it holds whole groups."""
+    size, processes, attempts = config.per_device_eval_batch_size, config.world_size, _attempts(config)
+    if not size * processes % attempts:
+        return None
+    step = attempts // math.gcd(attempts, processes)
+    return (
+        f"per_device_eval_batch_size ({size}) x processes ({processes}) must be divisible by num_generations_eval, or "
+        f"by num_generations if num_generations_eval is not set ({attempts}). Set per_device_eval_batch_size to "
+        f"{max(size // step, 1) * step}."
+    )
 
 
 def will_train(eval_dataset: Any, config: "GRPOPlusConfig") -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
+from ..config.compatibility import parts_of_groups
 from ..curriculum.selection import believes
 from ..objective.advantage_functions import named_by
 from ..utils import optional_packages
@@ -66,14 +67,8 @@ def _at_odds(args: "GRPOPlusConfig", model_args: Any) -> Iterator[str]:
     if (model_args.load_in_4bit or model_args.load_in_8bit) and not model_args.use_peft:
         name = "load_in_4bit" if model_args.load_in_4bit else "load_in_8bit"
         yield f"{name}: quantized weights cannot be trained. Train an adapter instead. Set use_peft: true."
-    # TRL checks this only if `eval_strategy` is set.
-    generations = args.num_generations_eval or args.num_generations
-    if evaluates(args) and args.per_device_eval_batch_size * args.world_size % generations:
-        yield (
-            f"per_device_eval_batch_size ({args.per_device_eval_batch_size}) x processes ({args.world_size}) must be "
-            f"divisible by num_generations_eval, or by num_generations if num_generations_eval is not set "
-            f"({generations})."
-        )
+    if evaluates(args) and (why := parts_of_groups(args)):
+        yield why
     engines = args.vllm_tensor_parallel_size
     if args.use_vllm and args.vllm_mode == "colocate" and args.world_size % engines:
         yield (
