@@ -10,6 +10,7 @@ import numpy
 import pyarrow
 import pytest
 import tiny_models
+import torch
 from datasets import Dataset, DatasetDict, Features, Image, Value
 from trl import GRPOTrainer
 
@@ -392,6 +393,27 @@ def test_a_column_named_like_an_argument_of_trl_is_refused(tmp_path, column, ent
 @pytest.mark.parametrize("column", ["completion", "completion_ids", "log_extra", "trainer_state"])
 def test_a_column_that_trl_leaves_out_or_replaces_is_not_refused(tmp_path, column):
     made(tmp_path, tiny_models.prompts(30).add_column(column, ["x"] * 30), max_steps=1).train()
+
+
+@reads_columns("number")
+def less_number(values, scored, batch):
+    return values - torch.tensor(batch.columns["number"], dtype=values.dtype).unsqueeze(1)
+
+
+@pytest.mark.parametrize(
+    ("reward", "options"),
+    [
+        (tiny_models.half_dead, {}),
+        (tiny_models.half_dead, {"data": tiny_models.prompts(30).to_iterable_dataset()}),
+        (by_place, {"advantage_baseline": less_number}),
+    ],
+)
+def test_a_column_that_is_read_and_removed_as_unused_is_refused(tmp_path, reward, options):
+    options = {"remove_unused_columns": True, "max_steps": 1, **options}
+    with pytest.raises(ConfigError, match=r"remove_unused_columns=True removes .* column 'number'") as failure:
+        tiny_models.trainer(tmp_path, reward, **options)
+    assert "Set it to False" in str(failure.value)
+    assert tiny_models.trained(tmp_path, by_place, remove_unused_columns=True, max_steps=1).state.global_step == 1
 
 
 @pytest.mark.parametrize(

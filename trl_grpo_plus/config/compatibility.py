@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Mapping, Sequence, Set
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +13,7 @@ from ..curriculum.selection import check_dataset
 from ..objective.advantage_functions import by_path
 from ..scoring import check_prompts, check_splits, columns_given, datasets_named, refuse_class
 from ..traces import check_split_names
-from ..utils.validation import ConfigError, did_you_mean
+from ..utils.validation import ConfigError, did_you_mean, error_prefix
 from .presets import leave_out
 from .tool_checks import check_described, check_length
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+# The columns that `remove_unused_columns` leaves (`GRPOTrainer._set_signature_columns_if_needed`).
+DEALT = ("prompt", "image", "images")
 # What transformers measures of each evaluation set. TRL's own metrics have no set's name.
 MEASURED = ("loss", "runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
 
@@ -157,9 +160,20 @@ def check_data(
         check_prompts(train_dataset, eval_dataset, read=rollouts is None)
     for reward in rewards or ():
         refuse_class(reward)
-    if not (rollouts or environments or subclass):  # these add columns
-        check_splits(rewards, train_dataset, eval_dataset)
-    check_columns_read(columns, train_dataset, config)
+    said = "remove_unused_columns=True removes all columns but the prompt and images. Set it to False, TRL's default"
+    with error_prefix(said) if config.remove_unused_columns else nullcontext():
+        dealt, evaluated = (_as_dealt(dataset, config) for dataset in (train_dataset, eval_dataset))
+        if not (rollouts or environments or subclass):  # these add columns
+            check_splits(rewards, dealt, evaluated)
+        check_columns_read(columns, dealt, config)
+
+
+def _as_dealt(dataset: Any, config: "GRPOPlusConfig") -> Any:
+    """Return a dataset, or several by name, with the columns that TRL leaves in its rows."""
+    if isinstance(dataset, Mapping):
+        return {name: _as_dealt(rows, config) for name, rows in dataset.items()}
+    names = getattr(dataset, "column_names", None) if config.remove_unused_columns else None
+    return dataset.remove_columns([name for name in names if name not in DEALT]) if names else dataset
 
 
 def warn_of_own_dataloader(args: "GRPOPlusConfig", trainer: str) -> None:
