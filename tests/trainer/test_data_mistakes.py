@@ -416,6 +416,14 @@ def test_a_column_that_is_read_and_removed_as_unused_is_refused(tmp_path, reward
     assert tiny_models.trained(tmp_path, by_place, remove_unused_columns=True, max_steps=1).state.global_step == 1
 
 
+def test_a_best_metric_that_each_evaluation_set_has_is_refused_without_the_name_of_a_set(tmp_path):
+    options = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    options |= {"load_best_model_at_end": True, "extra": {"eval_dataset": {"a": tiny_models.prompts(2)}}}
+    with pytest.raises(ConfigError, match=r"^metric_for_best_model='loss' .* metric_for_best_model='eval_a_loss'"):
+        made(tmp_path, None, **options)
+    made(tmp_path, None, **options, metric_for_best_model="eval_a_loss")
+
+
 @pytest.mark.parametrize(
     ("best", "refused"),
     [("eval_a_reward", True), ("a_rewards/digits/mean", True), ("eval_reward", False), ("eval_a_loss", False)],

@@ -38,8 +38,8 @@ def check_evaluations(eval_dataset: Any, config: "GRPOPlusConfig") -> None:
 
     Raises:
         ConfigError: `eval_on_start` without a dataset, or with batches that hold parts of groups. Or
-            `metric_for_best_model` is TRL's metric of one set among several, or of a set that is not evaluated:
-            transformers would stop at the first evaluation.
+            `metric_for_best_model` is TRL's metric of one set among several, transformers' metric without the name of
+            one of the sets, or of a set that is not evaluated: transformers would stop at the first evaluation.
     """
     if config.eval_on_start and eval_dataset is None:
         raise ConfigError("eval_on_start=True needs an eval_dataset. Give one, or set eval_on_start=False.")
@@ -51,7 +51,15 @@ def check_evaluations(eval_dataset: Any, config: "GRPOPlusConfig") -> None:
     if config.eval_strategy == "no" and not config.eval_on_start:
         return
     best = (config.metric_for_best_model or "").removeprefix("eval_")
-    for name in eval_dataset if isinstance(eval_dataset, Mapping) and config.eval_strategy != "no" else ():
+    sets = eval_dataset if isinstance(eval_dataset, Mapping) and config.eval_strategy != "no" else {}
+    if sets and best in MEASURED:
+        metric = f"eval_{next(iter(sets))}_{best}"
+        raise ConfigError(
+            f"metric_for_best_model={config.metric_for_best_model!r} (the default with load_best_model_at_end is "
+            f"'loss'): each evaluation set has a metric of its own, such as {metric}. Set "
+            f"metric_for_best_model={metric!r}, or 'eval_reward', which is that of the last set."
+        )
+    for name in sets:
         metric = best.removeprefix(f"{name}_")
         if metric != best and metric not in MEASURED:
             *_, last = eval_dataset
