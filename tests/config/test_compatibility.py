@@ -75,3 +75,24 @@ def test_a_trainer_checks_its_own_accelerator(tmp_path, monkeypatch):
     checked = []
     monkeypatch.setattr(compatibility, "check_parallelism", checked.append)
     assert checked == [tiny_models.trainer(tmp_path).accelerator]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"epsilon": -0.1},
+        {"top_p": 90.0},
+        {"top_entropy_quantile": 2.0},
+        {"num_generations_eval": -1},
+        {"per_device_eval_batch_size": 0},
+        {"beta": 0.1, "sync_ref_model": True, "ref_model_sync_steps": 0},
+    ],
+)
+def test_a_trainer_refuses_bounds_that_trl_finds_late_or_never(tmp_path, options):
+    *_, (name, value) = options.items()
+    with pytest.raises(ConfigError, match=rf"^{name}={value} must be "):
+        tiny_models.trainer(tmp_path, **options)
+
+
+def test_an_infinite_norm_clips_nothing(tmp_path):
+    tiny_models.trainer(tmp_path, max_grad_norm=float("inf"))

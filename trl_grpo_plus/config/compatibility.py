@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from ..curriculum.selection import check_dataset
 from ..objective.advantage_functions import by_path
 from ..scoring import check_prompts, check_splits, columns_given, datasets_named, refuse_class
 from ..traces import check_split_names
-from ..utils.validation import ConfigError, did_you_mean, error_prefix
+from ..utils.validation import ConfigError, Number, did_you_mean, error_prefix
 from .presets import leave_out
 from .tool_checks import check_described, check_length
 
@@ -27,10 +27,38 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+COUNT, NOT_NEGATIVE = Number(at_least=1, integer=True, optional=True), Number(at_least=0, optional=True)
+SHARE = Number(at_least=0, at_most=1, optional=True)
+# TRL finds values outside these bounds only in the middle of a run, or never.
+BOUNDS = {
+    **dict.fromkeys(("per_device_eval_batch_size", "num_generations_eval", "max_completion_length"), COUNT),
+    **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "epsilon", "epsilon_high"), NOT_NEGATIVE),
+    **dict.fromkeys(("top_p", "min_p", "top_entropy_quantile"), SHARE),
+    "ref_model_sync_steps": COUNT,
+    "seed": Number(at_least=0, at_most=2**32 - 1, integer=True),
+}
 # The columns that `remove_unused_columns` leaves (`GRPOTrainer._set_signature_columns_if_needed`).
 DEALT = ("prompt", "image", "images")
 # What transformers measures of each evaluation set. TRL's own metrics have no set's name.
 MEASURED = ("loss", "runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
+
+
+def out_of_bounds(config: "GRPOPlusConfig") -> Iterator[str]:
+    """Yield why options of TRL or transformers are out of their bounds."""
+    for name, number in BOUNDS.items():
+        value = getattr(config, name)
+        if number is NOT_NEGATIVE and value == math.inf:  # an infinite max_grad_norm clips nothing
+            continue
+        try:
+            number.check(name, value)
+        except ConfigError as error:
+            yield str(error)
+
+
+def check_bounds(config: "GRPOPlusConfig") -> None:
+    """Refuse options that are out of their bounds."""
+    if why := list(out_of_bounds(config)):
+        raise ConfigError(" ".join(why))
 
 
 def check_evaluations(eval_dataset: Any, config: "GRPOPlusConfig") -> None:

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
-from ..config.compatibility import parts_of_groups
+from ..config.compatibility import out_of_bounds, parts_of_groups
 from ..curriculum.selection import believes
 from ..objective.advantage_functions import named_by
 from ..utils import optional_packages
 from ..utils.files import no_folder
 from ..utils.resources import multiplies_bfloat16
 from ..utils.text import percent
-from ..utils.validation import ConfigError, Number, did_you_mean
+from ..utils.validation import did_you_mean
 
 
 if TYPE_CHECKING:
@@ -30,15 +30,6 @@ if TYPE_CHECKING:
 
 LEAST_16_BIT_RATE = 1e-5  # learning rate; `lost_in_rounding` explains the trouble below it
 LONG = 2000  # tokens of a completion; `kept_by_product` explains the trouble above it
-COUNT, NOT_NEGATIVE = Number(at_least=1, integer=True, optional=True), Number(at_least=0, optional=True)
-SHARE = Number(at_least=0, at_most=1, optional=True)
-# TRL finds values outside these bounds only in the middle of a run, or never.
-BOUNDS = {
-    **dict.fromkeys(("per_device_eval_batch_size", "num_generations_eval", "max_completion_length"), COUNT),
-    **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "epsilon", "epsilon_high"), NOT_NEGATIVE),
-    **dict.fromkeys(("top_p", "min_p"), SHARE),
-    "seed": Number(at_least=0, at_most=2**32 - 1, integer=True),
-}
 # A tracker needs any of its modules. transformers could tell which are installed, but imports wandb to do so.
 TRACKERS = {"tensorboard": ("tensorboard", "tensorboardX"), "azure_ml": ("azureml",), "flyte": ("flytekit",)}
 
@@ -49,14 +40,7 @@ def wrong_options(training_args: Any, model_args: Any) -> list[str]:
 
 
 def _out_of_bounds(args: "GRPOPlusConfig") -> Iterator[str]:
-    for name, number in BOUNDS.items():
-        value = getattr(args, name)
-        if number is NOT_NEGATIVE and value == math.inf:  # an infinite max_grad_norm clips nothing
-            continue
-        try:
-            number.check(name, value)
-        except ConfigError as error:
-            yield str(error)
+    yield from out_of_bounds(args)
     if args.max_steps == 0:
         yield "max_steps=0 trains no step. Set a positive number, or -1 to train for num_train_epochs."
     elif args.max_steps < 0 and args.num_train_epochs <= 0:
