@@ -21,7 +21,7 @@ from trl_grpo_plus.traces.alarms.smoothing import Level, level_of
 pytestmark = pytest.mark.long
 
 
-NEW = ("reward_collapse", "tool_avoidance", "diversity_loss", "runaway", "sampler_drift")
+NEW = ("reward_collapse", "tool_avoidance", "tool_failures", "diversity_loss", "runaway", "sampler_drift")
 SEEDS = pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in (1, 2))])
 OTHERS = {name: None for name in Thresholds().names if name not in NEW}
 
@@ -421,11 +421,46 @@ def test_samplers_that_do_not_drift(series):
     assert logging(series, 150) == []
 
 
-# -- all five alarms
+# -- tool_failures
+
+
+def failing(share, calls=1.0):
+    return {"tools/call_frequency": calls, "tools/failure_frequency": share}
+
+
+def test_tools_that_begin_to_fail():
+    answers = [{"role": "tool", "name": "add", "content": "{'error': 'no route to host'}"}]
+    watched = watch()
+    seen = []
+    for step in range(60):
+        made = batch(step, {"a": [0.0, 1.0]}, size=2, traced=1, write=lambda row: answers)
+        seen += [alarm for alarm in watched.see(made) if alarm.new]
+        watched.note(failing(0.1 if step < 40 else 0.9) | {"step": step + 1})
+    alarm = only(seen, "tool_failures", 43, 43)  # 3 of the 5 entries before it
+    assert (alarm.value, alarm.threshold) == (0.9, 0.5)
+    assert alarm.groups == ((0, 0, 0),)
+
+
+@pytest.mark.parametrize(
+    "series",
+    [
+        lambda step: failing(0.4),
+        lambda step: failing(0.9 if step % 5 < 2 else 0.0),  # in two of five batches
+        lambda step: failing(0.9, calls=0.0),  # without a call there is no share
+        lambda step: failing(math.nan),
+        lambda step: {},
+    ],
+    ids=["some", "now and then", "no calls", "nan", "no tools"],
+)
+def test_tools_that_do_not_fail(series):
+    assert logging(series, 60) == []
+
+
+# -- all six alarms
 
 
 def planted(seed=0):
-    """Return functions for the batch and the log entry of a step. Each of the five problems shows by step 5."""
+    """Return functions for the batch and the log entry of a step. Five of the problems show by step 5."""
     rng = random.Random(seed)
 
     def make(step):
@@ -461,7 +496,7 @@ def test_no_alarm_if_nothing_is_finite(bad):
 
 
 def troubled():
-    """Return batches and log entries of a run that raises each of the five alarms."""
+    """Return batches and log entries of a run that raises each of the six alarms."""
     rng = random.Random(0)
     batches, entries = [], []
     for step in range(120):
@@ -472,7 +507,8 @@ def troubled():
         answers = answering(lambda row, late=late: 7 if late else row["attempt"])
         batches.append(batch(step, {"a": accuracy}, traced=2, calls=calls, write=answers))
         grown = 2.0 ** (max(0, step - 50) / 3)
-        entries.append({"step": step + 1, "kl": 0.05 * grown, "grad_norm": grown, SAMPLER[0]: 0.02 * grown})
+        diverging = {"kl": 0.05 * grown, "grad_norm": grown, SAMPLER[0]: 0.02 * grown}
+        entries.append({"step": step + 1, **diverging, **failing(0.9 * late)})
     return batches, entries
 
 

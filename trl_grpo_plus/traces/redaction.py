@@ -67,7 +67,7 @@ name args k scaled draws alpha column order weights
 window min_batches entropy_floor kl_floor sampler_floor distinct_floor grad_norm_floor monitor_flat rewards_diverge
 held_out_window held_out_correlation held_out_floor held_out_gap perfect_scores no_answer length_drift length_reward
 near_duplicates repetition reward_failures dead_groups entropy_collapse reward_collapse tool_avoidance
-diversity_loss runaway sampler_drift
+tool_failures diversity_loss runaway sampler_drift
 """
 KEYS = set(_NESTED.split())
 _MOST = 200  # maximum characters of a shown text

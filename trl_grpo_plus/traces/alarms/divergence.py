@@ -1,10 +1,13 @@
-"""Alarms for logged metrics that diverge. A log entry is a mean over `logging_steps`, or an evaluation."""
+"""Alarms for logged metrics. A log entry is a mean over `logging_steps`, or an evaluation."""
 
-from .. import SampledBatch
+import statistics
+
+from ...utils.text import percent
+from .. import Row, SampledBatch
 from .evaluation_history import Parting
 from .examples import paid, showing
 from .history import ROOM, History
-from .metric_history import RUNAWAYS, SAMPLER
+from .metric_history import FAILURES, RUNAWAYS, SAMPLER, START
 from .types import Finding
 
 
@@ -59,6 +62,32 @@ def sampler_drift(history: History, batch: SampledBatch, least: float) -> Findin
                 "of the engine, or fewer steps for each batch. Until then the gradient is off-policy.",
             )
     return None
+
+
+def tool_failures(history: History, batch: SampledBatch, least: float) -> Finding | None:
+    """Detect that many calls of tools fail: there is no such tool, it gets other arguments, or it raises an error.
+
+    The quantity is the median of the last 5 logged values of TRL's `tools/failure_frequency`, where tools were called.
+    """
+    shares = [share for _, share in history.logged[FAILURES].last[-START:]] if FAILURES in history.logged else []
+    if len(shares) < START or (now := statistics.median(shares)) < least:
+        return None
+    return Finding(
+        now,
+        least,
+        f"{percent(now)} of the calls of tools fail ({FAILURES})",
+        "Read the answers of the tools: TRL gives the model the error. A tool that is down, or a key that is missing, "
+        "fails in each call. Then the policy learns to do without the tool. If the calls are wrong, tell the model in "
+        "the prompt how to call, or train it on examples first.",
+        showing(batch, lambda rows: any(map(_has_failed_call, rows))),
+    )
+
+
+def _has_failed_call(row: Row) -> bool:
+    """Return whether a tool's answer in an attempt is an error as TRL writes it."""
+    messages = row["completion"] if isinstance(row["completion"], list) else []
+    answers = [str(message.get("content")) for message in messages if message.get("role") == "tool"]
+    return any(answer.startswith("{'error': ") for answer in answers)
 
 
 def held_out_gap(history: History, batch: SampledBatch, least: float) -> Finding | None:

@@ -15,6 +15,8 @@ ENOUGH = 10  # minimum number of entries before the last ones; their median is t
 RUNAWAYS = ("kl", "grad_norm")
 # TRL's metric, logged with vLLM at each step, and this package's, logged when the sampler is checked.
 SAMPLER = ("sampling/sampling_logp_difference/mean", "sampler/logp_difference/mean")
+# TRL's metrics with tools: calls an attempt, and the share of calls whose tool raised an error.
+CALLS, FAILURES = "tools/call_frequency", "tools/failure_frequency"
 
 Entry = tuple[int, float]  # step, value
 
@@ -29,22 +31,16 @@ class Growth(NamedTuple):
 
 @dataclass
 class Logged:
-    """The first and the last entries of a metric.
-
-    Values that are missing, not finite or not above 0 (the gradient of a batch with nothing to learn) are left out.
-    """
+    """The first and the last entries of a metric."""
 
     first: list[Entry] = field(default_factory=list)
     last: list[Entry] = field(default_factory=list)
 
-    def add(self, step: int, value: Any, most: int) -> None:
+    def add(self, step: int, value: float, most: int) -> None:
         """Add a value. Keep the recent entries and, before them, `most` entries, but at least `ENOUGH`."""
-        number = finite_or_none(value)
-        if number is None or number <= 0:
-            return
         if len(self.first) < START:
-            self.first.append((step, number))
-        self.last = [*self.last, (step, number)][-(max(most, ENOUGH) + RECENT) :]
+            self.first.append((step, value))
+        self.last = [*self.last, (step, value)][-(max(most, ENOUGH) + RECENT) :]
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> "Logged":
@@ -74,7 +70,13 @@ class Logged:
 
 
 def note(kept: dict[str, Logged], entry: Mapping[str, Any], most: int) -> None:
-    """Add the metrics of a log entry that alarms use. The entry must have a "step"."""
-    for name in (*RUNAWAYS, *SAMPLER):
-        if finite_or_none(entry.get(name)) is not None:
-            kept.setdefault(name, Logged()).add(entry["step"], entry[name], most)
+    """Add the metrics of a log entry that alarms use. The entry must have a "step".
+
+    Values that are missing, not finite or not above 0 (the gradient of a batch with nothing to learn) are left out.
+    So is the share of failed calls where there was no call.
+    """
+    values = {name: finite_or_none(entry.get(name)) or 0.0 for name in (*RUNAWAYS, *SAMPLER, CALLS, FAILURES)}
+    called = values.pop(CALLS) > 0
+    for name, value in values.items():
+        if called if name == FAILURES else value > 0:
+            kept.setdefault(name, Logged()).add(entry["step"], value, most)

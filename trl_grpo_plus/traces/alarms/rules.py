@@ -11,7 +11,7 @@ from ...scoring import NO_VERDICT
 from ...utils.text import percent
 from ...utils.validation import Number
 from .. import Row, SampledBatch
-from .divergence import held_out_gap, runaway, sampler_drift
+from .divergence import held_out_gap, runaway, sampler_drift, tool_failures
 from .examples import among, low, paid, showing, together
 from .history import NEAR_TOP, History, mean, share_of
 from .regressions import diversity_loss, reward_collapse, tool_avoidance
@@ -298,6 +298,7 @@ ALARMS: dict[str, Rule] = {
         Rule(entropy_collapse, 0.2, "entropy is this share of the first batches', and below `entropy_floor`"),
         Rule(reward_collapse, 0.4, "share lost of the best smoothed mean total, both above the run's lowest total"),
         Rule(tool_avoidance, 0.2, "tool calls per attempt, as a share of their best smoothed mean"),
+        Rule(tool_failures, 0.5, "share of the calls of tools that fail"),
         Rule(diversity_loss, 0.1, "the same share, lost by the reward of a group's best attempt, as the mean rises"),
         Rule(
             runaway, 10.0, "factor by which KL or gradient norm, above its floor, exceeds its running median", _FACTOR
