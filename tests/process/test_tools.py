@@ -329,6 +329,29 @@ def test_an_environment_that_owns_its_data(policy, tmp_path):
         acting(world, policy, tmp_path, data=None, zero_variance_groups="resample")
 
 
+def test_a_tool_that_is_down_raises_an_alarm(policy, tmp_path):
+    class Down(Adder):
+        def add(self, a: int, b: int) -> int:
+            """
+            Add.
+
+            Args:
+                a: One.
+                b: Other.
+            """
+            raise ConnectionError("down")
+
+    world = World(lambda n: False)
+    limits = {"window": 4, "min_batches": 2}
+    options = {"alarm_thresholds": limits, "trace_every": 1, "max_steps": 6, "max_completion_length": 96}
+    ours = acting(world, policy, tmp_path, factory=lambda: Down(world, 0), **options)
+    assert tiny_models.logged(ours, "alarms/tool_failures") == [0] * 5 + [1]
+    lines = map(json.loads, (tmp_path / "run" / "rollouts" / "alarms.jsonl").read_text().splitlines())
+    [alarm] = [line for line in lines if line["name"] == "tool_failures"]
+    assert "100 % of the calls of tools fail" in alarm["message"]
+    assert alarm["groups"]
+
+
 def test_beliefs_choose_among_environments_rows(policy, tmp_path):
     options = {"advantage_baseline": "belief", "scale_rewards": "none", "prompt_selection": "belief", "max_steps": 3}
     world = World(lambda n: n > 20)

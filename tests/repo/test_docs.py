@@ -21,6 +21,7 @@ from trl import GRPOConfig, GRPOTrainer
 import trl_grpo_plus
 from trl_grpo_plus import registry
 from trl_grpo_plus.cli.check.rewards import check_examples, check_gold
+from trl_grpo_plus.config import tool_checks
 from trl_grpo_plus.config.presets import PRESETS
 from trl_grpo_plus.config.trl_releases import NEWEST, OLDEST
 from trl_grpo_plus.curriculum.samplers import PromptSampler
@@ -359,7 +360,7 @@ def test_the_layers_are_those_of_the_package():
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Work in a folder with the files of the examples and a run."""
-    for name in ("my_rewards.py", "my_steps.py", "my_length_reward.py", "my_ranks.py"):
+    for name in ("my_rewards.py", "my_steps.py", "my_length_reward.py", "my_ranks.py", "my_game.py"):
         (tmp_path / name).write_text(block(f"# {name}"))
     synthetic_traces.write_run(tmp_path / "outputs" / "my_run")
     monkeypatch.chdir(tmp_path)
@@ -485,6 +486,21 @@ def test_an_advantage_by_rank(folder):
     torch.testing.assert_close(by_rank(rewards, torch.tensor([1.0]), None), torch.tensor([[0.75, 0.0, 0.0, -0.75]]))
     keys = yaml.safe_load(block("advantage_estimator: my_ranks"))
     tiny_models.trained(folder, tiny_models.digits, **keys, max_steps=1)
+
+
+def test_a_game_as_an_environment(folder):
+    keys = yaml.safe_load(block("# my_game.yaml"))
+    environment, rows = load(keys["environment_factory"]), load(keys["prepare"])(None, None, None)["train"]
+    tool_checks.check_made(environment)
+    tool_checks.check_described(tool_checks.tools_of(environment))
+    tool_checks.check_reset(environment, rows.column_names, "train")
+    game = environment()
+    game.reset(**{**rows[0], "number": 37})
+    assert [game.guess(value) for value in (50, 25, 37)] == ["Lower.", "Higher.", "Right."]
+    assert game.get_reward() == 1
+    game.reset(**{**rows[0], "number": 37})
+    assert [game.guess(50) for _ in range(8)][-1] == "No guess is left."
+    assert game.get_reward() == 0
 
 
 def test_a_reward_of_steps_in_ten_lines(folder):
