@@ -167,7 +167,8 @@ ARMS: dict[str, Arm] = {
         f"{name}-{word}": replace(arm, config={**arm.config, "num_iterations": times})
         for word, times in {"twice": 2, "four-times": 4}.items()
         for name, arm in (PLAIN | SMALL).items()
-        if name in ("trl-8", "trl-4", "trl-2", "choice-2", "key-2", "head-2", "trl-4-small", "choice-2-small")
+        if name
+        in ("trl-8", "trl-4", "trl-2", "choice-2", "key-2", "head-2", "trl-4-small", "trl-2-small", "choice-2-small")
     },
     "oracle-2": _belief(2, oracle=True),
     "oracle-drop-2": _plus(2, oracle=True),

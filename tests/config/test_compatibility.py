@@ -85,6 +85,7 @@ def test_a_trainer_checks_its_own_accelerator(tmp_path, monkeypatch):
         {"top_entropy_quantile": 2.0},
         {"num_generations_eval": -1},
         {"per_device_eval_batch_size": 0},
+        {"learning_rate": float("inf")},
         {"beta": 0.1, "sync_ref_model": True, "ref_model_sync_steps": 0},
     ],
 )
@@ -94,5 +95,6 @@ def test_a_trainer_refuses_bounds_that_trl_finds_late_or_never(tmp_path, options
         tiny_models.trainer(tmp_path, **options)
 
 
-def test_an_infinite_norm_clips_nothing(tmp_path):
-    tiny_models.trainer(tmp_path, max_grad_norm=float("inf"))
+@pytest.mark.parametrize("norm", [float("inf"), -1.0])
+def test_a_norm_that_clips_nothing_is_no_mistake(tmp_path, norm):
+    tiny_models.trainer(tmp_path, max_grad_norm=norm)

@@ -28,15 +28,6 @@ class World(tool_models.Adding):
 
     def _inner(self): ...
 
-    @staticmethod
-    def fixed(a: int):
-        """
-        Fix.
-
-        Args:
-            a: One.
-        """
-
 
 def mute(a):
     return a
@@ -72,6 +63,8 @@ def test_trl_s_verdict_on_a_chat_template_is_known_before_a_model_is_loaded():
     check_template(with_template(QWEN + "{# edited #}", **READS), called=True)
     with pytest.raises(ConfigError, match="writes earlier messages in another way"):
         check_template(with_template(FORGETS, **READS), called=True)
+    with pytest.raises(ConfigError, match="the model's chat template fails: ZeroDivisionError: division by zero"):
+        check_template(with_template("{{ 1 / 0 }}"), called=True)
 
 
 def test_the_trainer_says_it_in_the_same_words(tmp_path):
@@ -101,7 +94,7 @@ def test_the_tools_of_a_class_are_those_that_trl_finds(tmp_path):
     made = tiny_models.trainer(tmp_path, data=asked, extra=extra)
     described = [list(map(tool_models.get_json_schema, tools)) for tools in (tools_of(World), made.tools)]
     assert described[0] == described[1]
-    assert [tool.__name__ for tool in tools_of(World)] == ["add", "fixed"]
+    assert [tool.__name__ for tool in tools_of(World)] == ["add"]
     assert tools_of(lambda: World()) == tools_of(None) == []
 
 
@@ -125,6 +118,17 @@ def test_reset_must_take_the_columns():
             check_reset(World, columns, "train_dataset")
     check_reset(lambda: World(), ["answer"], "train_dataset")
     check_reset(World, [], "train_dataset")  # they are not known
+
+    class Taking(World):
+        def reset(self, **row): ...
+
+    class Fixed(World):
+        @staticmethod
+        def reset(**row): ...
+
+    for environment in (Taking, Fixed):
+        check_made(environment)
+        check_reset(environment, ["function", "self_", "number"], "train_dataset")
 
 
 def test_only_stored_texts_are_refused():

@@ -50,10 +50,10 @@ REFUSED_BY = {
     "columns": "a missing column",
     "template": "messages without a chat template",
 }
-# Tested elsewhere: `processes` in tests/process/test_accelerate_configs.py, `dtype` and `together`, which only warn a
-# run, below. `preset` refuses nothing.
+# Tested elsewhere: `processes` in test_accelerate_configs.py, `reset` in test_recipe_data.py. `dtype` and
+# `together` only warn a run, and are tested below. `preset` refuses nothing.
 MIXED = ["a mixture with a missing file", "a mixture with a broken line"]
-ELSEWHERE = {"processes", "dtype", "together", "preset"}
+ELSEWHERE = {"processes", "reset", "dtype", "together", "preset"}
 
 
 @pytest.fixture(scope="module")

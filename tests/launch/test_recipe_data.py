@@ -296,14 +296,8 @@ def test_an_environment_may_make_prompts_and_rewards(tmp_path):
     world = "class World:\n    def get_reward(self): ...\n\n\nclass Poor: ...\n\n\ndef nothing(*_): ...\n"
     (tmp_path / "code.py").write_text(world)
     of_world = ["--environment_factory", f"{tmp_path}/code.py:World", "--prepare", f"{tmp_path}/code.py:nothing"]
-    of_world += [
-        "--prompt_selection",
-        "shuffle",
-        "--advantage_baseline",
-        "mean",
-        "--scale_rewards",
-        "group",
-    ]  # beliefs need rows
+    no_beliefs = "--prompt_selection shuffle --advantage_baseline mean --scale_rewards group"  # they need rows
+    of_world += no_beliefs.split()
     recipe = launched(*parsed("arithmetic_cpu", *of_world))
     recipe.script.reward_funcs, recipe.script.prepare_args = [], None
     recipe.train_set, recipe.eval_sets = Dataset.from_dict({"seed": [1, 2]}), {}
@@ -901,3 +895,16 @@ def test_prepare_must_return_a_dict_of_splits(tmp_path, returned):
     arguments = parsed("gsm8k_qwen2.5-1.5b_1gpu", "--prepare", f"{tmp_path}/mine.py:prepare")
     with pytest.raises(ConfigError, match=r"^prepare='.*mine.py:prepare' returned .*Return a dict of splits"):
         reward_inputs.load_data(*arguments)
+
+
+def test_reset_takes_what_a_transform_makes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("worlds.py").write_text("class World:\n    def reset(self, prompt, number): ...\n")
+    rows = Dataset.from_dict({"raw": [1]})
+    made = rows.with_transform(lambda batch: {"prompt": ["How many?"], "number": batch["raw"]})
+    script = SimpleNamespace(environment_factory="worlds.py:World")
+    recipe = SimpleNamespace(script=script, training=SimpleNamespace(remove_unused_columns=False), rowless=False)
+    recipe.sets = {"train_dataset": made}
+    assert preflight.reset(recipe) == []
+    recipe.sets = {"train_dataset": rows}
+    assert [(row.name, row.status) for row in preflight.reset(recipe)] == [("reset", FAILED)]

@@ -101,11 +101,24 @@ def test_a_subclass_with_its_own_sampler_needs_fewer_rows(tmp_path):
     assert trainer.state.global_step == 1
 
 
+TWO = {"extra": {"eval_dataset": tiny_models.prompts(2)}}
+BEST_OF_TWO = {"eval_strategy": "steps", "eval_steps": 1}
+BEST_OF_TWO |= {"extra": {"eval_dataset": {"some": tiny_models.prompts(2), "none": tiny_models.prompts(0)}}}
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        ({**BEST_OF_TWO, "metric_for_best_model": "none_loss"}, "metric_for_best_model='none_loss': .* no rows"),
         ({"eval_on_start": True, "extra": {}}, "eval_on_start=True needs an eval_dataset"),
-        ({"eval_on_start": True, "per_device_eval_batch_size": 6}, r"\(4\)\. Set per_device_eval_batch_size to 4\."),
+        (
+            {
+                "eval_on_start": True,
+                "per_device_eval_batch_size": 6,
+                "extra": {"eval_dataset": tiny_models.prompts(2)},
+            },
+            r"\(4\)\. Set per_device_eval_batch_size to 4\.",
+        ),
         (
             {"eval_strategy": "steps", "dataloader_drop_last": True},
             "metric_for_best_model='reward': eval_dataset has 1 row,",
@@ -122,8 +135,11 @@ def test_an_evaluation_that_would_end_the_run_is_refused(tmp_path, options, word
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"per_device_eval_batch_size": 6}, "Otherwise evaluate() fails"),
-        ({"per_device_eval_batch_size": 8}, None),
+        ({"per_device_eval_batch_size": 6, **TWO}, "Otherwise evaluate() fails"),
+        ({"per_device_eval_batch_size": 8, **TWO}, None),
+        ({"per_device_eval_batch_size": 6, "eval_on_start": True}, None),  # one batch holds all attempts
+        ({**BEST_OF_TWO, "metric_for_best_model": "reward"}, "eval_dataset none has no rows"),
+        ({**BEST_OF_TWO, "metric_for_best_model": "eval_some_loss"}, "eval_dataset none has no rows"),
         (
             {"eval_on_start": True, "dataloader_drop_last": True},
             "eval_dataset has 1 row, fewer than the 2 of a batch",
@@ -132,7 +148,7 @@ def test_an_evaluation_that_would_end_the_run_is_refused(tmp_path, options, word
     ],
 )
 def test_an_evaluation_that_may_fail_or_measures_nothing_is_warned_of(tmp_path, caplog, options, words):
-    made(tmp_path, None, extra={"eval_dataset": tiny_models.prompts(1)}, **options)
+    made(tmp_path, None, **{"extra": {"eval_dataset": tiny_models.prompts(1)}, **options})
     said = [record.message for record in caplog.records if record.name == compatibility.__name__]
     assert [words in text for text in said] == [True] * (words is not None)
 
@@ -414,6 +430,23 @@ def test_a_column_that_is_read_and_removed_as_unused_is_refused(tmp_path, reward
         tiny_models.trainer(tmp_path, reward, **options)
     assert "Set it to False" in str(failure.value)
     assert tiny_models.trained(tmp_path, by_place, remove_unused_columns=True, max_steps=1).state.global_step == 1
+
+
+def test_a_subclass_may_keep_a_column_that_is_unused(tmp_path):
+    class Keeps(GRPOPlusTrainer):
+        def _set_signature_columns_if_needed(self):
+            super()._set_signature_columns_if_needed()
+            self._signature_columns = [*self._signature_columns, "number"]
+
+    options = {"cls": Keeps, "remove_unused_columns": True, "max_steps": 1}
+    assert tiny_models.trained(tmp_path, tiny_models.half_dead, **options).state.global_step == 1
+
+
+def test_a_column_that_is_missing_is_not_blamed_on_unused_columns(tmp_path):
+    data = tiny_models.prompts(30).rename_column("number", "nummer")
+    with pytest.raises(ConfigError) as failure:
+        tiny_models.trainer(tmp_path, tiny_models.half_dead, data=data, remove_unused_columns=True)
+    assert "remove_unused_columns" not in str(failure.value)
 
 
 def test_a_best_metric_that_each_evaluation_set_has_is_refused_without_the_name_of_a_set(tmp_path):

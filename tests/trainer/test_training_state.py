@@ -295,6 +295,17 @@ def test_a_16_bit_adapter_keeps_its_dtype_over_a_resume_and_as_the_best_model(tm
     assert {weight.dtype for weight in whole.model.parameters()} == {torch.bfloat16}
 
 
+def test_weights_that_trl_does_not_round_stay_as_they_are(tmp_path):
+    """A rollout_func samples in place of continuous batching."""
+    options = {"bf16": True, "max_steps": 2, "save_strategy": "steps", "save_steps": 1}
+    options |= {"use_transformers_continuous_batching": True, "extra": {"rollout_func": tiny_models.scripted}}
+    whole = tiny_models.trained(tmp_path, **options)
+    resumed = tiny_models.trainer(tmp_path, **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-1"))
+    assert {weight.dtype for weight in resumed.model.parameters()} == {torch.float32}
+    tiny_models.assert_same(resumed, whole)
+
+
 def test_a_run_whose_weights_continuous_batching_rounds_resumes_exactly(tmp_path):
     options = {"bf16": True, "max_steps": 2, "save_strategy": "steps", "save_steps": 1, "cast_lm_head_to_fp32": True}
     options |= {"use_transformers_continuous_batching": True}

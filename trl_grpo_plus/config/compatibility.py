@@ -3,7 +3,6 @@
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,10 +30,10 @@ COUNT, NOT_NEGATIVE = Number(at_least=1, integer=True, optional=True), Number(at
 SHARE = Number(at_least=0, at_most=1, optional=True)
 # TRL finds values outside these bounds only in the middle of a run, or never.
 BOUNDS = {
-    **dict.fromkeys(("per_device_eval_batch_size", "num_generations_eval", "max_completion_length"), COUNT),
-    **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "epsilon", "epsilon_high"), NOT_NEGATIVE),
+    **dict.fromkeys(("num_generations_eval", "max_completion_length", "ref_model_sync_steps"), COUNT),
+    **dict.fromkeys(("learning_rate", "weight_decay", "epsilon", "epsilon_high"), NOT_NEGATIVE),
     **dict.fromkeys(("top_p", "min_p", "top_entropy_quantile"), SHARE),
-    "ref_model_sync_steps": COUNT,
+    "per_device_eval_batch_size": Number(at_least=1, integer=True),
     "seed": Number(at_least=0, at_most=2**32 - 1, integer=True),
 }
 # The columns that `remove_unused_columns` leaves (`GRPOTrainer._set_signature_columns_if_needed`).
@@ -46,11 +45,8 @@ MEASURED = ("loss", "runtime", "samples_per_second", "steps_per_second", "model_
 def out_of_bounds(config: "GRPOPlusConfig") -> Iterator[str]:
     """Yield why options of TRL or transformers are out of their bounds."""
     for name, number in BOUNDS.items():
-        value = getattr(config, name)
-        if number is NOT_NEGATIVE and value == math.inf:  # an infinite max_grad_norm clips nothing
-            continue
         try:
-            number.check(name, value)
+            number.check(name, getattr(config, name))
         except ConfigError as error:
             yield str(error)
 
@@ -67,15 +63,20 @@ def check_evaluations(eval_dataset: Any, config: "GRPOPlusConfig") -> None:
     Raises:
         ConfigError: `eval_on_start` without a dataset, or with batches that hold parts of groups. Or
             `metric_for_best_model` is TRL's metric of one set among several, transformers' metric without the name of
-            one of the sets, or of a set that is not evaluated: transformers would stop at the first evaluation.
+            one of the sets, or the metric of a set that is not evaluated: transformers would stop at the first
+            evaluation.
     """
     if config.eval_on_start and eval_dataset is None:
         raise ConfigError("eval_on_start=True needs an eval_dataset. Give one, or set eval_on_start=False.")
-    # TRL checks this only if `eval_strategy` is set.
-    if eval_dataset is not None and config.eval_strategy == "no" and (why := parts_of_groups(config)):
+    evaluated = datasets_named(None, eval_dataset)
+    del evaluated["train_dataset"]
+    batch, attempts = config.per_device_eval_batch_size * config.world_size, _attempts(config)
+    # TRL checks this only if `eval_strategy` is set. A set that fits into one batch is evaluated.
+    fits = all(hasattr(rows, "__len__") and len(rows) * attempts <= batch for rows in evaluated.values())
+    if eval_dataset is not None and config.eval_strategy == "no" and not fits and (why := parts_of_groups(config)):
         if config.eval_on_start:
             raise ConfigError(why)
-        _warn(config, f"{why} Otherwise evaluate() fails, unless the set fits into one batch.")
+        _warn(config, f"{why} Otherwise evaluate() fails.")
     if config.eval_strategy == "no" and not config.eval_on_start:
         return
     best = (config.metric_for_best_model or "").removeprefix("eval_")
@@ -96,9 +97,8 @@ def check_evaluations(eval_dataset: Any, config: "GRPOPlusConfig") -> None:
                 f"each evaluation set, and the last set, now {last!r}, decides. Put {name!r} last in eval_dataset, "
                 f"and set metric_for_best_model='eval_{metric}'."
             )
-    batch = config.per_device_eval_batch_size * config.world_size
-    rows = -(-batch // _attempts(config)) if config.dataloader_drop_last else 1
-    for name, dataset in datasets_named(None, eval_dataset).items():
+    rows = -(-batch // attempts) if config.dataloader_drop_last else 1
+    for name, dataset in evaluated.items():
         if not hasattr(dataset, "__len__") or len(dataset) >= rows:
             continue
         why = f"{name} has no rows, so an evaluation on it measures nothing. Give it rows, or set eval_strategy='no'."
@@ -108,9 +108,15 @@ def check_evaluations(eval_dataset: Any, config: "GRPOPlusConfig") -> None:
                 "dataloader_drop_last=True leaves out a batch that is not full. So an evaluation on it measures "
                 "nothing. Set dataloader_drop_last=False, or a smaller per_device_eval_batch_size."
             )
-        if best and config.eval_strategy != "no":
+        # Of several sets, another one may have TRL's metrics.
+        if best and config.eval_strategy != "no" and (len(evaluated) == 1 or _is_of(best, name)):
             raise ConfigError(f"metric_for_best_model={config.metric_for_best_model!r}: {why}")
         _warn(config, why)
+
+
+def _is_of(metric: str, name: str) -> bool:
+    """Return whether a metric is transformers' metric of the evaluation set that errors call `name`."""
+    return metric.startswith(f"{name.removeprefix('eval_dataset ')}_")
 
 
 def _warn(config: "GRPOPlusConfig", text: str) -> None:
@@ -171,6 +177,7 @@ def check_data(
     rollouts: Any,
     environments: Any,
     subclass: bool = False,
+    removes: bool = False,
 ) -> None:
     """Refuse datasets that would stop TRL in one of its steps, as far as this is known without a model.
 
@@ -181,6 +188,8 @@ def check_data(
         config ([`GRPOPlusConfig`]): the configuration.
         rollouts, environments: `rollout_func` and environments of the trainer, false if there are none.
         subclass (`bool`, *optional*, defaults to `False`): whether the trainer is of a subclass that may add columns.
+        removes (`bool`, *optional*, defaults to `False`):
+            Whether the trainer removes all columns but those that TRL's `remove_unused_columns` leaves.
     """
     check_dataset(train_dataset, "train_dataset", config)
     if isinstance(eval_dataset, list | tuple):
@@ -196,19 +205,26 @@ def check_data(
         check_prompts(train_dataset, eval_dataset, read=rollouts is None)
     for reward in rewards or ():
         refuse_class(reward)
-    said = "remove_unused_columns=True removes all columns but the prompt and images. Set it to False, TRL's default"
-    with error_prefix(said) if config.remove_unused_columns else nullcontext():
-        dealt, evaluated = (_as_dealt(dataset, config) for dataset in (train_dataset, eval_dataset))
+
+    def check_read(train: Any, evaluation: Any) -> None:
         if not (rollouts or environments or subclass):  # these add columns
-            check_splits(rewards, dealt, evaluated)
-        check_columns_read(columns, dealt, config)
+            check_splits(rewards, train, evaluation)
+        check_columns_read(columns, train, config)
+
+    check_read(train_dataset, eval_dataset)
+    if removes:
+        said = (
+            "remove_unused_columns=True removes all columns but the prompt and images. Set it to False, TRL's default"
+        )
+        with error_prefix(said):
+            check_read(_as_dealt(train_dataset), _as_dealt(eval_dataset))
 
 
-def _as_dealt(dataset: Any, config: "GRPOPlusConfig") -> Any:
-    """Return a dataset, or several by name, with the columns that TRL leaves in its rows."""
+def _as_dealt(dataset: Any) -> Any:
+    """Return a dataset, or several by name, with the columns that `remove_unused_columns` leaves."""
     if isinstance(dataset, Mapping):
-        return {name: _as_dealt(rows, config) for name, rows in dataset.items()}
-    names = getattr(dataset, "column_names", None) if config.remove_unused_columns else None
+        return {name: _as_dealt(rows) for name, rows in dataset.items()}
+    names = getattr(dataset, "column_names", None) if hasattr(dataset, "remove_columns") else None
     return dataset.remove_columns([name for name in names if name not in DEALT]) if names else dataset
 
 
@@ -321,14 +337,21 @@ def warn_of_masked_stops(args: "GRPOPlusConfig", ends: Set[int]) -> None:
             )
 
 
-def warn_of_rounded_weights(args: "GRPOPlusConfig", model: Any) -> None:
-    """Warn if TRL will round float32 weights that are trained.
+def rounds_weights(args: "GRPOPlusConfig") -> str | None:
+    """Return the option, "bf16" or "fp16", to whose dtype TRL rounds the weights; `None` if it does not.
 
     Before it generates with continuous batching, TRL casts the model, and does not restore the weights
     (`GRPOTrainer._generate_single_turn`).
     """
-    option = "bf16" if args.bf16 else "fp16" if args.fp16 else None
-    if not args.use_transformers_continuous_batching or option is None or args.process_index:
+    if args.use_vllm or not args.use_transformers_continuous_batching:
+        return None
+    return "bf16" if args.bf16 else "fp16" if args.fp16 else None
+
+
+def warn_of_rounded_weights(args: "GRPOPlusConfig", model: Any) -> None:
+    """Warn if TRL will round float32 weights that are trained."""
+    option = rounds_weights(args)
+    if option is None or args.process_index:
         return
     if any(weight.dtype == torch.float32 for weight in model.parameters() if weight.requires_grad):
         dtype = {"bf16": "bfloat16", "fp16": "float16"}[option]

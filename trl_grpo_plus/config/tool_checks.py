@@ -7,7 +7,8 @@ from types import MethodType
 from typing import Any
 
 from ..scoring import datasets_named, first_text
-from ..utils.signatures import name_of
+from ..utils.signatures import name_of, signature_of
+from ..utils.tables import in_short
 from ..utils.validation import ConfigError
 
 
@@ -26,6 +27,9 @@ _TEMPLATES = {
         "Use a model whose template TRL can repair, such as Qwen/Qwen3-0.6B, or save a tokenizer with a chat_template "
         "that keeps what it has written"
     ),
+    "Response parsing for this chat template is only provided as a new-style": (
+        "is one whose tool calls TRL reads with transformers 5.13 or newer. Upgrade transformers"
+    ),
 }
 
 
@@ -36,7 +40,7 @@ def explained(error: str) -> str | None:
 
 
 def check_template(tokenizer: Any, called: bool) -> None:
-    """Refuse a tokenizer, or a processor, with whose chat template TRL cannot call tools.
+    """Refuse a tokenizer with whose chat template TRL cannot call tools.
 
     Args:
         tokenizer: the model's.
@@ -57,14 +61,15 @@ def check_template(tokenizer: Any, called: bool) -> None:
             templates.add_response_schema(tried)
         if not templates.is_chat_template_prefix_preserving(tried):
             templates.get_training_chat_template(tried)
-    except ValueError as error:
-        if (why := explained(str(error))) is None:
-            raise
-        raise ConfigError(why) from None
+    except Exception as error:  # a template's own, too
+        failed = f"tools and environment_factory: the model's chat template fails: {in_short(error)}"
+        raise ConfigError(explained(str(error)) or failed) from None
 
 
 def tools_of(environment: Any) -> list[Callable[..., Any]]:
-    """Return the methods of an environment that the model may call, as TRL finds them.
+    """Return the methods of an environment that the model may call.
+
+    Static and class methods are left out: some releases of TRL take them as tools, others do not.
 
     Args:
         environment: class of the environment. A function that makes environments has to be called to tell, so it
@@ -72,14 +77,16 @@ def tools_of(environment: Any) -> list[Callable[..., Any]]:
     """
     if not isinstance(environment, type):
         return []
-    methods = {
-        name: method
-        for name, method in inspect.getmembers(environment, inspect.isfunction)
-        if not name.startswith("_") and name not in ("reset", "get_reward")
-    }
-    static = {name for name in methods if isinstance(inspect.getattr_static(environment, name), staticmethod)}
     # Bound, so that a method's signature is the one that the model is told.
-    return [method if name in static else MethodType(method, environment) for name, method in methods.items()]
+    return [
+        MethodType(method, environment)
+        for name, method in inspect.getmembers(environment, inspect.isfunction)
+        if not name.startswith("_") and name not in ("reset", "get_reward") and _has_self(environment, name)
+    ]
+
+
+def _has_self(environment: type, name: str) -> bool:
+    return inspect.isfunction(inspect.getattr_static(environment, name, None))
 
 
 def check_described(tools: Iterable[Callable[..., Any]]) -> None:
@@ -105,7 +112,7 @@ def check_made(environment: Callable[..., Any]) -> None:
             f"environment_factory: {name} is called without arguments, and this fails: {why}. Give its arguments "
             "default values, or name a function without arguments that makes the environment."
         )
-    if isinstance(environment, type) and not inspect.isfunction(getattr(environment, "reset", None)):
+    if isinstance(environment, type) and not callable(getattr(environment, "reset", None)):
         raise ConfigError(
             f"environment_factory: {name} has no method reset, which begins an attempt. Add "
             "`def reset(self, **row)`. It may return a text, which is added to the prompt."
@@ -126,17 +133,16 @@ def check_conversations(train_dataset: Any, eval_dataset: Any) -> None:
     for what, dataset in datasets_named(train_dataset, eval_dataset).items():
         if (text := first_text(dataset)) is not None:
             raise ConfigError(
-                f"{what}: with tools or environment_factory a prompt must be a list of messages such as "
+                f"{what}: with tools a prompt must be a list of messages such as "
                 f"{{role: user, content: ...}}. The first one is the text {text!r:.80}."
             )
 
 
 def check_reset(environment: Any, columns: Sequence[str], what: str) -> None:
     """Refuse an environment whose `reset` does not take the columns of the rows that the error calls `what`."""
-    reset = getattr(environment, "reset", None)
-    if not isinstance(environment, type) or reset is None or not columns:
+    if not isinstance(environment, type) or not columns or not _has_self(environment, "reset"):
         return
-    if (why := _refuses(reset, None, **dict.fromkeys(columns))) is not None:
+    if (why := _refuses(environment.reset, None, **dict.fromkeys(columns))) is not None:  # type: ignore[attr-defined]
         raise ConfigError(
             f"environment_factory: reset of {name_of(environment)} gets each column of {what} as an argument, and "
             f"this fails: {why}. The columns are {', '.join(map(repr, columns))}. Name them as arguments of reset, or "
@@ -144,10 +150,10 @@ def check_reset(environment: Any, columns: Sequence[str], what: str) -> None:
         )
 
 
-def _refuses(function: Callable[..., Any], *args: Any, **kwargs: Any) -> str | None:
+def _refuses(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> str | None:
     """Return why a call does not fit a function's parameters; `None` if it does, or if they are not known."""
     try:
-        inspect.signature(function).bind(*args, **kwargs)
+        signature_of(function).bind(*args, **kwargs)
     except TypeError as error:
         return str(error)
     except ValueError:

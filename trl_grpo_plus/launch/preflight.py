@@ -19,7 +19,7 @@ from ..curriculum import belief_store
 from ..curriculum.selection import check_class, check_column, check_enough_rows, check_stream
 from ..objective.credit import Credit
 from ..registry import check_columns, resolve
-from ..scoring import columns_given, has_messages, is_conversation, lacks_template, wrong_prompts
+from ..scoring import has_messages, is_conversation, lacks_template, wrong_prompts
 from ..utils import optional_packages
 from ..utils.files import beside, looks_local, not_writable
 from ..utils.tables import FAILED, OK, UNSEEN, WARNED, CheckRow, refused
@@ -246,8 +246,9 @@ def prompts(recipe: Recipe) -> list[CheckRow]:
     """
     checked = {what: rows for what, rows in recipe.sets.items() if not _makes_prompts(recipe, rows)}
     wrong = [why for what, rows in checked.items() if (why := wrong_prompts(rows, what))]
-    if not wrong and (recipe.script.environment_factory or recipe.tools):
-        wrong = [row.text for row in refused("prompts", _check_conversations, recipe)]
+    if not wrong and recipe.tools:
+        refusals = refused("prompts", tool_checks.check_conversations, recipe.train_set, recipe.eval_sets)
+        wrong = [row.text for row in refusals]
     if wrong or recipe.train_set is None:
         return [CheckRow("prompts", FAILED, why) for why in wrong]
     row: dict[str, Any] = next(iter(recipe.train_set), {})
@@ -259,17 +260,19 @@ def prompts(recipe: Recipe) -> list[CheckRow]:
     return [CheckRow("prompts", OK, f"messages of {roles}" if roles else "texts")]
 
 
-def _check_conversations(recipe: Recipe) -> None:
-    """Refuse prompts that tools do not go with, and an environment whose `reset` does not take a row."""
-    if recipe.tools:
-        tool_checks.check_conversations(recipe.train_set, recipe.eval_sets)
+def reset(recipe: Recipe) -> list[CheckRow]:
+    """Check that the environment's `reset` takes the columns of the first rows."""
     if not (path := recipe.script.environment_factory) or recipe.training.remove_unused_columns:
-        return
-    given = {what: columns_given(rows, ()) for what, rows in recipe.sets.items()}
+        return []
+    environment = load(path, "environment_factory")
+    given = {what: [*next(iter(rows), {})] for what, rows in recipe.sets.items()}
     if recipe.rowless:
         given["the rows that TRL makes where there is no dataset"] = ["prompt"]
-    for what, names in given.items():
-        tool_checks.check_reset(load(path, "environment_factory"), names, what)
+    return [
+        row
+        for what, names in given.items()
+        for row in refused("reset", tool_checks.check_reset, environment, names, what)
+    ]
 
 
 def _makes_prompts(recipe: Recipe, rows: Any) -> bool:
@@ -320,9 +323,10 @@ def template(recipe: Recipe) -> list[CheckRow]:
         return []
     if (tokenizer := recipe.tokenizer()) is None:
         return []
-    if why := lacks_template(tokenizer, recipe.model.model_name_or_path):
-        return [CheckRow("template", FAILED, why)]
-    return refused("template", tool_checks.check_template, tokenizer, bool(recipe.tools)) if calls else []
+    if calls:
+        return refused("template", tool_checks.check_template, tokenizer, bool(recipe.tools))
+    why = lacks_template(tokenizer, recipe.model.model_name_or_path)
+    return [CheckRow("template", FAILED, why)] if why else []
 
 
 Check = Callable[[Recipe], Iterable[CheckRow]]
@@ -344,7 +348,7 @@ PAPER: tuple[Check, ...] = (
     model,
 )
 # `model` is checked again here, because a prepare function may make the model.
-DATA: tuple[Check, ...] = (splits, model, prompts, enough, remembered, columns, template)
+DATA: tuple[Check, ...] = (splits, model, prompts, reset, enough, remembered, columns, template)
 
 
 def on_paper(recipe: Recipe) -> list[CheckRow]:

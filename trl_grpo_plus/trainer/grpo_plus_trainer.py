@@ -770,6 +770,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         # Rows that are drawn do not pass a subclass's methods.
         overrides = self._overrides("get_train_dataloader", "_generate_and_score_completions")
         added_by["subclass"] = overrides and not args.draws_prompts
+        own_columns = self._overrides("_set_signature_columns_if_needed", "_remove_unused_columns")
+        added_by["removes"] = args.remove_unused_columns and not own_columns
         compatibility.check_data(train, evaluation, rewards, self._credit.columns, args, **added_by)
 
     def _check_rows(self, train_dataset: Any, args: GRPOPlusConfig) -> None:
@@ -878,7 +880,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             super()._load_best_model()
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None, *rest: Any, **more: Any) -> None:
-        if checkpoint is not None:
+        if checkpoint is not None and (self.tools or self.rollout_func is None):  # TRL itself samples
             training_state.round_as_when_sampling(self)
         super()._load_optimizer_and_scheduler(checkpoint, *rest, **more)
         if checkpoint is None:

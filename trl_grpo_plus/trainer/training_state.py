@@ -17,6 +17,7 @@ from accelerate.utils import broadcast_object_list, gather_object
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
 from transformers import IntervalStrategy, TrainerCallback
 
+from ..config.compatibility import rounds_weights
 from ..utils.distributed import raise_on_all_ranks
 from ..utils.patching import temporarily
 from ..utils.tables import in_short
@@ -329,11 +330,11 @@ def round_as_when_sampling(trainer: Any) -> None:
     The states of the optimizer get the dtype of the weights at the time when they are loaded, and TRL rounds the
     weights later (`GRPOTrainer._generate_single_turn`). The optimizer's first step would then raise.
     """
-    args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
-    if not args.use_transformers_continuous_batching or not (args.bf16 or args.fp16):
+    if (option := rounds_weights(trainer.args)) is None:
         return
-    model.to(torch.bfloat16 if args.bf16 else torch.float16)
-    if args.cast_lm_head_to_fp32:
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    model.to(torch.bfloat16 if option == "bf16" else torch.float16)
+    if trainer.args.cast_lm_head_to_fp32:
         model.lm_head.to(torch.float32)
 
 

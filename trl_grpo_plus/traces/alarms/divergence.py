@@ -7,7 +7,7 @@ from .. import Row, SampledBatch
 from .evaluation_history import Parting
 from .examples import paid, showing
 from .history import ROOM, History
-from .metric_history import FAILURES, RUNAWAYS, SAMPLER, START
+from .metric_history import FAILURES, LAST, RUNAWAYS, SAMPLER
 from .types import Finding
 
 
@@ -67,10 +67,11 @@ def sampler_drift(history: History, batch: SampledBatch, least: float) -> Findin
 def tool_failures(history: History, batch: SampledBatch, least: float) -> Finding | None:
     """Detect that many calls of tools fail: there is no such tool, it gets other arguments, or it raises an error.
 
-    The quantity is the median of the last 5 logged values of TRL's `tools/failure_frequency`, where tools were called.
+    The quantity is the median of the last 5 logged values of TRL's `tools/failure_frequency`. An entry without a call
+    is left out. An entry over several steps is TRL's mean of their shares. There a step without a call counts as 0.
     """
-    shares = [share for _, share in history.logged[FAILURES].last[-START:]] if FAILURES in history.logged else []
-    if len(shares) < START or (now := statistics.median(shares)) < least:
+    shares = [share for _, share in history.logged[FAILURES].last[-LAST:]] if FAILURES in history.logged else []
+    if len(shares) < LAST or (now := statistics.median(shares)) < least:
         return None
     return Finding(
         now,

@@ -10,12 +10,13 @@ from ...utils.validation import finite_or_none
 
 
 START = 5  # number of first entries; their median is a metric's value at first
+LAST = 5  # number of last entries that are compared with the first ones, or with a threshold
 RECENT = 7  # number of last entries; their median is a metric's value now
 ENOUGH = 10  # minimum number of entries before the last ones; their median is the earlier value
 RUNAWAYS = ("kl", "grad_norm")
 # TRL's metric, logged with vLLM at each step, and this package's, logged when the sampler is checked.
 SAMPLER = ("sampling/sampling_logp_difference/mean", "sampler/logp_difference/mean")
-# TRL's metrics with tools: calls an attempt, and the share of calls whose tool raised an error.
+# TRL's metrics with tools: calls an attempt, and the share of calls that failed.
 CALLS, FAILURES = "tools/call_frequency", "tools/failure_frequency"
 
 Entry = tuple[int, float]  # step, value
@@ -57,8 +58,8 @@ class Logged:
 
         A metric that is seldom logged is judged as soon as it has as many recent entries as first ones.
         """
-        recent = [entry for entry in self.last if entry not in self.first][-START:]
-        return self._growth(self.first, recent, factor, floor) if len(recent) >= START else None
+        recent = [entry for entry in self.last if entry not in self.first][-LAST:]
+        return self._growth(self.first, recent, factor, floor) if len(recent) >= LAST else None
 
     def _growth(self, before: Iterable[Entry], recent: Iterable[Entry], factor: float, floor: float) -> Growth | None:
         was, now = (statistics.median(value for _, value in entries) for entries in (before, recent))
