@@ -36,6 +36,7 @@ def mute(a):
 def with_template(template, **attributes):
     tokenizer = copy.deepcopy(tool_models.tokenizer())
     tokenizer.chat_template = template
+    attributes = dict.fromkeys(READS) | attributes  # another test may have made a trainer with this tokenizer
     for name, value in attributes.items():
         setattr(tokenizer, name, value)
     return tokenizer

@@ -305,7 +305,10 @@ def test_a_warning_comes_if_beliefs_cannot_tell_rows_apart(tmp_path, caplog, mor
         ({**CHOICE, "zero_variance_groups": "resample"}, "map-style dataset.*'drop'"),
         ({**BELIEF, "zero_variance_groups": "resample"}, "map-style dataset.*'drop'"),
         ({**CHOICE, "data": IterableDataset.from_generator(lambda: iter(()))}, "the stream has no rows"),
-        ({**CHOICE, "remove_unused_columns": True}, "remove_unused_columns=True does not go .* on a stream"),
+        (
+            {**CHOICE, "remove_unused_columns": True, "reward": tiny_models.digits},
+            "remove_unused_columns=True does not go .* on a stream",
+        ),
         ({**BELIEF, "belief_key": "kinds"}, "belief_key='kinds' is no column .*'kind'. Did you mean kind"),
         ({**BELIEF, "belief_key": "kinds", "data": generated(30)}, "is no column .*'prompt', 'number', 'kind'. Did"),
         (
@@ -316,7 +319,7 @@ def test_a_warning_comes_if_beliefs_cannot_tell_rows_apart(tmp_path, caplog, mor
 )
 def test_options_that_cannot_work_with_a_stream_are_refused(tmp_path, options, words):
     with pytest.raises(ValueError, match=words):
-        tiny_models.trainer(tmp_path, by_kind, **{"data": streamed(30), **options})
+        tiny_models.trainer(tmp_path, **{"reward": by_kind, "data": streamed(30), **options})
 
 
 def test_rows_that_lack_a_column_have_none_in_it():

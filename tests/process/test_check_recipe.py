@@ -473,7 +473,7 @@ def test_a_run_without_rows_cannot_draw_any(place):
     Path("tooled.py").write_text(TOOLS + "\n\ndef nothing(*_):\n    return None\n")
     keys = {"environment_factory": "tooled.py:World", "prepare": "tooled.py:nothing", "dataset_name": None}
     assert by_name(checked(place(**keys)))["data"].status == OK
-    lonely = by_name(checked(place(**{**keys, "environment_factory": "tooled.py:Lonely"})))["prompts"]
+    lonely = by_name(checked(place(**{**keys, "environment_factory": "tooled.py:Lonely"})))["reset"]
     assert (lonely.status, "unexpected keyword argument 'prompt'" in lonely.text) == (FAILED, True)
     endless = by_name(checked(place(**keys, max_steps=-1)))["data"]
     assert (endless.status, "nothing says how long the run is" in endless.text) == (FAILED, True)

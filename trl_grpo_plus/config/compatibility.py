@@ -379,8 +379,6 @@ def check_model(
             f"{trl_version} splits the pixels of a batch at wrong places. Upgrade TRL, or set "
             "zero_variance_groups='keep'."
         )
-    if not rollouts:  # a rollout_func need not tell the model of them
-        check_described(tools or ())
     if args.step_reward_credit is not None and (tools or environments):
         raise ConfigError(
             f"step_reward_credit={args.step_reward_credit!r} does not work with tools or environment_factory. A step "
@@ -393,6 +391,8 @@ def check_model(
             f"environment_factory or rollout_func, other prompts are sampled. {leave_out(args, 'belief_head')} "
             "belief_key works here, because it reads a column and no prompt."
         )
+    if not rollouts:  # a rollout_func need not tell the model of its tools
+        check_described(tools or ())
 
 
 def check_parallelism(accelerator: "Accelerator") -> None:
