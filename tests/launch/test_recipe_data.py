@@ -897,13 +897,14 @@ def test_prepare_must_return_a_dict_of_splits(tmp_path, returned):
         reward_inputs.load_data(*arguments)
 
 
-def test_reset_takes_what_a_transform_makes(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("worlds.py").write_text("class World:\n    def reset(self, prompt, number): ...\n")
+def test_reset_takes_what_a_transform_makes():
+    class World:
+        def reset(self, prompt, number): ...
+
     rows = Dataset.from_dict({"raw": [1]})
     made = rows.with_transform(lambda batch: {"prompt": ["How many?"], "number": batch["raw"]})
-    script = SimpleNamespace(environment_factory="worlds.py:World")
-    recipe = SimpleNamespace(script=script, training=SimpleNamespace(remove_unused_columns=False), rowless=False)
+    training = SimpleNamespace(remove_unused_columns=False)
+    recipe = SimpleNamespace(environment=World, training=training, rowless=False)
     recipe.sets = {"train_dataset": made}
     assert preflight.reset(recipe) == []
     recipe.sets = {"train_dataset": rows}

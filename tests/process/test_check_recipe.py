@@ -446,6 +446,7 @@ def test_the_shown_prompt_has_the_tools(place, tmp_path, key):
         (CHATML, {"environment_factory": "tooled.py:World"}, "template", "does not write tool calls"),
         (None, {"tools": ["tooled.py:mute"]}, "callables", "the tool mute cannot be described"),
         (None, {"environment_factory": "tooled.py:Adding"}, "callables", "Adding has no method reset"),
+        (None, {"environment_factory": "nothing.py:World"}, "callables", "there is no file nothing.py"),
         (None, {"environment_factory": "tooled.py:Demanding"}, "reset", "unexpected keyword argument 'answer'"),
         (None, {"environment_factory": "tooled.py:World", "preset": "belief"}, "callables", "belief_head"),
     ],

@@ -15,7 +15,7 @@ from datasets import Dataset, DatasetDict, Features, Image, Value
 from trl import GRPOTrainer
 
 from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
-from trl_grpo_plus.config import compatibility
+from trl_grpo_plus.config import evaluation_checks
 from trl_grpo_plus.objective.baselines import reads_columns
 from trl_grpo_plus.scoring import check_prompts, check_tokens, wrong_prompts
 from trl_grpo_plus.traces import reader as traces
@@ -138,6 +138,7 @@ def test_an_evaluation_that_would_end_the_run_is_refused(tmp_path, options, word
         ({"per_device_eval_batch_size": 6, **TWO}, "Otherwise evaluate() fails"),
         ({"per_device_eval_batch_size": 8, **TWO}, None),
         ({"per_device_eval_batch_size": 6, "eval_on_start": True}, None),  # one batch holds all attempts
+        ({"eval_strategy": "steps", "metric_for_best_model": "loss", "extra": {"eval_dataset": {}}}, None),
         ({**BEST_OF_TWO, "metric_for_best_model": "reward"}, "eval_dataset none has no rows"),
         ({**BEST_OF_TWO, "metric_for_best_model": "eval_some_loss"}, "eval_dataset none has no rows"),
         (
@@ -149,7 +150,7 @@ def test_an_evaluation_that_would_end_the_run_is_refused(tmp_path, options, word
 )
 def test_an_evaluation_that_may_fail_or_measures_nothing_is_warned_of(tmp_path, caplog, options, words):
     made(tmp_path, None, **{"extra": {"eval_dataset": tiny_models.prompts(1)}, **options})
-    said = [record.message for record in caplog.records if record.name == compatibility.__name__]
+    said = [record.message for record in caplog.records if record.name == evaluation_checks.__name__]
     assert [words in text for text in said] == [True] * (words is not None)
 
 

@@ -8,6 +8,7 @@ presets                published variants of GRPO as settings
 sampling_distribution  settings that make the sampled distribution differ from the trained one
 trl_releases           the releases of TRL that are tested
 tool_checks            checks of tools and environments
+evaluation_checks      checks of evaluations
 start_errors           TRL's errors about batch sizes, folders, models and tools, with the cause and the fix
 """
 

@@ -1,7 +1,6 @@
 """Checks of the configuration against the reward functions, the data and the model, before the first step."""
 
 import logging
-import math
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
@@ -38,8 +37,6 @@ BOUNDS = {
 }
 # The columns that `remove_unused_columns` leaves (`GRPOTrainer._set_signature_columns_if_needed`).
 DEALT = ("prompt", "image", "images")
-# What transformers measures of each evaluation set. TRL's own metrics have no set's name.
-MEASURED = ("loss", "runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
 
 
 def out_of_bounds(config: "GRPOPlusConfig") -> Iterator[str]:
@@ -55,91 +52,6 @@ def check_bounds(config: "GRPOPlusConfig") -> None:
     """Refuse options that are out of their bounds."""
     if why := list(out_of_bounds(config)):
         raise ConfigError(" ".join(why))
-
-
-def check_evaluations(eval_dataset: Any, config: "GRPOPlusConfig") -> None:
-    """Refuse evaluations that would fail in the run, and warn of those that would fail or measure nothing.
-
-    Raises:
-        ConfigError: `eval_on_start` without a dataset, or with batches that hold parts of groups. Or
-            `metric_for_best_model` is TRL's metric of one set among several, transformers' metric without the name of
-            one of the sets, or the metric of a set that is not evaluated: transformers would stop at the first
-            evaluation.
-    """
-    if config.eval_on_start and eval_dataset is None:
-        raise ConfigError("eval_on_start=True needs an eval_dataset. Give one, or set eval_on_start=False.")
-    evaluated = datasets_named(None, eval_dataset)
-    del evaluated["train_dataset"]
-    batch, attempts = config.per_device_eval_batch_size * config.world_size, _attempts(config)
-    # TRL checks this only if `eval_strategy` is set. A set that fits into one batch is evaluated.
-    fits = all(hasattr(rows, "__len__") and len(rows) * attempts <= batch for rows in evaluated.values())
-    if eval_dataset is not None and config.eval_strategy == "no" and not fits and (why := parts_of_groups(config)):
-        if config.eval_on_start:
-            raise ConfigError(why)
-        _warn(config, f"{why} Otherwise evaluate() fails.")
-    if config.eval_strategy == "no" and not config.eval_on_start:
-        return
-    best = (config.metric_for_best_model or "").removeprefix("eval_")
-    sets = eval_dataset if isinstance(eval_dataset, Mapping) and config.eval_strategy != "no" else {}
-    if sets and best in MEASURED:
-        metric = f"eval_{next(iter(sets))}_{best}"
-        raise ConfigError(
-            f"metric_for_best_model={config.metric_for_best_model!r} (the default with load_best_model_at_end is "
-            f"'loss'): each evaluation set has a metric of its own, such as {metric}. Set "
-            f"metric_for_best_model={metric!r}, or 'eval_reward', which is that of the last set."
-        )
-    for name in sets:
-        metric = best.removeprefix(f"{name}_")
-        if metric != best and metric not in MEASURED:
-            *_, last = eval_dataset
-            raise ConfigError(
-                f"metric_for_best_model={config.metric_for_best_model!r}: TRL calls this metric eval_{metric} for "
-                f"each evaluation set, and the last set, now {last!r}, decides. Put {name!r} last in eval_dataset, "
-                f"and set metric_for_best_model='eval_{metric}'."
-            )
-    rows = -(-batch // attempts) if config.dataloader_drop_last else 1
-    for name, dataset in evaluated.items():
-        if not hasattr(dataset, "__len__") or len(dataset) >= rows:
-            continue
-        why = f"{name} has no rows, so an evaluation on it measures nothing. Give it rows, or set eval_strategy='no'."
-        if count := len(dataset):
-            why = (
-                f"{name} has {count} row{'s' * (count != 1)}, fewer than the {rows} of a batch, and "
-                "dataloader_drop_last=True leaves out a batch that is not full. So an evaluation on it measures "
-                "nothing. Set dataloader_drop_last=False, or a smaller per_device_eval_batch_size."
-            )
-        # Of several sets, another one may have TRL's metrics.
-        if best and config.eval_strategy != "no" and (len(evaluated) == 1 or _is_of(best, name)):
-            raise ConfigError(f"metric_for_best_model={config.metric_for_best_model!r}: {why}")
-        _warn(config, why)
-
-
-def _is_of(metric: str, name: str) -> bool:
-    """Return whether a metric is transformers' metric of the evaluation set that errors call `name`."""
-    return metric.startswith(f"{name.removeprefix('eval_dataset ')}_")
-
-
-def _warn(config: "GRPOPlusConfig", text: str) -> None:
-    if config.process_index == 0:
-        logger.warning(text)
-
-
-def _attempts(config: "GRPOPlusConfig") -> int:
-    """Return the number of attempts on a prompt in an evaluation."""
-    return config.num_generations_eval or config.num_generations
-
-
-def parts_of_groups(config: "GRPOPlusConfig") -> str | None:
-    """Return why a batch of an evaluation would hold a part of a group; `None` if it holds whole groups."""
-    size, processes, attempts = config.per_device_eval_batch_size, config.world_size, _attempts(config)
-    if not size * processes % attempts:
-        return None
-    step = attempts // math.gcd(attempts, processes)
-    return (
-        f"per_device_eval_batch_size ({size}) x processes ({processes}) must be divisible by num_generations_eval, or "
-        f"by num_generations if num_generations_eval is not set ({attempts}). Set per_device_eval_batch_size to "
-        f"{max(size // step, 1) * step}."
-    )
 
 
 def will_train(eval_dataset: Any, config: "GRPOPlusConfig") -> bool:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
-from ..config.compatibility import out_of_bounds, parts_of_groups
+from ..config.compatibility import out_of_bounds
+from ..config.evaluation_checks import parts_of_groups
 from ..curriculum.selection import believes
 from ..objective.advantage_functions import named_by
 from ..utils import optional_packages

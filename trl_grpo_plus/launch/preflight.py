@@ -164,7 +164,7 @@ def _check_environment_rewards(recipe: Recipe) -> None:
 
 
 def callables(recipe: Recipe) -> list[CheckRow]:
-    """Check that the tools, the environment and the rollout function exist and go together. Sets `recipe.tools`."""
+    """Check that tools, environment and rollout function exist and go together. Sets `environment` and `tools`."""
 
     def check() -> None:
         """Refuse what the trainer would refuse once the model is loaded."""
@@ -175,7 +175,7 @@ def callables(recipe: Recipe) -> list[CheckRow]:
         tools = [*made.get("tools", ()), *tool_checks.tools_of(environment)]
         given = {"environments": environment, "rollouts": made.get("rollout_func"), "tools": tools}
         check_model(recipe.training, **given, images=False, trl_version=version("trl"))
-        recipe.tools = tools
+        recipe.environment, recipe.tools = environment, tools
 
     return refused("callables", check)
 
@@ -262,16 +262,15 @@ def prompts(recipe: Recipe) -> list[CheckRow]:
 
 def reset(recipe: Recipe) -> list[CheckRow]:
     """Check that the environment's `reset` takes the columns of the first rows."""
-    if not (path := recipe.script.environment_factory) or recipe.training.remove_unused_columns:
+    if recipe.environment is None or recipe.training.remove_unused_columns:
         return []
-    environment = load(path, "environment_factory")
     given = {what: [*next(iter(rows), {})] for what, rows in recipe.sets.items()}
     if recipe.rowless:
         given["the rows that TRL makes where there is no dataset"] = ["prompt"]
     return [
         row
         for what, names in given.items()
-        for row in refused("reset", tool_checks.check_reset, environment, names, what)
+        for row in refused("reset", tool_checks.check_reset, recipe.environment, names, what)
     ]
 
 

@@ -42,6 +42,7 @@ class Recipe:
     on_a_cpu: tuple[str, ...] = ()  # options that replace settings which processes on a CPU do not support
     evaluates: bool = False  # whether the run ever evaluates; kept, because a resumed run turns `eval_on_start` off
     rewards: list[Any] = field(default_factory=list)  # of `reward_funcs`, as the trainer takes them
+    environment: Any = None  # `environment_factory`
     tools: list[Any] = field(default_factory=list)  # of the model; not those that a function makes
     reward_seconds: float = 0.0  # time of the rewards for one generation batch of one process
     splits: Any = None  # by name, once they are loaded

@@ -44,7 +44,7 @@ from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import nanstd
 
-from ..config import compatibility, start_errors, tool_checks, trl_releases
+from ..config import compatibility, evaluation_checks, start_errors, tool_checks, trl_releases
 from ..config.grpo_plus_config import GRPOPlusConfig, config_for
 from ..config.sampling_distribution import warn_of_another_distribution
 from ..curriculum import indexed_dataset, selection
@@ -178,7 +178,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._entropy: float | None = None  # mean over the last optimizer step
         self._failures_warned: set[tuple[str, str]] = set()  # rewards and statuses that a warning has told of
         compatibility.check_bounds(args)
-        compatibility.check_evaluations(eval_dataset, args)
+        evaluation_checks.check_evaluations(eval_dataset, args)
         reward_funcs, weights = resolve(reward_funcs, args.reward_weights)
         if weights != args.reward_weights:
             args = copy.copy(args)  # the caller may use it for another trainer
@@ -213,7 +213,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         compatibility.check_parallelism(self.accelerator)
         if self._is_vlm and self._is_sharded:
             check_images(train_dataset, eval_dataset)
-        self._check_tokens()
+        self._check_prompts()
         self._checked = self.train_dataset, self.eval_dataset
         spare_copies(self.model)
         # TRL would refuse a scale that it does not know. With such a scale, TRL's advantages are replaced.
@@ -749,7 +749,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         """Return whether a subclass overrides one of these methods."""
         return any(getattr(type(self), name) is not getattr(GRPOPlusTrainer, name) for name in names)
 
-    def _check_tokens(self) -> None:
+    def _check_prompts(self) -> None:
         if self.tools:
             tool_checks.check_conversations(self.train_dataset, self.eval_dataset)
         if not (self.rollout_func or self.environment_factories or self.chat_template):
@@ -763,7 +763,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         compatibility.check_later_data(*now, self.args)
         added_by = {"rollouts": self.rollout_func, "environments": self.environment_factories}
         self._check_data(*now, self.reward_funcs, self.args, **added_by)
-        self._check_tokens()
+        self._check_prompts()
         self._checked = now
 
     def _check_data(self, train: Any, evaluation: Any, rewards: Any, args: GRPOPlusConfig, **added_by: Any) -> None:
@@ -880,7 +880,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             super()._load_best_model()
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None, *rest: Any, **more: Any) -> None:
-        if checkpoint is not None and (self.tools or self.rollout_func is None):  # TRL itself samples
+        if checkpoint is not None:
             training_state.round_as_when_sampling(self)
         super()._load_optimizer_and_scheduler(checkpoint, *rest, **more)
         if checkpoint is None:

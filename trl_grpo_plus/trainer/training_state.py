@@ -330,7 +330,8 @@ def round_as_when_sampling(trainer: Any) -> None:
     The states of the optimizer get the dtype of the weights at the time when they are loaded, and TRL rounds the
     weights later (`GRPOTrainer._generate_single_turn`). The optimizer's first step would then raise.
     """
-    if (option := rounds_weights(trainer.args)) is None:
+    option, samples = rounds_weights(trainer.args), trainer.tools or trainer.rollout_func is None
+    if option is None or not samples:  # a rollout_func samples in its own way, but for the turns of tools
         return
     model = trainer.accelerator.unwrap_model(trainer.model)
     model.to(torch.bfloat16 if option == "bf16" else torch.float16)

@@ -94,7 +94,8 @@ def given(recipe: Recipe, tokens: Loaded) -> list[CheckRow]:
         return [CheckRow("given", UNSEEN, f"{whose} is not shown: that takes the tokenizer of {name}")]
     (ids,) = _encoded(recipe, tokens.what, [recipe.first_prompt])
     rendered = as_given(ids, recipe.first_prompt, tokens.what, _template(recipe))
-    about = [f"{whose}, as the model is given it{_bare(recipe)}, in {rendered['tokens']:,} tokens", *rendered["flags"]]
+    bare = ", without what the environment adds to it" if recipe.script.environment_factory else ""
+    about = [f"{whose}, as the model is given it{bare}, in {rendered['tokens']:,} tokens", *rendered["flags"]]
     # Most models whose template adds a system message were trained with it. Other flags are mistakes.
     status = WARNED if set(rendered["flags"]) - {ADDS_SYSTEM} else OK
     return [CheckRow("given", status, "; ".join(about) + f":\n{rendered['text']}")]
@@ -111,10 +112,6 @@ def _encoded(recipe: Recipe, tokens: Any, prompts: list[Any]) -> list[list[int]]
 def _template(recipe: Recipe) -> dict[str, Any]:
     """Return what TRL gives the chat template beside the messages."""
     return {"tools": recipe.tools or None, **(recipe.training.chat_template_kwargs or {})}
-
-
-def _bare(recipe: Recipe) -> str:
-    return ", without what the environment adds to it" if recipe.script.environment_factory else ""
 
 
 def _characters(prompt: Any) -> int:
