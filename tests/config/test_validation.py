@@ -256,8 +256,14 @@ IMPOSSIBLE = [
         {"advantage_estimator": "zvp", "zero_variance_groups": "resample", "filtered_verdicts": ["all_bad", "tied"]},
         ["filtered_verdicts=['all_bad', 'tied'] takes all_bad out of the batch", "Leave filtered_verdicts out"],
     ),
-    ({**PAIRWISE, "scale_rewards": "batch", "std_eps": 0.1}, ["scale_rewards='batch', std_eps=0.1", "no effect"]),
-    ({**PAIRWISE, "step_reward_credit": "own"}, ["step_reward_credit='own' has no effect", "'pairwise'"]),
+    (
+        {**PAIRWISE, "scale_rewards": "batch", "std_eps": 0.1},
+        ["scale_rewards='batch', std_eps=0.1 have no effect", "Leave them out, or leave advantage_estimator out."],
+    ),
+    (
+        {**PAIRWISE, "step_reward_credit": "own"},
+        ["step_reward_credit='own' has no effect", "Leave it out, or leave advantage_estimator out."],
+    ),
     ({**PAIRWISE, "advantage_baseline": "median"}, ["advantage_baseline='median' has no effect", "'pairwise'"]),
     ({**PAIRWISE, **BY_ITSELF}, ["normalize_then_sum", "no effect", "filter_metric='any'"]),
     ({**PAIRWISE, **K1_IN_REWARD}, ["kl_placement='reward' does not go with advantage_estimator='pairwise'"]),

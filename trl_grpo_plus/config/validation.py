@@ -2,7 +2,7 @@
 
 import typing
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from packaging.version import Version
@@ -123,11 +123,10 @@ def check(config: "GRPOPlusConfig", annotations: Mapping[str, Any], trl_version:
 
 def warn_of_no_effect(config: "GRPOPlusConfig") -> None:
     """Warn if a trainer other than this package's was given options of this package."""
-    changed = {name: value for name, value in config.changed_options.items() if name != "preset"}
-    options = ", ".join(f"{name}={value!r}" for name, value in changed.items())
-    if options:
+    changed = [name for name in config.changed_options if name != "preset"]
+    if changed:
         warnings.warn(
-            f"{options} {'have' if len(changed) > 1 else 'has'} no effect: the trainer that got this GRPOPlusConfig "
+            f"{_no_effect(config, changed)}: the trainer that got this GRPOPlusConfig "
             "is not a GRPOPlusTrainer. Replace GRPOTrainer(...) by GRPOPlusTrainer(...), which takes the same "
             "arguments: from trl_grpo_plus import GRPOPlusTrainer.",
             stacklevel=4,
@@ -294,10 +293,9 @@ def _check_estimator(config: "GRPOPlusConfig") -> None:
         "step_reward_credit",
     )
     if silent:
-        options = ", ".join(f"{option}={by_path(getattr(config, option))!r}" for option in silent)
         raise ConfigError(
-            f"{options} has no effect with {chosen}, which computes the advantages without a baseline or a scale. "
-            f"{_way_out(config, silent)}"
+            f"{_no_effect(config, silent)} with {chosen}, which computes the advantages without a "
+            f"baseline or a scale. {_way_out(config, silent)}"
         )
     if config.multi_objective_aggregation != "sum_then_normalize":
         raise ConfigError(
@@ -315,22 +313,25 @@ def _check_estimator(config: "GRPOPlusConfig") -> None:
         estimator_of(config)
 
 
-def _way_out(config: "GRPOPlusConfig", options: Iterable[str]) -> str:
-    """Return the advice to leave an option out, or to set the option back if a preset sets it."""
-    if config.preset is None:
-        return "Leave one of the two out."
-    fields = config.__dataclass_fields__
-    back = ", ".join(f"{name}: {fields[name].default}" for name in options)
-    return f"Leave one of the two out. If preset={str(config.preset)!r} sets it, set {back} beside the preset."
+def _no_effect(config: "GRPOPlusConfig", options: Sequence[str]) -> str:
+    settings = ", ".join(f"{name}={by_path(getattr(config, name))!r}" for name in options)
+    return f"{settings} {'has' if len(options) == 1 else 'have'} no effect"
+
+
+def _way_out(config: "GRPOPlusConfig", options: Sequence[str]) -> str:
+    """Return the advice to leave options or `advantage_estimator` out, or to set back those that a preset sets."""
+    leave = f"Leave {'it' if len(options) == 1 else 'them'} out, or leave advantage_estimator out."
+    back = ", ".join(f"{name}: {config.__dataclass_fields__[name].default}" for name in options)
+    undo = f" To undo what preset={str(config.preset)!r} sets, set {back} beside it."
+    return leave + undo * (config.preset is not None)
 
 
 def _check_kl(config: "GRPOPlusConfig") -> None:
     changed = config.changed("kl_estimator", "kl_placement", "kl_reward_form", "kl_target")
     name, estimator = config.kl_estimator, ESTIMATORS[config.kl_estimator]
     if changed and config.beta <= 0:
-        options = ", ".join(f"{name}={getattr(config, name)!r}" for name in changed)
         raise ConfigError(
-            f"{options} has no effect with beta={config.beta}: there is no KL term and no reference model. Set "
+            f"{_no_effect(config, changed)} with beta={config.beta}: there is no KL term and no reference model. Set "
             "beta to a positive value (0.04 in DeepSeekMath), or leave the KL options at their defaults."
         )
     if config.kl_placement == "reward" and estimator.in_reward_refused:
