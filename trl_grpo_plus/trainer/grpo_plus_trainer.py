@@ -71,7 +71,8 @@ from .progress import SlimProgress
 from .prompt_source import PromptSource
 from .recorder import Recorder
 from .run_metadata import describe
-from .vllm.server import naming_server, noticing_errors, sample_from_own_prompts, shard_before_sending
+from .vllm.engine import sample_from_own_prompts, shard_before_sending, warn_of_full_context
+from .vllm.server import naming_server, noticing_errors
 from .vllm.sync_check import VLLMCheck
 
 
@@ -241,6 +242,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         if args.vllm_mode == "colocate":
             # An engine in this process has seeded the random numbers by its rank alone, and it draws from them.
             set_seed(args.seed + self.accelerator.process_index // args.vllm_tensor_parallel_size)
+            warn_of_full_context(self.vllm_generation, ends_of(self))
         elif self.environment_factories is not None or (self.tools and not _TURNS_TAKE_A_GROUP_SIZE):
             sample_from_own_prompts(self.vllm_generation)
         if self.tools and self._shares_engine:

@@ -2,12 +2,8 @@
 
 TRL's first process alone asks the server, and gets an error of requests after a minute of retries. The other processes
 then lose the first one. They ask the server too, so that they can tell its failure from that of a process.
-
-`sample_from_own_prompts` and `shard_before_sending` are about an engine that works: they mend what TRL asks of it.
 """
 
-import hashlib
-import pickle
 import re
 import traceback
 import urllib.error
@@ -17,9 +13,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
-
-from accelerate.utils import gather_object
-from torch.distributed.fsdp import FSDPModule
 
 from ...traces import logged_step
 from ...utils.distributed import lost_process
@@ -100,50 +93,6 @@ def noticing_errors(args: "GRPOPlusConfig") -> AbstractContextManager[None]:
         return answer
 
     return temporarily(vllm_client, requests=SimpleNamespace(**{**vars(vllm_client.requests), "get": get}))
-
-
-def sample_from_own_prompts(engine: Any) -> None:
-    """Let a server sample each attempt from its own prompt if the prompts of a group differ.
-
-    TRL sends the first prompt of each group, and asks for all of the group's attempts. But an environment may give
-    each attempt another prompt, and after a call of a tool TRL 1.14.0 and older ask for groups too. Where prompts
-    differ, each is sent.
-
-    Args:
-        engine (`trl.generation.vllm_generation.VLLMGeneration`): the trainer's engine, with a server.
-    """
-    generate = engine.generate
-
-    def generate_from_own(prompts: list[Any], images: Any, num_generations: int, *rest: Any, **more: Any) -> Any:
-        """Generate as TRL does. Collective."""
-        rows = zip(prompts, images or [None] * len(prompts), strict=True)
-        everyones = gather_object([hashlib.sha256(pickle.dumps(row)).digest() for row in rows])
-        alike = all(row == everyones[i - i % num_generations] for i, row in enumerate(everyones))
-        return generate(prompts, images, num_generations if alike else 1, *rest, **more)
-
-    engine.generate = generate_from_own
-
-
-def shard_before_sending(engine: Any) -> None:
-    """Shard the weights under FSDP 2 again before TRL sends them to the engine.
-
-    A forward pass without a backward leaves some weights whole on each process, as in an evaluation or where the
-    belief head reads prompts. TRL then asks a whole weight to gather itself, which ends the run with an error
-    (`VLLMGeneration._iter_fsdp2_params`).
-
-    Args:
-        engine (`trl.generation.vllm_generation.VLLMGeneration`): the trainer's engine.
-    """
-    send = engine.sync_weights
-
-    def send_sharded(*args: Any, **more: Any) -> Any:
-        """Send as TRL does. Collective."""
-        for module in engine.model.modules():
-            if isinstance(module, FSDPModule):
-                module.reshard()
-        return send(*args, **more)
-
-    engine.sync_weights = send_sharded
 
 
 def _of_a_long_prompt(error: Exception) -> str:
