@@ -413,7 +413,9 @@ def _knows_names(init: Callable[..., None]) -> Callable[..., None]:
             hints = "".join(
                 f" {GONE_OPTIONS[name]}" if name in GONE_OPTIONS else did_you_mean(name, fields) for name in unknown
             )
-            raise TypeError(f"{type(self).__name__} has no option {' nor '.join(map(repr, unknown))}.{hints}")
+            # Scripts for several releases of TRL read the option that they leave out from Python's words.
+            what = f"{' nor '.join(map(repr, unknown))} (unexpected keyword argument {unknown[0]!r})"
+            raise TypeError(f"{type(self).__name__} has no option {what}.{hints}")
         names = [of.name for of in dataclasses.fields(self) if of.init]
         init(self, *args, **presets.apply(options, names[: len(args)], names))
 
