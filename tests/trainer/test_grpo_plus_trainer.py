@@ -20,6 +20,7 @@ from trl_grpo_plus.curriculum.beliefs import Belief
 from trl_grpo_plus.objective import kl, scales
 from trl_grpo_plus.objective.advantages import BASELINES
 from trl_grpo_plus.objective.scales import SCALES
+from trl_grpo_plus.utils.validation import ConfigError
 
 
 pytestmark = pytest.mark.long
@@ -447,6 +448,23 @@ def test_refuses_a_stock_config(tmp_path):
     stock = GRPOConfig(output_dir=str(tmp_path), bf16=False, use_cpu=True)
     with pytest.raises(TypeError, match="GRPOPlusConfig, got GRPOConfig"):
         GRPOPlusTrainer(tiny_models.model_path(tmp_path), tiny_models.digits, stock)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "match"),
+    [
+        ("zero_variance_groups", "dropp", "zero_variance_groups='dropp' is not one of .* Did you mean drop"),
+        ("scale_rewards", "mea", "scale_rewards='mea' is not one of"),
+        ("kl_horizon", 5, "kl_horizon"),
+        ("trace_every", -1, "trace_every"),
+    ],
+)
+def test_refuses_an_option_that_a_script_sets_after_the_config_is_made(tmp_path, option, value, match):
+    """TRL's own scripts set options of the config that their parser made."""
+    args = GRPOPlusConfig(**tiny_models.BASE, output_dir=str(tmp_path))
+    setattr(args, option, value)
+    with pytest.raises(ConfigError, match=match):
+        GRPOPlusTrainer(tiny_models.model_path(tmp_path), tiny_models.digits, args, tiny_models.prompts(4))
 
 
 def test_makes_its_own_config(tmp_path, monkeypatch):

@@ -438,13 +438,13 @@ take_help_from_docstring(GRPOPlusConfig)
 
 
 def config_for(model: Any, args: Any) -> GRPOPlusConfig:
-    """Return a trainer's `args`; if they are `None`, the defaults with TRL's output folder for the model."""
+    """Return a trainer's `args`, checked again, or if they are `None` the defaults with TRL's output folder."""
     if args is None:
         name = model if isinstance(model, str) else model.config._name_or_path
         return GRPOPlusConfig(f"{name.split('/')[-1]}-GRPO")
     if not isinstance(args, GRPOPlusConfig):
         raise TypeError(
-            f"args must be a GRPOPlusConfig, got {type(args).__name__}. GRPOPlusConfig takes every argument of TRL's "
-            "GRPOConfig."
+            f"args must be a GRPOPlusConfig, got {type(args).__name__}. It takes every argument of TRL's GRPOConfig."
         )
+    check(args, GRPOPlusConfig.__annotations__, trl.__version__)  # a script may have set options since it was made
     return args
