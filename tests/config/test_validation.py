@@ -58,13 +58,13 @@ def from_yaml(tmp_path):
     [
         (
             "zero_variance_group",
-            r"GRPOPlusConfig has no option 'zero_variance_group' \(.*\). Did you mean zero_variance_groups",
+            "GRPOPlusConfig got an unexpected keyword argument 'zero_variance_group'. Did you mean zero_variance_gr",
         ),
         (
             "max_prompt_length",
-            r"has no option 'max_prompt_length' \(.*\). TRL no longer cuts prompts. Remove long prompts",
+            "unexpected keyword argument 'max_prompt_length'. TRL no longer cuts prompts. Remove long prompts",
         ),
-        ("nothing_like_it_at_all", r"GRPOPlusConfig has no option 'nothing_like_it_at_all' \([^)]*\).$"),
+        ("nothing_like_it_at_all", "unexpected keyword argument 'nothing_like_it_at_all'.$"),
     ],
 )
 def test_an_unknown_option_is_refused_with_the_closest_one(make, option, match):

@@ -99,7 +99,7 @@ def test_the_log_of_a_real_run_has_what_the_report_and_the_trainer_read(tmp_path
     trained = tiny_models.trained(tmp_path, lambda completions, **kwargs: [0.0] * len(completions), max_steps=4)
     printed = capsys.readouterr().out
     for said in (report(summarise(trained, [])), printed):
-        assert f"\n{LEARNT} 4: the sampled groups were 100 % all_bad.\nall_bad: Every attempt failed." in said
+        assert f"\n{LEARNT} 4: the sampled groups were 100 % all_bad.\nall_bad: Every attempt failed: " in said
         assert "\ncut off (max_completion_length=6): " in said
     assert "\nAttempts: " in printed
     trained = tiny_models.trained(tmp_path, max_steps=4, max_completion_length=40)

@@ -99,8 +99,12 @@ def test_a_judge_that_generates_leaves_the_attempts_as_they_were(tmp_path, kind)
 def test_unknown_options_and_wrong_values_are_refused(tmp_path):
     trainer = made(tmp_path, "grpo")
     for options, error, words in [
-        ({"trace_evry": 2}, TypeError, "attach has no option 'trace_evry'. Did you mean trace_every"),
-        ({"kl_estimator": "k1"}, TypeError, "attach has no option 'kl_estimator'"),
+        (
+            {"trace_evry": 2},
+            TypeError,
+            "attach got an unexpected keyword argument 'trace_evry'. Did you mean trace_every",
+        ),
+        ({"kl_estimator": "k1"}, TypeError, "attach got an unexpected keyword argument 'kl_estimator'"),
         ({"trace_every": -1}, ValueError, "trace_every=-1 must be an integer and >= 0"),
         ({"alarms": "false"}, ValueError, "alarms='false' must be True or False"),
         ({"filter_metric": "no"}, ValueError, "filter_metric='no' is neither"),

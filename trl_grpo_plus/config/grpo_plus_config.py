@@ -413,9 +413,9 @@ def _knows_names(init: Callable[..., None]) -> Callable[..., None]:
             hints = "".join(
                 f" {GONE_OPTIONS[name]}" if name in GONE_OPTIONS else did_you_mean(name, fields) for name in unknown
             )
-            # Scripts for several releases of TRL read the option that they leave out from Python's words.
-            what = f"{' nor '.join(map(repr, unknown))} (unexpected keyword argument {unknown[0]!r})"
-            raise TypeError(f"{type(self).__name__} has no option {what}.{hints}")
+            given = ", ".join(map(repr, unknown))
+            # Python's words: scripts for several releases of TRL read from them which option to leave out.
+            raise TypeError(f"{type(self).__name__} got an unexpected keyword argument {given}.{hints}")
         names = [of.name for of in dataclasses.fields(self) if of.init]
         init(self, *args, **presets.apply(options, names[: len(args)], names))
 

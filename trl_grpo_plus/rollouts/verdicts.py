@@ -9,10 +9,12 @@ DEAD_BESIDE_A_BELIEF = frozenset({"all_bad", "unscored", "truncated"})
 
 # What to do if most groups have this verdict.
 ADVICE = {
-    "all_bad": "Every attempt failed. Read some attempts: is the answer in the form that the reward reads, does the "
+    "all_bad": "Every attempt failed: its reward is failed_reward (0 by default) or less. If that is no failure with "
+    "your rewards, set failed_reward. Read some attempts: is the answer in the form that the reward reads, does the "
     "completion end, is the reward right? If so, the prompts are too hard. Use easier data, a warm-up, or more "
     "attempts in each group.",
-    "all_good": "Every attempt succeeded, so these prompts teach nothing more. Use harder data or fewer steps, or "
+    "all_good": "Every attempt succeeded: its reward is solved_reward (1 by default) or more. If that is no success "
+    "with your rewards, set solved_reward. These prompts teach nothing more. Use harder data or fewer steps, or "
     "check that the reward is not too easy to earn.",
     "tied": "All attempts got the same reward, between failure and success. Often the reward checks only the format. "
     "Check that the reward for the answer differs between attempts.",

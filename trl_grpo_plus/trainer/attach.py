@@ -75,7 +75,8 @@ def attach(trainer: Any, **options: Any) -> None:
     for name in options:
         if name not in OPTIONS:
             raise TypeError(
-                f"attach has no option {name!r}.{did_you_mean(name, OPTIONS)} It takes {', '.join(OPTIONS)}."
+                f"attach got an unexpected keyword argument {name!r}.{did_you_mean(name, OPTIONS)} "
+                f"It takes {', '.join(OPTIONS)}."
             )
     _Observer(trainer, _Options(trainer.args, options)).wrap()
     if steps := trainer.state.global_step:
