@@ -9,6 +9,7 @@
 # make test-trl         run the tests of the code that is built on TRL, on the older supported releases of TRL
 # make test-matrix      run `make test` and `make test-trl`
 # make test-trl-main    run the tests of the code that is built on TRL, on TRL's main branch from GitHub
+# make test-trl-own     run TRL's own tests of its GRPO trainer on this one; downloads them from GitHub, tiny models from the Hub
 # make test-deepspeed   run the tests with TRL's configurations of accelerate, which include those for DeepSpeed
 # make test-quantized   run the tests of QLoRA, with bitsandbytes on the CPU
 # make test-vllm        run the tests that need vLLM, on its CPU build
@@ -61,7 +62,7 @@ RELEASE_VENV := .venv-release
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' trl_grpo_plus/__init__.py)
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: demo real real-model race test test-full test-firefox test-device what-works test-trl test-matrix test-deepspeed test-quantized test-vllm test-trl-main dist release-check check-tag system-packages docs lint format clean
+.PHONY: demo real real-model race test test-full test-firefox test-device what-works test-trl test-matrix test-deepspeed test-quantized test-vllm test-trl-main test-trl-own dist release-check check-tag system-packages docs lint format clean
 
 # Install torch first and alone: the next command then finds it installed, and does not ask the index for a newer build.
 $(STAMP): pyproject.toml constraints.txt
@@ -123,6 +124,15 @@ test-trl-main: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VENV)/trl-main \
 		git+https://github.com/huggingface/trl
 	PYTHONPATH=$(CURDIR)/$(VENV)/trl-main $(PYTEST) tests $(addprefix --ignore=,$(WITHOUT_TRL))
+
+# Take TRL's tests at the tag of the installed release. They run from their clone, whose pyproject.toml has pytest's
+# options, on the TRL of .venv: `python -m pytest` would import the clone's.
+TRL_OWN_TESTS := tests/test_grpo_trainer.py
+test-trl-own: $(STAMP)
+	tag=v$$($(BIN)/python -c 'from importlib import metadata; print(metadata.version("trl"))'); \
+	clone=$(VENV)/trl-tests-$$tag; test -d $$clone || git -c advice.detachedHead=false clone --quiet --depth 1 \
+		--branch $$tag https://github.com/huggingface/trl $$clone && cd $$clone && \
+		PYTHONPATH=$(CURDIR)/tests/helpers $(CURDIR)/$(BIN)/pytest -p in_trls_place $(TRL_OWN_TESTS)
 
 # Install DeepSpeed outside .venv, because TRL imports DeepSpeed wherever it is installed. Nothing is compiled.
 test-deepspeed: $(STAMP)
