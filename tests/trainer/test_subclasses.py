@@ -1,6 +1,7 @@
 """Tests of subclasses that override TRL's methods: they train as with TRL's, and all options use their results."""
 
 import itertools
+import math
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,28 @@ def test_with_all_options_off_it_trains_as_on_trls(tmp_path, subclass):
     )
     tiny_models.assert_same(ours, theirs)
     assert any(tiny_models.losses(ours))
+
+
+def composing(cls, factor=1.0):
+    """Make a subclass that makes the batch itself: it has the inputs of TRL's loss, and nothing of this package."""
+
+    class Composing(cls):
+        def _generate_and_score_completions(self, inputs):
+            made = super()._generate_and_score_completions(inputs)
+            names = [f"{part}_{kind}" for part in ("prompt", "completion") for kind in ("ids", "mask")]
+            batch = {name: made[name] for name in (*names, "num_items_in_batch")}
+            return {**batch, "advantages": factor * made["advantages"]}
+
+    return Composing
+
+
+def test_a_subclass_may_make_the_batch_itself(tmp_path):
+    ours, theirs = (
+        tiny_models.trained(tmp_path, tiny_models.digits, composing(cls)) for cls in (GRPOPlusTrainer, GRPOTrainer)
+    )
+    tiny_models.assert_same(ours, theirs)
+    with pytest.raises(FloatingPointError, match="from a batch that a subclass made"):
+        tiny_models.trained(tmp_path / "nan", tiny_models.digits, composing(GRPOPlusTrainer, factor=math.nan))
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ class StepGuard:
         self._raises = args.nonfinite_step == "raise"
         # This rank's micro-batches since the last step: their summed loss, and the inputs and group names of each.
         self._loss: Tensor | None = None
-        self._parts: list[tuple[dict[str, Tensor], Sequence[str]]] = []
+        self._parts: list[tuple[dict[str, Tensor], Sequence[str] | None]] = []
         self._logps: Tensor | None = None  # of the last forward pass
 
     def begin_micro_batch(self) -> None:
@@ -93,7 +93,7 @@ class StepGuard:
         parts = {called: batch[name] for name, called in PARTS.items() if batch.get(name) is not None}
         if self._logps is not None:  # `None` for a loss without a forward pass of its own
             parts, self._logps = {LOGPS: self._logps, **parts}, None
-        self._parts.append((parts, batch[GROUPS]))
+        self._parts.append((parts, batch.get(GROUPS)))  # a subclass may make its own batch
         value = loss.detach()
         self._loss = value if self._loss is None else self._loss + value
         return loss * (0 * value + 1)
@@ -122,15 +122,15 @@ class StepGuard:
         culprits = gather_object([self._culprits(parts)])
         raise FloatingPointError(broadcast_object_list([self._message(float(norm), losses, step, culprits)])[0])
 
-    def _culprits(self, parts: list[tuple[dict[str, Tensor], Sequence[str]]]) -> dict[str, list[str]] | None:
-        """Map this rank's groups at fault to the inputs that are not finite; `None` without log-probs."""
-        if not all(LOGPS in of_one for of_one, _ in parts):
+    def _culprits(self, parts: list[tuple[dict[str, Tensor], Sequence[str] | None]]) -> dict[str, list[str]] | None:
+        """Map this rank's groups at fault to the inputs that are not finite; `None` without log-probs or names."""
+        if not all(LOGPS in of_one and groups is not None for of_one, groups in parts):
             return None
         kl = self._args.kl_placement == "loss" and self._args.kl_estimator == TRL_ESTIMATOR
         culprits: dict[str, list[str]] = {}
         for of_one, groups in parts:
             for name, rows in not_finite(of_one, kl).items():
-                for group in dict.fromkeys(group for group, wrong in zip(groups, rows, strict=True) if wrong):
+                for group in dict.fromkeys(group for group, wrong in zip(groups or (), rows, strict=True) if wrong):
                     culprits.setdefault(group, []).append(name)
         return {group: list(dict.fromkeys(names)) for group, names in culprits.items()}
 
@@ -173,7 +173,10 @@ class StepGuard:
 def _at_fault(culprits: list[dict[str, list[str]] | None]) -> str:
     """Return a sentence on the groups at fault, from each rank's culprits."""
     if None in culprits:
-        return "The attempts at fault are not known without another forward pass: the loss was made without log-probs."
+        return (
+            "The attempts at fault are not known without another forward pass: the loss was made without log-probs, "
+            "or from a batch that a subclass made."
+        )
     inputs_of: dict[str, list[str]] = {}
     for of_rank in culprits:
         for group, names in (of_rank or {}).items():
