@@ -1,4 +1,4 @@
-"""What TRL asks of an engine of vLLM that works: two mends, and a warning of attempts that its context cut off."""
+"""Two corrections of what TRL asks of a vLLM engine, and a warning of attempts that the engine's context cut off."""
 
 import hashlib
 import logging
@@ -74,13 +74,15 @@ def warn_of_full_context(engine: Any, ends: Set[int]) -> None:
         """Generate as TRL does."""
         nonlocal warned
         generated = generate(*args, **more)
+        if warned:
+            return generated
         most = (engine.generation_kwargs or {}).get("max_tokens", engine.max_completion_length)
         cut_off = [
             len(prompt)
-            for prompt, completion, *_ in zip(*generated[:2], strict=True)
+            for prompt, completion in zip(*generated[:2], strict=True)
             if len(completion) < most and len(prompt) + len(completion) >= context and ends.isdisjoint(completion[-1:])
         ]
-        if cut_off and not warned:
+        if cut_off:
             warned = True
             logger.warning(
                 f"vLLM ended {len(cut_off)} of {len(generated[1])} attempts before {most} tokens "

@@ -27,7 +27,7 @@ function tool(id, name, key, pressed, act) {
 
 function number(value, digits = 4) {
   if (value === null || value === undefined) return "–";
-  if (Number.isInteger(value)) return (value + 0).toLocaleString("en-US");
+  if (Number.isInteger(value)) return (value + 0).toLocaleString("en-US"); // + 0 makes 0 of -0
   const size = Math.abs(value);
   return size >= 1e5 || size < 1e-4 ? value.toExponential(Math.max(2, digits - 2)) : String(Number(value.toPrecision(digits)));
 }
