@@ -129,10 +129,13 @@ test-trl-main: $(STAMP)
 # options, on the TRL of .venv: `python -m pytest` would import the clone's.
 TRL_OWN_TESTS := tests/test_grpo_trainer.py
 test-trl-own: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
+		--target $(VENV)/trl-tests-packages jmespath pytest-datadir pytest-rerunfailures
 	tag=v$$($(BIN)/python -c 'from importlib import metadata; print(metadata.version("trl"))'); \
-	clone=$(VENV)/trl-tests-$$tag; test -d $$clone || git -c advice.detachedHead=false clone --quiet --depth 1 \
-		--branch $$tag https://github.com/huggingface/trl $$clone && cd $$clone && \
-		PYTHONPATH=$(CURDIR)/tests/helpers $(CURDIR)/$(BIN)/pytest -p in_trls_place $(TRL_OWN_TESTS)
+	clone=$(VENV)/trl-tests-$$tag; test -e $$clone/$(TRL_OWN_TESTS) || { rm -rf $$clone; \
+		git -c advice.detachedHead=false clone --quiet --depth 1 --branch $$tag https://github.com/huggingface/trl $$clone; \
+	} && cd $$clone && PYTHONPATH=$(CURDIR)/tests/helpers:$(CURDIR)/$(VENV)/trl-tests-packages \
+		$(CURDIR)/$(BIN)/pytest -rs -p in_trls_place $(TRL_OWN_TESTS)
 
 # Install DeepSpeed outside .venv, because TRL imports DeepSpeed wherever it is installed. Nothing is compiled.
 test-deepspeed: $(STAMP)

@@ -273,11 +273,11 @@ IMPOSSIBLE = [
     ),
     (
         {**PAIRWISE, "scale_rewards": "batch", "std_eps": 0.1},
-        ["scale_rewards='batch', std_eps=0.1 have no effect", "Leave them out, or leave advantage_estimator out."],
+        ["scale_rewards='batch', std_eps=0.1 have no effect", "Leave scale_rewards out. Leave std_eps out."],
     ),
     (
         {**PAIRWISE, "step_reward_credit": "own"},
-        ["step_reward_credit='own' has no effect", "Leave it out, or leave advantage_estimator out."],
+        ["step_reward_credit='own' has no effect", "Leave step_reward_credit out."],
     ),
     ({**PAIRWISE, "advantage_baseline": "median"}, ["advantage_baseline='median' has no effect", "'pairwise'"]),
     ({**PAIRWISE, **BY_ITSELF}, ["normalize_then_sum", "no effect", "filter_metric='any'"]),

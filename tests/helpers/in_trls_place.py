@@ -1,8 +1,7 @@
 """A plugin of pytest that runs TRL's own tests of its GRPO trainer on this package's trainer.
 
 Before pytest imports a test, it puts `GRPOPlusTrainer` and `GRPOPlusConfig` in the place of `GRPOTrainer` and
-`GRPOConfig` in the module `trl`. Tests that import these names from `trl` then test this package. So do tests of the
-command `trl grpo`.
+`GRPOConfig` in the module `trl`. Tests that import these names from `trl` then test this package.
 
 `make test-trl-own` clones TRL at the tag of the installed release, and runs the tests of the trainer. By hand, in such
 a clone:

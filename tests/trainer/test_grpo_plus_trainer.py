@@ -7,6 +7,7 @@ import pickle
 import warnings
 
 import advantages_by_keyword as advantages
+import numpy as np
 import pytest
 import tiny_models
 import torch
@@ -455,8 +456,9 @@ def test_refuses_a_stock_config(tmp_path):
     [
         ("zero_variance_groups", "dropp", "zero_variance_groups='dropp' is not one of .* Did you mean drop"),
         ("scale_rewards", "mea", "scale_rewards='mea' is not one of"),
-        ("kl_horizon", 5, "kl_horizon"),
-        ("trace_every", -1, "trace_every"),
+        ("kl_horizon", 5, "kl_horizon=5 has no effect with kl_target=None: set kl_target"),
+        ("trace_every", -1, "trace_every=-1 must be"),
+        ("num_generations", "4", "num_generations='4' must be"),
     ],
 )
 def test_refuses_an_option_that_a_script_sets_after_the_config_is_made(tmp_path, option, value, match):
@@ -465,6 +467,14 @@ def test_refuses_an_option_that_a_script_sets_after_the_config_is_made(tmp_path,
     setattr(args, option, value)
     with pytest.raises(ConfigError, match=match):
         GRPOPlusTrainer(tiny_models.model_path(tmp_path), tiny_models.digits, args, tiny_models.prompts(4))
+
+
+def test_takes_numpys_numbers_that_a_script_sets_after_the_config_is_made(tmp_path):
+    args = GRPOPlusConfig(**tiny_models.BASE, output_dir=str(tmp_path))
+    args.trace_every, args.alarms = np.int64(2), np.bool_(False)
+    GRPOPlusTrainer(tiny_models.model_path(tmp_path), tiny_models.digits, args, tiny_models.prompts(4))
+    assert (args.trace_every, args.alarms) == (2, False)
+    assert (type(args.trace_every), type(args.alarms)) == (int, bool)
 
 
 def test_makes_its_own_config(tmp_path, monkeypatch):

@@ -272,9 +272,8 @@ def test_attempts_that_the_context_cut_off(tmp_path, caplog):
     data = Dataset.from_dict({"prompt": ["1+1=", "2" * 61], "number": [0, 0]})
     watched.trained(tmp_path, data=data, per_device_train_batch_size=8, max_steps=2)
     (told,) = [record.getMessage() for record in caplog.records if "filled its context" in record.getMessage()]
-    assert "of 8 attempts before 6 tokens (max_completion_length)" in told
+    assert "of 8 attempts of this process before the 6 tokens" in told
     assert "of 64 tokens. The longest of their prompts has 61." in told
-    assert "Set vllm_max_model_length to 67 or more" in told
 
 
 def test_resumed(tmp_path):

@@ -1,7 +1,7 @@
 """`GRPOPlusConfig`: TRL's `GRPOConfig` and the options that `GRPOPlusTrainer` adds.
 
-Every check runs in `__post_init__`, because values from a YAML file do not pass argparse's own checks. An error there
-costs a second; an error in mid-run costs a GPU-hour.
+Every check runs in `__post_init__`, because values from a YAML file do not pass argparse's own checks, and again when
+a trainer is made. An error there costs a second; an error in mid-run costs a GPU-hour.
 """
 
 import dataclasses
@@ -410,12 +410,12 @@ def _knows_names(init: Callable[..., None]) -> Callable[..., None]:
         """Refuse options that the dataclass does not have, and add those of the preset."""
         fields = type(self).__dataclass_fields__
         if unknown := [name for name in options if name not in fields]:
-            hints = "".join(
-                f" {GONE_OPTIONS[name]}" if name in GONE_OPTIONS else did_you_mean(name, fields) for name in unknown
+            told = " It also got ".join(
+                f"{name!r}. {GONE_OPTIONS[name]}" if name in GONE_OPTIONS else f"{name!r}.{did_you_mean(name, fields)}"
+                for name in unknown
             )
-            given = ", ".join(map(repr, unknown))
             # Python's words: scripts for several releases of TRL read from them which option to leave out.
-            raise TypeError(f"{type(self).__name__} got an unexpected keyword argument {given}.{hints}")
+            raise TypeError(f"{type(self).__name__} got an unexpected keyword argument {told}")
         names = [of.name for of in dataclasses.fields(self) if of.init]
         init(self, *args, **presets.apply(options, names[: len(args)], names))
 
@@ -443,8 +443,7 @@ def config_for(model: Any, args: Any) -> GRPOPlusConfig:
         name = model if isinstance(model, str) else model.config._name_or_path
         return GRPOPlusConfig(f"{name.split('/')[-1]}-GRPO")
     if not isinstance(args, GRPOPlusConfig):
-        raise TypeError(
-            f"args must be a GRPOPlusConfig, got {type(args).__name__}. It takes every argument of TRL's GRPOConfig."
-        )
-    check(args, GRPOPlusConfig.__annotations__, trl.__version__)  # a script may have set options since it was made
+        raise TypeError(f"args must be a GRPOPlusConfig, got {type(args).__name__}, whose arguments it takes too.")
+    check_before_trl(args)  # a script may have set options since the config was made
+    check(args, GRPOPlusConfig.__annotations__, trl.__version__)
     return args

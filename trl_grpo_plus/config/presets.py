@@ -273,8 +273,8 @@ def check(preset: Any) -> None:
     if not isinstance(preset, AppliedPreset):
         raise ConfigError(
             f"preset={preset!r}: this config cannot tell your own options from defaults, because a parser gave every "
-            f"option, or because the config's class is a subclass. In Python, call the class's .preset({preset!r}, "
-            "...). In a script with a parser, set the preset's options themselves: "
+            "option, the config's class is a subclass, or a script set the preset later. In Python, call the class's "
+            f".preset({preset!r}, ...). In a script with a parser, set the preset's options themselves: "
             f"{', '.join(f'{name}={value!r}' for name, value in settings.items())}."
         )
 

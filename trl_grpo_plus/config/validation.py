@@ -294,15 +294,15 @@ def _check_estimator(config: "GRPOPlusConfig") -> None:
     )
     if silent:
         raise ConfigError(
-            f"{_no_effect(config, silent)} with {chosen}, which computes the advantages without a "
-            f"baseline or a scale. {_way_out(config, silent)}"
+            f"{_no_effect(config, silent)} with {chosen}, which computes the advantages without a baseline or a scale."
+            f" {' '.join(presets.leave_out(config, option) for option in silent)}"
         )
     if config.multi_objective_aggregation != "sum_then_normalize":
         raise ConfigError(
             f"multi_objective_aggregation={config.multi_objective_aggregation!r} has no effect with {chosen}, which "
             "gets all rewards and their weights, and combines them itself. "
-            f"{_way_out(config, ['multi_objective_aggregation'])} To keep each group in which one reward varies, set "
-            "filter_metric='any'."
+            f"{presets.leave_out(config, 'multi_objective_aggregation')} To keep each group in which one reward "
+            "varies, set filter_metric='any'."
         )
     if config.kl_placement == "reward":
         raise ConfigError(
@@ -316,14 +316,6 @@ def _check_estimator(config: "GRPOPlusConfig") -> None:
 def _no_effect(config: "GRPOPlusConfig", options: Sequence[str]) -> str:
     settings = ", ".join(f"{name}={by_path(getattr(config, name))!r}" for name in options)
     return f"{settings} {'has' if len(options) == 1 else 'have'} no effect"
-
-
-def _way_out(config: "GRPOPlusConfig", options: Sequence[str]) -> str:
-    """Return the advice to leave options or `advantage_estimator` out, or to set back those that a preset sets."""
-    leave = f"Leave {'it' if len(options) == 1 else 'them'} out, or leave advantage_estimator out."
-    back = ", ".join(f"{name}: {config.__dataclass_fields__[name].default}" for name in options)
-    undo = f" To undo what preset={str(config.preset)!r} sets, set {back} beside it."
-    return leave + undo * (config.preset is not None)
 
 
 def _check_kl(config: "GRPOPlusConfig") -> None:

@@ -139,10 +139,11 @@ def warn_if_nothing_is_saved(args: Any, world_size: int) -> None:
     """Warn if a batch cannot be made smaller."""
     if groups_at_least(args, world_size) * args.num_generations == args.generation_batch_size:
         logger.warning(
-            f"zero_variance_groups={args.zero_variance_groups!r} cannot make a batch smaller with "
-            f"per_device_train_batch_size={args.per_device_train_batch_size}: each micro-batch of each process needs "
-            "a row. Dead groups are masked, but take as much time as live ones. Use a larger "
-            "per_device_train_batch_size and fewer gradient_accumulation_steps."
+            f"zero_variance_groups={args.zero_variance_groups!r} cannot make a batch of {args.generation_batch_size} "
+            f"attempts smaller: it must have whole groups of {args.num_generations}, and equally many attempts in "
+            f"each of {args.steps_per_generation} micro-batches (steps_per_generation) of {world_size} processes. "
+            "Dead groups are masked, but take as much time as live ones. Use a larger per_device_train_batch_size, "
+            "and fewer gradient_accumulation_steps."
         )
 
 

@@ -242,7 +242,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         if args.vllm_mode == "colocate":
             # An engine in this process has seeded the random numbers by its rank alone, and it draws from them.
             set_seed(args.seed + self.accelerator.process_index // args.vllm_tensor_parallel_size)
-            warn_of_full_context(self.vllm_generation, ends_of(self))
+            if not (self.tools or self.environment_factories or self.rollout_func):  # later turns may fill the context
+                warn_of_full_context(self.vllm_generation, ends_of(self))
         elif self.environment_factories is not None or (self.tools and not _TURNS_TAKE_A_GROUP_SIZE):
             sample_from_own_prompts(self.vllm_generation)
         if self.tools and self._shares_engine:

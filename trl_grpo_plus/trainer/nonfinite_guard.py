@@ -124,13 +124,14 @@ class StepGuard:
 
     def _culprits(self, parts: list[tuple[dict[str, Tensor], Sequence[str] | None]]) -> dict[str, list[str]] | None:
         """Map this rank's groups at fault to the inputs that are not finite; `None` without log-probs or names."""
-        if not all(LOGPS in of_one and groups is not None for of_one, groups in parts):
+        named = [(of_one, groups) for of_one, groups in parts if LOGPS in of_one and groups is not None]
+        if len(named) < len(parts):
             return None
         kl = self._args.kl_placement == "loss" and self._args.kl_estimator == TRL_ESTIMATOR
         culprits: dict[str, list[str]] = {}
-        for of_one, groups in parts:
+        for of_one, groups in named:
             for name, rows in not_finite(of_one, kl).items():
-                for group in dict.fromkeys(group for group, wrong in zip(groups or (), rows, strict=True) if wrong):
+                for group in dict.fromkeys(group for group, wrong in zip(groups, rows, strict=True) if wrong):
                     culprits.setdefault(group, []).append(name)
         return {group: list(dict.fromkeys(names)) for group, names in culprits.items()}
 

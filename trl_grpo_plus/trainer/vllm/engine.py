@@ -58,7 +58,7 @@ def shard_before_sending(engine: Any) -> None:
 
 
 def warn_of_full_context(engine: Any, ends: Set[int]) -> None:
-    """Let an engine in the trainer's process warn, once, of attempts that end early because its context is full.
+    """Let an engine in the trainer's process warn of the first attempts that end early because its context is full.
 
     TRL asks for `max_completion_length` tokens. Where a prompt leaves less room than that, vLLM 0.31 ends the attempt
     without an error, and TRL counts it as truncated. A server refuses such a prompt.
@@ -74,9 +74,9 @@ def warn_of_full_context(engine: Any, ends: Set[int]) -> None:
         """Generate as TRL does."""
         nonlocal warned
         generated = generate(*args, **more)
-        if warned:
-            return generated
         most = (engine.generation_kwargs or {}).get("max_tokens", engine.max_completion_length)
+        if warned or most is None:  # vLLM takes `None` as all that the context has room for
+            return generated
         cut_off = [
             len(prompt)
             for prompt, completion in zip(*generated[:2], strict=True)
@@ -85,10 +85,10 @@ def warn_of_full_context(engine: Any, ends: Set[int]) -> None:
         if cut_off:
             warned = True
             logger.warning(
-                f"vLLM ended {len(cut_off)} of {len(generated[1])} attempts before {most} tokens "
-                f"(max_completion_length), because prompt and completion filled its context of {context} tokens. "
-                f"The longest of their prompts has {max(cut_off)}. They count as truncated. Set "
-                f"vllm_max_model_length to {max(cut_off) + most} or more, or leave out the longest prompts."
+                f"vLLM ended {len(cut_off)} of {len(generated[1])} attempts of this process before the {most} tokens "
+                f"that it was asked for, because prompt and completion filled its context of {context} tokens. The "
+                f"longest of their prompts has {max(cut_off)}. They count as truncated. Lower max_completion_length, "
+                "leave out the longest prompts, or raise vllm_max_model_length if the model's context is longer."
             )
         return generated
 
