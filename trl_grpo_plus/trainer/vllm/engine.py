@@ -67,8 +67,7 @@ def warn_of_full_context(engine: Any, ends: Set[int]) -> None:
         engine (`trl.generation.vllm_generation.VLLMGeneration`): the trainer's engine, colocated.
         ends (`set[int]`): the tokens with which a completion ends unless it is truncated.
     """
-    generate, context = engine.generate, engine.llm.llm_engine.model_config.max_model_len
-    warned = False
+    generate, warned = engine.generate, False
 
     def generate_and_warn(*args: Any, **more: Any) -> Any:
         """Generate as TRL does."""
@@ -77,6 +76,7 @@ def warn_of_full_context(engine: Any, ends: Set[int]) -> None:
         most = (engine.generation_kwargs or {}).get("max_tokens", engine.max_completion_length)
         if warned or most is None:  # vLLM takes `None` as all that the context has room for
             return generated
+        context = engine.llm.llm_engine.model_config.max_model_len
         cut_off = [
             len(prompt)
             for prompt, completion in zip(*generated[:2], strict=True)
