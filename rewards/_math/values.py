@@ -211,7 +211,7 @@ def _at(expression: Any, point: dict[str, str]) -> Any:
         value = expression.subs({symbol: Rational(point[symbol.name]) for symbol in expression.free_symbols})
         value = value.evalf(_DIGITS)
         finite = value.is_number and all(part.is_Float or part.is_Rational for part in value.as_real_imag())
-    except Exception:
+    except Exception:  # sympy may raise anything on a function that it cannot evaluate there
         return None
     return value if finite and value.is_finite else None
 

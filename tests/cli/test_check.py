@@ -58,7 +58,7 @@ def test_a_reward_that_raises_or_ships_nothing_fails(scratch):
     assert "ZeroDivisionError" in check_examples("user_raises").problems[0]
     register_reward("user_bare")(equal)
     assert check_examples("user_bare").problems == ("it ships no examples: register it with examples=",)
-    assert "there is no reward named 'nowhere'" in check_examples("nowhere").problems[0]
+    assert check_examples("nowhere").problems[0].startswith("there is no reward named 'nowhere'")
     register_reward("user_odd", examples=[Example("4", {"anser": "4"})])(equal)
     finding = check_examples("user_odd")
     assert (finding.right, finding.total) == (0, 0)

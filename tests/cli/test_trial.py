@@ -286,3 +286,12 @@ def test_a_recipe_reward_that_was_not_called_is_not_ok(place, name, status):
     recipe = SimpleNamespace(train_set=rows, sets={"train_dataset": rows})
     row, ms = check_data._score(recipe, definition_of(f"rw.py:{name}").function)
     assert (row.name, row.status, ms) == (name, status, 0.0)
+
+
+def test_a_reward_that_cannot_be_loaded_is_told_with_the_line_at_fault(tmp_path):
+    path = tmp_path / "broken_rewards.py"
+    path.write_text("import json\n\nimport not_installed_anywhere\n")
+    (broken,) = check_named(f"{path}:f", {})
+    assert broken.problems == (f"ModuleNotFoundError: No module named 'not_installed_anywhere' ({path}:3)",)
+    (missing,) = check_named(f"{tmp_path}/nowhere.py:f", {})
+    assert missing.problems == (f"there is no file {tmp_path}/nowhere.py.",)

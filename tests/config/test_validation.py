@@ -75,6 +75,8 @@ def test_an_unknown_option_is_refused_with_the_closest_one(make, option, match):
 def test_a_script_that_leaves_out_what_python_calls_unexpected_makes_a_config(make):
     """Scripts for several releases of TRL read the name from Python's message, and try again without that option."""
     options = {"max_prompt_length": 128, "use_liger_loss": False, "beta": 0.5}
+    with pytest.raises(TypeError, match=r"'max_prompt_length'\. TRL .* It also got 'use_liger_loss'\. Use "):
+        make(**options)
     for _ in range(3):
         try:
             config = make(**options)

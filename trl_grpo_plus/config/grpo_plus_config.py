@@ -443,7 +443,7 @@ def config_for(model: Any, args: Any) -> GRPOPlusConfig:
         name = model if isinstance(model, str) else model.config._name_or_path
         return GRPOPlusConfig(f"{name.split('/')[-1]}-GRPO")
     if not isinstance(args, GRPOPlusConfig):
-        raise TypeError(f"args must be a GRPOPlusConfig, got {type(args).__name__}, whose arguments it takes too.")
+        raise TypeError(f"args must be a GRPOPlusConfig, got {type(args).__name__}. Make it with the same arguments.")
     check_before_trl(args)  # a script may have set options since the config was made
     check(args, GRPOPlusConfig.__annotations__, trl.__version__)
     return args

@@ -46,6 +46,11 @@ class RewardCheck:
     warning: str = ""  # a remark on what a run would go on in spite of
     note: str = ""  # another remark, such as the form of the gold answers as posed, if it is not the data's form
 
+    @classmethod
+    def broken(cls, name: str, what: str, error: Exception) -> "RewardCheck":
+        """Return the result for a reward that cannot be loaded or scored, with the user's line at fault."""
+        return cls(name, what, problems=(str(error) if isinstance(error, ConfigError) else in_a_line(error),))
+
     @property
     def status(self) -> str:
         """The result in a word."""
@@ -85,7 +90,7 @@ def check_examples(name: str) -> RewardCheck:
     try:
         return _examples_of(name)
     except Exception as error:  # a broken reward must not stop the checks of the others
-        return RewardCheck(name, "examples", problems=(f"{type(error).__name__}: {error}",))
+        return RewardCheck.broken(name, "examples", error)
 
 
 def _examples_of(name: str) -> RewardCheck:

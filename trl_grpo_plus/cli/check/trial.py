@@ -80,7 +80,7 @@ def check_named(name: str, args: Mapping[str, Any], dataset: Any = None, **limit
         registered = is_registered(definition)
         reward = Reward(definition, args) if registered or args else definition.function
     except Exception as error:  # a broken reward must not stop the checks of the others
-        return [RewardCheck(name, "call", problems=(f"{type(error).__name__}: {error}",))]
+        return [RewardCheck.broken(name, "call", error)]
     findings = [replace(finding, name=name) for finding in check_reward(reward, dataset, strict=registered, **limit)]
     if registered and args and dataset is None and findings[0].total:
         return [replace(findings[0], note=NO_ARGS)]
