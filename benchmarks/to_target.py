@@ -88,7 +88,8 @@ class Arm:
     - `trl`: whether it is TRL's trainer
     - `oracle`: whether prompts are chosen by their true pass rate
     - `rewards`: entries of reward_funcs in addition to the family's reward
-    - `small`: half the family's rollouts per step, so that half of the rollouts make as many steps as all do elsewhere
+    - `batches`: the number of batches into which the family's rollouts of a step are divided: with 2 (`small`) half of
+      the rollouts make as many batches as all do elsewhere; with 4 (`tiny`) a quarter of them
     - `as_sampled`: the loss is divided by the number of all sampled tokens, like TRL's loss, not only by those of
       groups that were kept
     """
@@ -97,12 +98,12 @@ class Arm:
     trl: bool = False
     oracle: bool = False
     rewards: tuple[Any, ...] = ()
-    small: bool = False
+    batches: int = 1
     as_sampled: bool = False
 
     def a_step(self, family: Family) -> int:
         """Return the number of rollouts in a step."""
-        return family.rollouts_a_step // (2 if self.small else 1)
+        return family.rollouts_a_step // self.batches
 
 
 def _trl(group: int, **config: Any) -> Arm:
@@ -158,7 +159,9 @@ PLAIN: dict[str, Arm] = {
     "head-2-pool-4": _choice(2, head="prompt", pool=4, share=None),
 }
 SMALL = {
-    f"{name}-small": replace(PLAIN[name], small=True) for name in ("trl-4", "trl-2", "choice-2", "key-2", "head-2")
+    f"{name}-{word}": replace(PLAIN[name], batches=batches)
+    for word, batches in {"small": 2, "tiny": 4}.items()
+    for name in ("trl-4", "trl-2", "choice-2", "key-2", "head-2")
 }
 ARMS: dict[str, Arm] = {
     **PLAIN,
@@ -167,8 +170,7 @@ ARMS: dict[str, Arm] = {
         f"{name}-{word}": replace(arm, config={**arm.config, "num_iterations": times})
         for word, times in {"twice": 2, "four-times": 4}.items()
         for name, arm in (PLAIN | SMALL).items()
-        if name
-        in ("trl-8", "trl-4", "trl-2", "choice-2", "key-2", "head-2", "trl-4-small", "trl-2-small", "choice-2-small")
+        if arm.batches > 1 or name in ("trl-8", "trl-4", "trl-2", "choice-2", "key-2", "head-2")
     },
     "oracle-2": _belief(2, oracle=True),
     "oracle-drop-2": _plus(2, oracle=True),
@@ -186,7 +188,7 @@ SETS = {
     "all": tuple(
         name
         for name, arm in ARMS.items()
-        if name not in (*BY_LEVEL, *FLOORS, *SEVERAL_STEPS) and not (arm.small or arm.as_sampled)
+        if name not in (*BY_LEVEL, *FLOORS, *SEVERAL_STEPS) and arm.batches == 1 and not arm.as_sampled
     ),
     "matter": ("trl-8", "trl-4", "trl-2", "belief-2", "head-4", "head-2"),
     "by_level": BY_LEVEL,
