@@ -13,7 +13,7 @@ from typing import Any
 
 from ..config import presets
 from ..utils import import_path
-from ..utils.validation import ConfigError, error_prefix
+from ..utils.validation import ConfigError, error_prefix, refusals
 from .accelerate import RECIPES, RUN_AS, find_recipe, recipes
 from .recipe_yaml import checked, hints_of, instead_of, settings_in
 
@@ -41,12 +41,12 @@ def parse(parser: Any, argv: list[str]) -> tuple[Any, ...]:
     """
     settings = read(parser, argv)
     if settings.refused:
-        raise ConfigError("\n".join(settings.refused.values()))
+        raise refusals(settings.refused.values())
     if not settings.config and not argv:
         parser.error(f"no recipe is given. --config takes a file or one of: {', '.join(recipes())}.")
     made, refused = build(parser, settings)
     if refused:
-        raise ConfigError("\n".join(refused))
+        raise refusals(refused)
     return tuple(made.values())
 
 

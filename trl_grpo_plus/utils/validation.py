@@ -27,6 +27,11 @@ class RunError(RuntimeError):
     """A run cannot go on. The message quotes the error of a library, of a user's code or of another process."""
 
 
+def refusals(reasons: Iterable[str]) -> ConfigError:
+    """Return one error of several refusals. Each begins with `error: ` once the first one is printed so."""
+    return ConfigError("\nerror: ".join(reasons))
+
+
 @contextmanager
 def error_prefix(what: str, errors: type[ValueError] = ConfigError) -> Iterator[None]:
     """Begin the message of a refusal inside the block with `what`; errors of the type `errors` are refusals."""
