@@ -339,6 +339,7 @@ def _start(options: argparse.Namespace) -> Start:
         options.num_processes,
         launcher=options.launcher,
         nodes=_nodes(options),
+        of_command=tuple(name.lstrip("-").replace("-", "_") for name in options.option_names),
     )
     return start if on_cpu(start.recipe, start.options) else replace(start, num_gpus=len(gpus()))
 

@@ -6,7 +6,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,6 @@ from .accelerate import RECIPES, RUN_AS, find_recipe, recipes
 from .recipe_yaml import checked, hints_of, instead_of, settings_in
 
 
-# Options of `run` and `check` (`_add_launch_options` in cli/main.py), which the script does not have.
-OF_COMMANDS = ("accelerate_config", "launcher", "num_processes")
 # switch -> prefixes of the options that TRL silently ignores while the switch is off
 SWITCHES = {"use_vllm": ("vllm_",), "use_peft": ("lora_", "use_rslora", "use_dora")}
 
@@ -68,8 +66,14 @@ class Settings:
         return {*self.values, *options}
 
 
-def read(parser: Any, argv: list[str]) -> Settings:
+def read(parser: Any, argv: list[str], of_command: Collection[str] = ()) -> Settings:
     """Read the YAML that the command line names, and find settings that are unknown, mistyped or without effect.
+
+    Args:
+        parser (`trl.TrlParser`): the parser.
+        argv (`list[str]`): the arguments, without the program.
+        of_command (`Collection[str]`, *optional*): names of the options that the command itself has, such as
+            `num_processes`. They are offered in place of a mistyped one.
 
     Raises:
         ConfigError: there is no such YAML, or the file is not YAML or not UTF-8.
@@ -85,7 +89,7 @@ def read(parser: Any, argv: list[str]) -> Settings:
     options, stray = parser.parse_known_args(rest)
     for word in stray:
         if word.startswith("-") and (name := _name(word)) not in valid_names:
-            near = {*valid_names, "config", *OF_COMMANDS} - {name}
+            near = {*valid_names, "config", *of_command} - {name}
             refused[word] = f"unknown option --{name}.{instead_of(name, near, '--')}"
     preset = options.preset or values.get("preset")
     try:

@@ -55,6 +55,8 @@ class Start:
         launcher (`str`, *optional*, defaults to `"accelerate"`): one of [`LAUNCHERS`].
         nodes ([`~trl_grpo_plus.launch.nodes.Nodes`], *optional*): number of nodes, and the launcher's options for
             them. Default: this machine alone.
+        of_command (`tuple[str, ...]`, *optional*): names of the options that the command itself has. They are offered
+            in place of a mistyped one.
 
     Attributes:
         spread ([`~trl_grpo_plus.launch.accelerate.Distribution`]): number of processes, and the sharding.
@@ -71,6 +73,7 @@ class Start:
     num_gpus: int = 0
     launcher: str = "accelerate"
     nodes: Nodes = ONE
+    of_command: tuple[str, ...] = ()
     spread: Distribution = field(init=False)
 
     def __post_init__(self) -> None:

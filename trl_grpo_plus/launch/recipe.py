@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -87,7 +87,13 @@ def launched(script_args: Any, training_args: Any, model_args: Any, dataset_args
     return Recipe("", (), spread, **how, **parts)
 
 
-def read(name: str, options: Sequence[str], spread: Distribution, launching: bool = False) -> Recipe:
+def read(
+    name: str,
+    options: Sequence[str],
+    spread: Distribution,
+    launching: bool = False,
+    of_command: Collection[str] = (),
+) -> Recipe:
     """Read a recipe as each of its processes would.
 
     Refused keys and options are left out, so that the rest can be checked.
@@ -95,6 +101,7 @@ def read(name: str, options: Sequence[str], spread: Distribution, launching: boo
     Args:
         name (`str`), options (`Sequence[str]`), spread ([`Distribution`]): recipe, options and processes of the run.
         launching (`bool`, *optional*, defaults to `False`): whether the recipe is to run on this machine.
+        of_command (`Collection[str]`, *optional*): see [`~trl_grpo_plus.launch.command_line.read`].
 
     Raises:
         ConfigError: there is no such recipe.
@@ -107,7 +114,7 @@ def read(name: str, options: Sequence[str], spread: Distribution, launching: boo
     parser = make_parser(prog="check", config=config)
     parser.error = _refuse
     try:
-        settings = command_line.read(parser, ["--config", name, *options])
+        settings = command_line.read(parser, ["--config", name, *options], of_command)
         recipe.refused = tuple(settings.refused.values())
         if any(word.startswith("-") for word in settings.refused):  # an unknown option's value looks like another word
             return recipe

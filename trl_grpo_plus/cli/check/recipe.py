@@ -56,7 +56,7 @@ def check_recipe(
     hub.settle()  # before the libraries that use the Hub are imported
     _import_libraries()
     card = gpu_for(gpu, gpu_memory, gpus())
-    recipe = read(start.recipe, start.options, start.spread)
+    recipe = read(start.recipe, start.options, start.spread, of_command=start.of_command)
     rows = on_paper(recipe)
     if not recipe.readable:
         return rows
@@ -93,7 +93,7 @@ def _rows_before_launch(start: Start) -> list[CheckRow]:
     environment = dict(os.environ)
     try:
         _import_libraries()
-        recipe = read(start.recipe, start.options, start.spread, launching=True)
+        recipe = read(start.recipe, start.options, start.spread, launching=True, of_command=start.of_command)
         rows = on_paper(recipe)
         if not failures(rows) and _lies_here(recipe):
             rows += check_data.load(recipe)
