@@ -144,6 +144,23 @@ def test_the_script_refuses_a_mistake_before_a_model_is_loaded(here, place, monk
     assert_says(str(error.value), mistake)
 
 
+def test_each_mistake_is_an_error_of_its_own_and_none_follows_from_another(here, place, capsys):
+    keys = {"dataset_name": ["data.jsonl", "dta.jsonl"], "model_name_or_path": ["./model"], "lerning_rate": 1}
+    Mistake("three", (), keys).write(place)
+    told = [
+        "my_run.yaml: dataset_name=['data.jsonl', 'dta.jsonl'] must be a text.",
+        "my_run.yaml: unknown key lerning_rate. Did you mean learning_rate or logging_strategy?",
+        "my_run.yaml: model_name_or_path=['./model'] must be a text.",
+    ]
+    assert main(["run", "my_run.yaml"]) == 2
+    refused = capsys.readouterr().err.splitlines()
+    assert sorted(refused) == sorted(f"error: {line}" for line in told)
+    assert main(["check", "my_run.yaml"]) == 1
+    checked = capsys.readouterr().out
+    assert checked.count("FAILED") == len(told) + 1  # the last line names the check
+    assert checked.endswith("FAILED: keys.\n")
+
+
 def test_run_refuses_a_folder_that_it_may_not_write(here, place, capsys, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: str(path) != str(place) or not mode & os.W_OK)
     Mistake("none", ()).write(place)

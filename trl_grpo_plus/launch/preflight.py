@@ -203,15 +203,15 @@ def advantage(recipe: Recipe) -> list[CheckRow]:
 
 def data(recipe: Recipe) -> list[CheckRow]:
     """Check that the data is named exactly once, and exists if the name is a path."""
-    return refused("data", check_data_name, recipe.script, recipe.data)
+    return [] if recipe.data_unread else refused("data", check_data_name, recipe.script, recipe.data)
 
 
 def model(recipe: Recipe) -> list[CheckRow]:
     """Check that the recipe or its prepare function names a model, and that the model exists if the name is a path."""
     name = recipe.model.model_name_or_path
     if not name:
-        made_later = recipe.script.prepare and recipe.splits is None
-        return [] if made_later else [CheckRow("model", FAILED, "model_name_or_path is missing.")]
+        unknown = "model_name_or_path" in recipe.unread or (recipe.script.prepare and recipe.splits is None)
+        return [] if unknown else [CheckRow("model", FAILED, "model_name_or_path is missing.")]
     if not looks_local(name) or os.path.isdir(os.path.expanduser(name)):
         return []
     right = "Give a folder that `save_pretrained` wrote, or an id on the Hub."

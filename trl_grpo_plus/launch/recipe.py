@@ -36,6 +36,7 @@ class Recipe:
     data: Any = None
     keys: int = 0  # number of keys in its YAML
     refused: tuple[str, ...] = ()  # reasons why keys and options were refused; all others are read
+    unread: tuple[str, ...] = ()  # keys and options that were refused when they were read
     lacking: tuple[str, ...] = ()  # settings that were left out because this machine does not support them
     stands: bool = True  # whether `training` is the recipe's own, not the defaults for a refused one, and is valid
     on_cpu: bool = False  # whether the recipe itself asks for the CPU
@@ -59,6 +60,11 @@ class Recipe:
     def readable(self) -> bool:
         """True if every dataclass could be made, even if single keys and options were refused."""
         return None not in (self.script, self.training, self.model, self.data)
+
+    @property
+    def data_unread(self) -> bool:
+        """True if a key that names the data was refused, so that it is not known what the data are."""
+        return not {"dataset_name", "datasets", "prepare"}.isdisjoint(self.unread)
 
     @property
     def prepared(self) -> bool:
@@ -116,6 +122,7 @@ def read(
     try:
         settings = command_line.read(parser, ["--config", name, *options], of_command)
         recipe.refused = tuple(settings.refused.values())
+        recipe.unread = tuple(settings.refused)
         if any(word.startswith("-") for word in settings.refused):  # an unknown option's value looks like another word
             return recipe
         recipe.lacking = () if launching else _without_machine(settings)

@@ -63,7 +63,7 @@ def check_recipe(
     with tempfile.TemporaryDirectory(prefix="trl-grpo-plus-") as folder:
         recipe.training.output_dir = os.path.join(folder, "prepared")  # where a prepare function may write
         recipe.training.disable_tqdm = True
-        if not any(row.name == "data" for row in failures(rows)):
+        if not recipe.data_unread and not any(row.name == "data" for row in failures(rows)):
             rows += check_data.load(recipe)
         more, config, tokens = _model(recipe)
         rows += [*more, *on_data(recipe), *check_data.score(recipe)]
