@@ -68,6 +68,8 @@ def checked(values: Mapping[str, Any], parser: Any) -> tuple[dict[str, Any], dic
             wrong[name] = f"unknown key {name}.{instead_of(name, hints)}"
             continue
         try:
+            if name == "datasets":
+                _check_mixture(value, *typing.get_args(hints[name]))
             right[name] = value if name in LOOSE else _read(value, hints[name], choices.get(name))
         except ValueError as error:
             wrong[name] = f"{name}{'' if value is None else f'={value!r}'} {error}"
@@ -105,6 +107,22 @@ def _read(value: Any, hint: Any, choices: list[Any] | None) -> Any:
     if not fits(converted, hint):
         raise ValueError(f"must be {' or '.join(map(spelled, kinds))}.{_hint(value, kinds)}")
     return converted
+
+
+def _check_mixture(parts: Any, kind: type) -> None:
+    """Refuse a value of `datasets` of which TRL cannot make a list of `kind`, its configuration of a dataset."""
+    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+        raise ValueError("must be a list of mappings, such as [{path: json, data_files: FILE}].")
+    hints = _hints(kind)
+    hints["data_files"] = str | list[str] | dict[str, str | list[str]] | None  # as `load_dataset` takes it
+    for part in parts:
+        for name in part:
+            if name not in hints:
+                raise ValueError(f"has the unknown key {name}.{did_you_mean(str(name), hints)}")
+            if not fits(part[name], hints[name]):
+                raise ValueError(f"has {name}={part[name]!r}, which must be {spelled(hints[name])}.")
+        if "path" not in part:
+            raise ValueError("has an entry without path: a folder, an id on the Hub, or json, parquet or csv.")
 
 
 def _converted(value: Any, kinds: list[Any]) -> Any:
