@@ -3,8 +3,9 @@
 import argparse
 import os
 import sys
+from pathlib import Path
 
-from ..utils.files import beside
+from ..utils.files import beside, check_output
 from ..utils.terminal import say
 from ..utils.validation import ConfigError, Number
 
@@ -58,6 +59,8 @@ def run(options: argparse.Namespace) -> int:
     if options.port is not None:
         raise ConfigError("--port needs --serve.")
     Number(above=0, optional=True).check("--max-mb", options.max_mb)
+    if options.output is not None:  # before a long run is read
+        check_output(Path(options.output), "compare.html" if options.others else "report.html")
     max_mb = MAX_MB if options.max_mb is None else options.max_mb
     if options.others:
         return _compare(options, max_mb)
