@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+from types import SimpleNamespace
 
 import numpy as np
 import peft
@@ -13,7 +14,7 @@ import torch
 import user_advantages
 from safetensors.torch import load_file
 from slow_cases import some
-from transformers import AutoModelForCausalLM, IntervalStrategy, TrainerCallback, TrainerControl
+from transformers import AutoModelForCausalLM, IntervalStrategy, TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_jit_checkpoint import JITCheckpointCallback
 from trl import GRPOTrainer
 
@@ -168,6 +169,18 @@ def test_a_new_training_forgets_the_step_in_which_the_last_was_interrupted(tmp_p
     assert trainer._guard._parts
     trainer.train()
     assert begun == [(0, [], []), (0, [], [])]
+
+
+def test_save_only_model_is_the_users_again_once_the_last_checkpoint_is_saved_whole():
+    args = SimpleNamespace(save_only_model=True, logging_strategy="steps", eval_strategy="steps")
+    state, control = TrainerState(global_step=2, epoch=0.5), TrainerControl()
+    stops = [training_state.StopsWhole(), training_state.StopsWhole()]  # Ctrl-C and an alarm at the same step
+    for stop in stops:
+        stop.stop_after_step(args, state, control)
+    assert args.save_only_model is False
+    for stop in stops:
+        stop.on_save(args, state, control)
+    assert args.save_only_model is True
 
 
 def test_a_training_after_one_that_an_alarm_ended_evaluates_at_the_same_step(tmp_path):

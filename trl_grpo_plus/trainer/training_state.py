@@ -49,14 +49,17 @@ class StopsWhole(TrainerCallback):
 
     _last: int | None = None  # the step after which the training ends
     _is_saved = False
+    _saves_only_model = False  # the user's `save_only_model`, while the last checkpoint is to be whole
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Forget the end of an earlier training."""
         self._last = None
+        self._save_as_before(args)
 
     def stop_after_step(self, args: Any, state: Any, control: Any) -> None:
         """End the training after the step, with a whole checkpoint."""
         self._last, self._is_saved = state.global_step, False
+        self._saves_only_model |= args.save_only_model
         args.save_only_model = False
         control.should_save = control.should_training_stop = True
         _bring_epoch_end_forward(args, state, control)
@@ -64,6 +67,11 @@ class StopsWhole(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Note that the checkpoint is saved."""
         self._is_saved = True
+        self._save_as_before(args)
+
+    def _save_as_before(self, args: Any) -> None:
+        if self._saves_only_model:
+            args.save_only_model, self._saves_only_model = True, False
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Do not evaluate or save again: the training has ended, the epoch need not have.
