@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import email.utils
 import os
 import pickle
 import re
@@ -32,6 +33,7 @@ from trl_grpo_plus.registry import (
     resolve,
 )
 from trl_grpo_plus.rewards import LIBRARY
+from trl_grpo_plus.utils import import_path
 from trl_grpo_plus.utils.validation import ConfigError
 
 
@@ -113,6 +115,16 @@ def test_a_plain_function_by_its_path_takes_options():
 def test_an_unknown_name(name, words):
     with refused(*words):
         get_reward(name)
+
+
+@pytest.mark.parametrize("path", ["no_such_file.py:judge", "no_such_package.rewards:judge"])
+def test_a_path_in_a_current_folder_that_was_removed(tmp_path, monkeypatch, path):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with refused(f" The current folder was removed: {tmp_path / 'gone'}. Start again in a folder that exists."):
+        get_reward(path)
+    assert import_path.load("email.utils:quote") is email.utils.quote  # installed: it needs no folder
 
 
 def test_a_missing_folder_of_a_reward_model():

@@ -96,10 +96,10 @@ def _which_function(where: str) -> str:
 
 
 def _load_file(where: str) -> Any:
-    path = os.path.realpath(where)
-    if not os.path.isfile(path):
-        relative = "" if os.path.isabs(where) else f" A relative path starts in {os.getcwd()}."
+    if not os.path.isfile(where):
+        relative = "" if os.path.isabs(where) else _gone() or f" A relative path starts in {os.getcwd()}."
         raise ConfigError(f"there is no file {where}.{relative}")
+    path = os.path.realpath(where)
     # The name holds a hash of the whole path, because two files may be called rewards.py.
     name = f"{_FROM_FILE}{Path(path).stem}_{hashlib.blake2b(path.encode(), digest_size=4).hexdigest()}"
     # The file may be imported under another name; a second copy would register its rewards again.
@@ -149,12 +149,22 @@ def _check_neighbours(path: str) -> None:
 def _load_module(where: str) -> Any:
     if where in sys.modules:
         return sys.modules[where]
-    if os.getcwd() not in sys.path:
+    if not _gone() and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         return importlib.import_module(where)
     except ModuleNotFoundError as error:
         # If the module exists and lacks one of its own imports, raise the error unchanged.
         if error.name and (where == error.name or where.startswith(f"{error.name}.")):
-            raise ConfigError(f"there is no module {error.name}.") from None
+            raise ConfigError(f"there is no module {error.name}.{_gone()}") from None
         raise
+
+
+def _gone() -> str:
+    """Return a sentence about the current folder if it was removed, else ""."""
+    try:
+        os.getcwd()
+        return ""
+    except FileNotFoundError:
+        folder = os.readlink("/proc/self/cwd").removesuffix(" (deleted)")
+        return f" The current folder was removed: {folder}. Start again in a folder that exists."
