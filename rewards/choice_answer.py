@@ -75,9 +75,9 @@ def choice_answer(
     and a letter beside another choice's text score 0. Two boxes, or two `<answer>`, that differ score 0 if only "or",
     "and", a comma, a slash or the like is between them. If the end of a sentence, other words or nothing is between
     them, the last one counts. A bare small letter (`b`, `b.`, `[b]`, `**b**`) counts only if it is all of the text,
-    tag or box, and no choice's text is a single sign: in a sentence "a" is an article, in a formula `b` is a variable.
-    An HTML comment, and the text after an end-of-turn mark, do not count. Texts are compared without case, repeated
-    white space and a full stop at the end.
+    tag or box, in the last two also within `\text{}`, and no choice's text is a single sign: in a sentence "a" is an
+    article, in a formula `b` is a variable. An HTML comment, and the text after an end-of-turn mark, do not count.
+    Texts are compared without case, repeated white space and a full stop at the end.
 
     Args:
         completions (`list`): N completions, each a text or a list of messages, of which the policy's last one counts.

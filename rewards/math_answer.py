@@ -180,9 +180,10 @@ def math_answer(
     - `m+n = 72` as `72`, if the gold is a number;
     - a true chain that contains the gold (`x = 6\cdot 12 = 72`, `\sin 45^\circ = \frac{\sqrt2}{2}`), also with a
       rounding at its end (`\sqrt2 \approx 1.41`);
-    - words and choices as written: `\text{Monday}` and "monday", `(B)`, "B", "b)" and "option b". Dates, times,
-      numbers with a base (`52_8`), segments, angles and congruences are compared as written too. So are two capitals
-      alone: `VI` is not `IV`, `BA` is not `AB`. `\text{(B)}\ 12` counts as "B" and `12`;
+    - words and choices as written: `\text{Monday}` and "monday", `(B)`, "B", "b)" and "option b". A gold "b" may
+      be a variable; the golds "option b" and `\text{(b)}` are choices. Dates, times, numbers with a base (`52_8`),
+      segments, angles and congruences are compared as written too. So are two capitals alone: `VI` is not `IV`, `BA`
+      is not `AB`. `\text{(B)}\ 12` counts as "B" and `12`;
     - a value with a unit, if the gold has the same unit or none; a value without a unit, if the gold has one. Per cent
       is a unit like others: `42\%` counts as `42` and as `42\%`, never as `0.42`. `72\text{k}` and "72 thousand" are
       72,000. A letter that may be a factor or a unit (`72\text{ K}`) is read as the unit only if the gold has this

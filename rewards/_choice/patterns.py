@@ -29,6 +29,13 @@ _PREFIX = re.compile(_OPTION)
 # In a sentence a small letter needs its parenthesis: "a" is an article, "b" a variable.
 _LETTER = re.compile(_OPTION + r"(?:\(([A-Za-z])\)|([A-Z])\)?|([a-z])\))[.。]?", re.ASCII)
 _SMALL = re.compile(r"(\*\*)?(\[)?([a-z])(?(2)\])[.。]?(?(1)\*\*)", re.ASCII)
+_SMALL_IN_TEXT = re.compile(_COMMANDS + r"\{([a-z])\}", re.ASCII)
+# LaTeX's text around the word before a letter, and within its parentheses.
+_PARTLY_TEXT = re.compile(
+    rf"^{_COMMANDS}\{{\s?((?:[Tt]he )?(?:[Oo]ption|[Cc]hoice|[Ll]etter))\s?\}}[\s~]{{0,9}}"
+    rf"|(?<=\(){_COMMANDS}\{{([A-Za-z])\}}(?=\))",
+    re.ASCII,
+)
 _LETTER_AND_TEXT = [
     re.compile(pattern, re.ASCII | re.DOTALL)
     for pattern in (
@@ -67,9 +74,9 @@ def chosen(text: str, choices: list[str] | None, think_opened: bool = False) -> 
     final = _SIGNS.sub(r"\1", final).strip()
     is_tagged, is_boxed = "<answer>" in final or "</answer>" in final, "\\boxed" in final
     whole = (answer_of(final) or "").strip() if is_tagged else _boxed(final).strip() if is_boxed else final
-    small = _SMALL.fullmatch(whole)
+    small = _SMALL.fullmatch(whole) or ((is_tagged or is_boxed) and _SMALL_IN_TEXT.fullmatch(whole))
     if small and not any(len(plain(choice)) == 1 for choice in choices or ()):
-        return letter(small[3].upper(), len(choices or LETTERS))
+        return letter(small[small.lastindex or 0].upper(), len(choices or LETTERS))
     is_text = _is_text(whole, choices)
     if is_tagged:
         return _place(whole if "\n" in whole or is_text else answer_in(whole) or whole, choices)
@@ -182,7 +189,9 @@ def _named(stated: str, choices: list[str] | None) -> int | None:
     texts = [plain(choice) for choice in choices or ()]
     bare = unwrapped(_unquoted(stated))
     for form in dict.fromkeys((stated, bare, unwrapped(_unquoted(_PREFIX.sub("", bare, count=1))))):
-        place = letter(form, len(choices or LETTERS))
+        place = letter(
+            _PARTLY_TEXT.sub(lambda part: f"{part[1]} " if part[1] else part[2], form), len(choices or LETTERS)
+        )
         if place is None and choices:
             place = _letter_and_text(form, texts)
         if place is None and plain(form) in texts:

@@ -24,7 +24,7 @@ _INDEX = re.compile(r"_(?:\{[0-9]+\}|[0-9])$")
 _EQUALS = re.compile(r"=|\\approx(?![A-Za-z])")
 _LETTER = re.compile(r"[A-J]")
 _CHOICE = re.compile(
-    r"(?:\\text\{)?\s*(?:(?:option|choice)\s*)?(?:\(([A-J])\)|(?<![a-z])([A-J])\)?)\s*[.:]?\s*\}?",
+    r"(\\text\{)?\s*((?:option|choice)\s*\}?\s*)?(?:\(([A-J])\)|(?<![a-z])([A-J])\)?)\s*[.:]?\s*\}?",
     re.IGNORECASE | re.ASCII,
 )
 _CAPITALS = re.compile(r"[A-Z]\s*[A-Z]")
@@ -74,7 +74,7 @@ def why_unreadable(text: str) -> str:
 
     The result is "" if every part of it is a number, words, or an expression that can be compared.
     """
-    if literal(split_unit(text)[0]) or words(text) or _BY_TEXT.fullmatch(text):
+    if literal(split_unit(text)[0]) or words(text) or _BY_TEXT.fullmatch(text) or _bare_choice(text, gold=True):
         return ""
     if choice := labelled(text, gold=True):
         return "" if _is_sound(choice[1]) else f"has the label {choice[0]} before something that cannot be compared"
@@ -150,9 +150,8 @@ def _same_labelled(gold: str, answer: str, evaluated: bool) -> bool:
 
     If both have labels, these must be the same, and so must values. An answer may write a label as a small letter.
     """
-    bare = _CHOICE.fullmatch(answer)
-    label, value = labelled(answer) or (((bare[1] or bare[2]).upper(), "") if bare else ("", answer))
-    gold_label, gold_value = labelled(gold, gold=True) or ((gold, "") if _LETTER.fullmatch(gold) else ("", gold))
+    label, value = labelled(answer) or _bare_choice(answer) or ("", answer)
+    gold_label, gold_value = labelled(gold, gold=True) or _bare_choice(gold, gold=True) or ("", gold)
     if not (label or gold_label) or not all(_is_sound(part) for part in (value, gold_value) if part):
         return False
     if label and gold_label and label != gold_label:
@@ -160,6 +159,17 @@ def _same_labelled(gold: str, answer: str, evaluated: bool) -> bool:
     if value and gold_value:
         return _same(gold_value, value, evaluated)
     return label == gold_label and (not value or _adds_nothing(value, answer))
+
+
+def _bare_choice(text: str, gold: bool = False) -> tuple[str, str] | None:
+    """Return the letter of a choice that is the whole text, and no value; `None` if the text is something else.
+
+    A small letter in a gold may be a variable: it needs "option", or a text with parentheses.
+    """
+    match = _CHOICE.fullmatch(text)
+    if not match or (gold and not (match[2] or (match[1] and match[3]) or _LETTER.fullmatch(text))):
+        return None
+    return (match[3] or match[4]).upper(), ""
 
 
 def _adds_nothing(value: str, answer: str) -> bool:
