@@ -262,6 +262,8 @@ def test_a_wrong_command_line(data, capsys, options, words):
         (["overlong", "--args", '{"cache": 2}'], "reward 'overlong' needs args: {max_length: ...}."),
         (["math_answer", "exact_answer", "--args", '{"column": "a"}'], "--args needs exactly one reward"),
         (["--args", '{"column": "a"}'], "--args needs exactly one reward"),
+        (["math_answer", "--config", "main"], "--config is for --dataset. Give both, or leave --config out."),
+        (["math_answer", "--split", "test"], "--split is for --dataset. Give both, or leave --split out."),
     ],
 )
 def test_arguments_are_checked_without_data_too(capsys, options, words, message):

@@ -67,6 +67,8 @@ def test_a_recipe_is_copied_but_never_over_a_file(tmp_path, capsys, monkeypatch)
     assert capsys.readouterr().err == f"error: there is no folder output. {fix}\n"
     assert main(["cp", "arithmetic_cpu", "my runs/mine.yaml"]) == 2
     assert "Make it first: mkdir -p 'my runs'" in capsys.readouterr().err
+    assert main(["cp", "arithmetic_cpu", "my runs/"]) == 2
+    assert "there is no folder my runs. Make it first: mkdir -p 'my runs'" in capsys.readouterr().err
     assert main(["view", "arithmetic_cpu.yaml"]) == 2
     assert "arithmetic_cpu.yaml is not a folder. Give the output_dir of a run" in capsys.readouterr().err
     assert main(["view", "run", "-o", "outputs"]) == 2  # before the run is looked at
@@ -322,6 +324,12 @@ def test_a_mistyped_option_of_the_command_itself_is_told_the_closest(capsys, ver
     told = captured.out if verb == "check" else captured.err
     assert f"unknown option {given}.{offered}" in told
     assert offered or "Did you mean" not in told
+
+
+@pytest.mark.parametrize("memory", ["0", "-80", "nan"])
+def test_a_memory_of_a_gpu_that_is_no_amount_is_refused(capsys, memory):
+    assert main(["check", "arithmetic_gpu", "--gpu_memory", memory]) == 2
+    assert "must be a finite number and > 0" in capsys.readouterr().err
 
 
 def test_the_environment_is_described(capsys):

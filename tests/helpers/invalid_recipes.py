@@ -133,6 +133,8 @@ MISTAKES = (
     Mistake("a package that is not installed", ("report_to: mlflow", "not installed", "pip install mlflow"),
             {"report_to": "mlflow"}, status=0),
     Mistake("a tracker without a name", ("report_to: None is not one of", "none"), {"report_to": None}),
+    Mistake("no name of a folder", ("output_dir is empty, so the run would use the current folder.",),
+            {"output_dir": ""}),
     Mistake("a file instead of a folder", ("output_dir: data.jsonl is a file.",), {"output_dir": "data.jsonl"}),
     Mistake("a folder below a file", ("output_dir: data.jsonl/runs/first cannot be made: ", "/data.jsonl is a file."),
             {"output_dir": "data.jsonl/runs/first"}),

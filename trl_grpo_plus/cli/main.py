@@ -298,7 +298,7 @@ def _cp(options: argparse.Namespace) -> int:
             f"There is no recipe {options.name!r}, only {', '.join(files)}.{did_you_mean(options.name, files)}"
         )
     target = options.file or f"{options.name}.yaml"
-    if os.path.isdir(target):
+    if os.path.isdir(target) or target.endswith("/"):
         target = os.path.join(target, f"{options.name}.yaml")
     try:
         with open(target, "x", encoding="utf-8") as file:

@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-from ...utils.validation import ConfigError, did_you_mean
+from ...utils.validation import ConfigError, Number, did_you_mean
 
 
 class GPU(NamedTuple):
@@ -69,8 +69,9 @@ def gpu_for(name: str | None, memory_gib: float | None, here: list[str]) -> Card
         here (`list[str]`): name and memory of each GPU of this machine, see [`~trl_grpo_plus.cli.env.gpus`].
 
     Raises:
-        ConfigError: the requested GPU is unknown.
+        ConfigError: the requested GPU is unknown, or its memory is no number above 0.
     """
+    Number(above=0, optional=True).check("--gpu_memory", memory_gib)
     card = name or (here[0] if here else "")
     kind = gpu_of(card)
     if name and kind is None:

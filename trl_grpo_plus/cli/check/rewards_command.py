@@ -35,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="data with gold answers: a .jsonl, .json, .parquet or .csv file, a saved dataset, or a Hub id",
     )
     parser.add_argument("--config", help="configuration of a dataset on the Hub")
-    parser.add_argument("--split", default="train", help="split of the dataset (default: %(default)s)")
+    parser.add_argument("--split", help="split of the dataset (default: train)")
     parser.add_argument("--args", default="{}", metavar="JSON", help="arguments of the reward, as JSON")
     parser.add_argument("--limit", type=int, metavar="N", help="score at most N rows (default: 200, with --attack 20)")
     parser.add_argument("--attack", action="store_true", help="try to get the reward without the right answer")
@@ -58,6 +58,9 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError("--dataset needs exactly one reward: trl-grpo-plus check rewards NAME --dataset DATASET.")
     if options.gold and not options.attack:
         raise ConfigError("--gold is for --attack. Give both, or leave --gold out.")
+    for name in ("config", "split") if options.attack else ("config", "split", "limit"):
+        if getattr(options, name) is not None and not options.dataset:
+            raise ConfigError(f"--{name} is for --dataset. Give both, or leave --{name} out.")
     if args:
         check_args(options.names[0], args)
     dataset = _rows_of(options) if options.dataset else None
@@ -71,8 +74,9 @@ def _rows_of(options: argparse.Namespace) -> Any:
         splits = load(options.dataset, options.config)
     except ValueError as error:  # of the library, such as an unknown configuration
         raise ConfigError(str(error)) from error
-    check_split(f"{options.dataset} has no split", options.split, splits)
-    return splits[options.split]
+    split = options.split or "train"
+    check_split(f"{options.dataset} has no split", split, splits)
+    return splits[split]
 
 
 def _check(options: argparse.Namespace, args: dict[str, Any], dataset: Any, limit: dict[str, int]) -> int:
