@@ -68,7 +68,11 @@ _MOST_SHOWN = 60  # characters of a value
 
 
 def check_generation_kwargs(config: "GRPOConfig") -> None:
-    """Refuse settings of vLLM by which it would sample other attempts than a group needs."""
+    """Refuse what is no mapping, and settings of vLLM by which it would sample other attempts than a group needs."""
+    if not isinstance(config.generation_kwargs or {}, Mapping):
+        raise ConfigError(
+            f"generation_kwargs={config.generation_kwargs!r} must be a mapping, such as {{'min_tokens': 8}}."
+        )
     given = (config.use_vllm and config.generation_kwargs) or {}
     if "n" in given:
         raise ConfigError(
