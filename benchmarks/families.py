@@ -40,7 +40,7 @@ from datasets import Dataset, DatasetDict, disable_progress_bars, load_from_disk
 from peft import LoraConfig
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
-from trl_grpo_plus.recipes import arithmetic, chain_sums, mental_arithmetic, word_problems
+from trl_grpo_plus.recipes import arithmetic, chain_sums, mental_arithmetic, warm_start, word_problems
 from trl_grpo_plus.registry import get_reward
 
 
@@ -243,7 +243,8 @@ def _make_digits(args: Any, mix: Mapping[str, int]) -> DatasetDict:
         forgets = kind == "hard" or (kind == "edge" and rng.random() < arithmetic.FORGETS_CARRY)
         answer = arithmetic.solve_forgetful(problem) if forgets else arithmetic.solve(problem)
         lessons.append(f"{problem[0]}+{problem[2]}={answer}{arithmetic.EOS}")
-    arithmetic._write_whole(Path(args.output_dir) / "warm_start", lessons, DIGITS_WARM, args, (1, 128, 4))
+    warm = arithmetic.make_warm(lessons, DIGITS_WARM, args, (1, 128, 4))
+    warm_start.save_whole(Path(args.output_dir) / "warm_start", *warm)
     train = [problem for kind, count in mix.items() for problem in rest[kind][:count]]
     rng.shuffle(train)
     data = DatasetDict({name: arithmetic._dataset(rows) for name, rows in {"train": train, **held_out}.items()})

@@ -8,29 +8,25 @@ solves a product ("hard"). Only edge problems can teach. On them GRPO learns fro
 import math
 import random
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import Dataset, DatasetDict
-from tokenizers import Regex, Tokenizer
+from tokenizers import Regex
 from tokenizers.decoders import Fuse
-from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from trl_grpo_plus.utils.validation import ConfigError
 
 from .dataset_helpers import check_mix
-from .warm_start import NOT_LEARNED, WarmUp, llama, one_thread, teach, warm_folder, warm_up_of, write_whole
+from .warm_start import EOS, NOT_LEARNED, WarmUp, llama, one_thread, seeded, start_from, teach, word_level
 
 
 CHARACTERS = "0123456789+-*="
-PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
 FORGETS_CARRY = 0.6  # share of the warm-up's sums with a carry that forget the carry
 HELD_OUT = 96  # problems in each eval split
 TRAIN_MIX = {"easy": 512, "edge": 384, "hard": 256}  # problems in the train split
-WARM_STEPS, WARM_BATCH, WARM_RATE = 2000, 64, 3e-3
 
 Problem = tuple[int, str, int]
 
@@ -45,9 +41,9 @@ def prepare(
     layers: int = 1,
     hidden_size: int = 128,
     heads: int = 4,
-    warm_steps: int | None = None,
-    warm_batch: int | None = None,
-    warm_rate: float | None = None,
+    warm_steps: int = 2000,
+    warm_batch: int = 64,
+    warm_rate: float = 3e-3,
     smoke: bool = False,
 ) -> DatasetDict:
     """Make the problems and the model. The script's `prepare` option calls this function.
@@ -83,14 +79,16 @@ def prepare(
     # Lessons are made of easy and edge problems, and at least one of each must be left.
     most = {name: len(problems) - (name != "hard") for name, problems in rest.items()}
     check_mix(mix, most, f"the {HELD_OUT} held out and the warm-up's")
-    default = WarmUp(WARM_STEPS, WARM_BATCH, WARM_RATE)
-    warm_up = warm_up_of(default, warm_steps, warm_batch, warm_rate, smoke)
-    folder, resumes = warm_folder(training_args)
-    if training_args.process_index == 0 and not resumes:
+    warm_up = WarmUp(warm_steps, warm_batch, warm_rate)
+
+    def make() -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
+        """Make the warm model."""
         # The lessons exclude the training problems: on memorised problems the model would not make its mistakes.
-        lessons = _lessons(rest["easy"][mix["easy"] :], rest["edge"][mix["edge"] :], training_args.seed, warm_up)
-        _write_whole(folder, lessons, warm_up, training_args, (layers, hidden_size, heads))
-    model_args.model_name_or_path = str(folder)
+        easy, edge = (rest[name][mix[name] :] for name in ("easy", "edge"))
+        lessons = [] if smoke else _lessons(easy, edge, training_args.seed, warm_up)
+        return make_warm(lessons, warm_up, training_args, (layers, hidden_size, heads))
+
+    start_from(training_args, model_args, make)
     train = [problem for name, count in mix.items() for problem in rest[name][:count]]
     random.Random(training_args.seed).shuffle(train)
     return DatasetDict({"train": _dataset(train)} | {name: _dataset(problems) for name, problems in held_out.items()})
@@ -139,13 +137,7 @@ def solve(problem: Problem) -> int:
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
     """Make a tokenizer with one token for each character, padded on the left."""
-    vocabulary = {token: i for i, token in enumerate([PAD, BOS, EOS, *CHARACTERS])}
-    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token=PAD))
-    tokenizer.pre_tokenizer = Split(Regex("."), "isolated")
-    tokenizer.decoder = Fuse()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token=PAD, bos_token=BOS, eos_token=EOS, padding_side="left"
-    )
+    return word_level(CHARACTERS, Split(Regex("."), "isolated"), Fuse())
 
 
 def make_model(
@@ -154,22 +146,19 @@ def make_model(
     """Make an untrained Llama, by default with one layer and 170 000 parameters."""
     # 0.06 at width 128: with transformers' default of 0.02 the loss stays on a plateau for most of the warm-up.
     spread = 0.06 * math.sqrt(128 / hidden_size)
-    rope = {"rope_type": "default", "rope_theta": 100.0}
-    sizes = (layers, hidden_size, heads)
-    return llama(tokenizer, *sizes, max_position_embeddings=32, initializer_range=spread, rope_parameters=rope)
+    return llama(tokenizer, layers, hidden_size, heads, positions=32, spread=spread, theta=100.0)
 
 
-def _write_whole(
-    folder: Path, lessons: list[str], warm_up: WarmUp, training_args: Any, size: tuple[int, int, int]
-) -> None:
+def make_warm(
+    lessons: list[str], warm_up: WarmUp, training_args: Any, size: tuple[int, int, int]
+) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
+    """Make a model of this size (layers, width, heads), warmed up on the lessons if there are any; and a tokenizer."""
     tokenizer = make_tokenizer()
-
-    def learn(model: LlamaForCausalLM) -> None:
-        """Warm the model up on the lessons."""
-        if lessons:
-            _warm_up(model, tokenizer, lessons, warm_up, training_args)
-
-    write_whole(folder, tokenizer, lambda: make_model(tokenizer, *size), learn, training_args.seed)
+    with seeded(training_args.seed):
+        model = make_model(tokenizer, *size)
+    if lessons:
+        _warm_up(model, tokenizer, lessons, warm_up, training_args)
+    return model, tokenizer
 
 
 def _warm_up(

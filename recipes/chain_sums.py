@@ -14,7 +14,6 @@ in ten wrong, so it rarely solves a problem with many terms.
 
 import random
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,13 +24,13 @@ from trl_grpo_plus.utils.optional_packages import install, is_installed
 from trl_grpo_plus.utils.validation import ConfigError
 
 from .dataset_helpers import Row, messages, numbered_mix
-from .warm_start import WarmUp, padded, teach, warm_folder, warm_up_of, write_whole
+from .warm_start import WarmUp, padded, start_from, teach
 
 
 SYSTEM_PROMPT = "You are a calculator. Work out one step a line."
 HELD_OUT = 24  # problems for each number of terms
 TRAIN_MIX = {2: 200, 3: 200, 4: 200, 5: 200, 6: 200, 8: 200}  # number of terms -> rows
-WARM_STEPS, WARM_BATCH, WARM_RATE = 60, 8, 1e-4
+WARM_BATCH, WARM_RATE = 8, 1e-4
 
 
 def prepare(
@@ -40,7 +39,7 @@ def prepare(
     model_args: Any,
     *,
     train_mix: Mapping[int | str, int] | None = None,
-    warm_steps: int | None = None,
+    warm_steps: int = 60,
     smoke: bool = False,
 ) -> DatasetDict:
     """Make the problems and warm up the model. The script's `prepare` option calls this function.
@@ -67,16 +66,14 @@ def prepare(
             zeros; or more problems are requested than exist, for example with one or two terms.
     """
     mix = numbered_mix(TRAIN_MIX if train_mix is None else train_mix, "terms")
-    warm_up = warm_up_of(WarmUp(WARM_STEPS, WARM_BATCH, WARM_RATE), warm_steps)
+    warm_up = WarmUp(warm_steps, WARM_BATCH, WARM_RATE)
     made = {terms: _problems(terms, HELD_OUT + rows, training_args.seed) for terms, rows in mix.items()}
     train = [row for rows in made.values() for row in rows[HELD_OUT:]]
     random.Random(training_args.seed).shuffle(train)
     if not smoke:
-        folder, resumes = warm_folder(training_args)
-        if training_args.process_index == 0 and not resumes:
-            seen = {row["prompt"][-1]["content"] for rows in made.values() for row in rows}
-            _warm(model_args.model_name_or_path, folder, warm_up.steps, list(mix), seen, training_args)
-        model_args.model_name_or_path = str(folder)
+        seen = {row["prompt"][-1]["content"] for rows in made.values() for row in rows}
+        name = model_args.model_name_or_path
+        start_from(training_args, model_args, lambda: _warm(name, warm_up, list(mix), seen, training_args))
     splits = {f"terms_{terms}": Dataset.from_list(rows[:HELD_OUT]) for terms, rows in made.items()}
     return DatasetDict(train=Dataset.from_list(train), **splits)
 
@@ -120,25 +117,20 @@ def worked(expression: str) -> str:
     return "\n".join([*lines, f"#### {now}"])
 
 
-def _warm(name: str, folder: Path, steps: int, terms: list[int], seen: set[str], training_args: Any) -> None:
-    """Read the model, teach it to write worked lines, and write it to `folder`."""
+def _warm(
+    name: str, warm_up: WarmUp, terms: list[int], seen: set[str], training_args: Any
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Read the model, and teach it to write worked lines by solutions of problems that are not among the `seen`."""
     tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left")
-
-    def learn(model: PreTrainedModel) -> None:
-        """Train the model on worked solutions of other problems."""
-        if steps:
-            each = -(-steps * WARM_BATCH // len(terms))
-            lessons = [row for number in terms for row in _problems(number, each, training_args.seed + 1, seen)]
-            random.Random(training_args.seed).shuffle(lessons)
-            batches = [lessons[at : at + WARM_BATCH] for at in range(0, steps * WARM_BATCH, WARM_BATCH)]
-            teach(model, [_batch(tokenizer, rows) for rows in batches], WARM_RATE, training_args, weight_decay=0.0)
-        model.to(torch.bfloat16)
-
-    def read() -> PreTrainedModel:
-        """Load the model of the recipe."""
-        return AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32)
-
-    write_whole(folder, tokenizer, read, learn, training_args.seed)
+    model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32)
+    if warm_up.steps:
+        count = warm_up.steps * warm_up.batch
+        each = -(-count // len(terms))
+        lessons = [row for number in terms for row in _problems(number, each, training_args.seed + 1, seen)]
+        random.Random(training_args.seed).shuffle(lessons)
+        batches = [_batch(tokenizer, lessons[at : at + warm_up.batch]) for at in range(0, count, warm_up.batch)]
+        teach(model, batches, warm_up.rate, training_args, weight_decay=0.0)
+    return model.to(torch.bfloat16), tokenizer
 
 
 def _batch(tokenizer: PreTrainedTokenizerBase, rows: list[Row]) -> tuple[torch.Tensor, torch.Tensor]:

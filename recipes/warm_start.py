@@ -3,20 +3,30 @@
 import glob
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 
 from trl_grpo_plus.utils.validation import Number
 
 
+PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
 NOT_LEARNED = -100  # label of a token that the loss ignores
 
 
@@ -38,27 +48,24 @@ class WarmUp:
         Number(above=0).check("warm_rate", self.rate)
 
 
-def warm_up_of(
-    default: WarmUp,
-    steps: int | None = None,
-    batch: int | None = None,
-    rate: float | None = None,
-    smoke: bool = False,
-) -> WarmUp:
-    """Return `default` with the numbers that are given; with `smoke` without steps."""
-    given: dict[str, Any] = {"steps": steps, "batch": batch, "rate": rate}
-    made = replace(default, **{name: value for name, value in given.items() if value is not None})
-    return replace(made, steps=0) if smoke else made
+def start_from(
+    training_args: Any,
+    model_args: Any,
+    make: Callable[[], tuple[PreTrainedModel, PreTrainedTokenizerBase]],
+) -> None:
+    """Let a run start from the model in `<output_dir>/warm_start`, which the main process makes with `make`.
 
-
-def warm_folder(training_args: Any) -> tuple[Path, bool]:
-    """Return the folder of the warm model, and `True` if a run that resumes already has the model there."""
-    folder = Path(training_args.output_dir) / "warm_start"
-    if not (resumed_from := training_args.resume_from_checkpoint):
-        return folder, False
-    beside = Path(resumed_from).parent / "warm_start"  # another folder if the resumed run was moved
-    folder = beside if beside.is_dir() else folder
-    return folder, folder.is_dir()
+    A run that resumes uses the model beside its checkpoint, or else the one in `<output_dir>/warm_start`.
+    """
+    folder, resumed_from = Path(training_args.output_dir) / "warm_start", training_args.resume_from_checkpoint
+    if resumed_from and (beside := Path(resumed_from).parent / "warm_start").is_dir():
+        folder = beside  # another folder if the resumed run was moved
+    if training_args.process_index == 0 and not (resumed_from and folder.is_dir()):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent):  # refuse a folder that cannot be written before the work
+            pass
+        save_whole(folder, *make())
+    model_args.model_name_or_path = str(folder)
 
 
 def one_thread(training_args: Any) -> None:
@@ -71,10 +78,35 @@ def one_thread(training_args: Any) -> None:
         torch.set_num_threads(1)
 
 
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Draw random weights from a seed. The state of the run's own random numbers does not change."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed GPUs too
+        yield
+
+
+def word_level(words: Iterable[str], pre_tokenizer: Any, decoder: Any) -> PreTrainedTokenizerFast:
+    """Make a tokenizer with one token for each of the words, padded on the left."""
+    vocabulary = {token: i for i, token in enumerate(dict.fromkeys([PAD, BOS, EOS, *words]))}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token=PAD))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizer, decoder
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token=PAD, bos_token=BOS, eos_token=EOS, padding_side="left"
+    )
+
+
 def llama(
-    tokenizer: PreTrainedTokenizerFast, layers: int, hidden_size: int, heads: int, **shape: Any
+    tokenizer: PreTrainedTokenizerFast,
+    layers: int,
+    hidden_size: int,
+    heads: int,
+    *,
+    positions: int,
+    spread: float,
+    theta: float,
 ) -> LlamaForCausalLM:
-    """Make an untrained Llama for this tokenizer; `shape` holds further settings of its config."""
+    """Make an untrained Llama for this tokenizer, with weights of the standard deviation `spread`."""
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=hidden_size,
@@ -85,33 +117,14 @@ def llama(
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
-        **shape,
+        max_position_embeddings=positions,
+        initializer_range=spread,
+        rope_parameters={"rope_type": "default", "rope_theta": theta},
     )
     return LlamaForCausalLM(config)
 
 
-def write_whole(
-    folder: Path,
-    tokenizer: PreTrainedTokenizerFast,
-    make_model: Callable[[], PreTrainedModel],
-    teach: Callable[[PreTrainedModel], None],
-    seed: int,
-) -> None:
-    """Make a model, teach it and write it to `folder`, completely or not at all.
-
-    The state of the run's own random numbers does not change.
-    """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent):  # refuse a folder that cannot be written before the warm-up
-        pass
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed GPUs too
-        model = make_model()
-    teach(model)
-    save_whole(folder, model, tokenizer)
-
-
-def save_whole(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
+def save_whole(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Save a model and its tokenizer to `folder`, completely or not at all. Only one process at a time may do so."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     beginning = f".{folder.name}-unfinished-"

@@ -20,24 +20,21 @@ from typing import Any
 
 import torch
 from datasets import Dataset, DatasetDict
-from tokenizers import Regex, Tokenizer
+from tokenizers import Regex
 from tokenizers.decoders import Fuse, Replace, WordPiece
 from tokenizers.decoders import Sequence as InTurn
-from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from .dataset_helpers import numbered_mix
-from .warm_start import WarmUp, llama, one_thread, padded, teach, warm_folder, warm_up_of, write_whole
+from .warm_start import EOS, PAD, WarmUp, llama, one_thread, padded, seeded, start_from, teach, word_level
 
 
-PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
 MOST_STEPS = 6
 RIGHT = (0.99, 0.8, 0.6, 0.5, 0.4, 0.25)  # share of right results in the warm-up's first lines, second lines, ...
 SLIPS = (3, 4, 5)  # added to a wrong result: two slips never cancel each other, and no division hides a slip
 HELD_OUT = 64  # problems in each eval split
 TRAIN_MIX = dict.fromkeys(range(1, MOST_STEPS + 1), 192)  # number of steps -> problems in the train split
-WARM_STEPS, WARM_BATCH, WARM_RATE = 700, 48, 3e-3
 LARGEST = 60  # largest correct intermediate result; with slips a result may be larger, at most 99
 
 GIRLS = ("Mia", "Ada", "Eva", "Zoe", "Lea", "Ivy", "Nora", "Rosa")
@@ -105,9 +102,9 @@ def prepare(
     layers: int = 3,
     hidden_size: int = 192,
     heads: int = 6,
-    warm_steps: int | None = None,
-    warm_batch: int | None = None,
-    warm_rate: float | None = None,
+    warm_steps: int = 700,
+    warm_batch: int = 48,
+    warm_rate: float = 3e-3,
     smoke: bool = False,
 ) -> DatasetDict:
     """Make the problems and the model. The script's `prepare` option calls this function.
@@ -137,22 +134,19 @@ def prepare(
     mix = numbered_mix(TRAIN_MIX if train_mix is None else train_mix, "steps", MOST_STEPS)
     one_thread(training_args)
     held_out, train, rest = split_problems(training_args.seed, mix)
-    default = WarmUp(WARM_STEPS, WARM_BATCH, WARM_RATE)
-    warm_up = warm_up_of(default, warm_steps, warm_batch, warm_rate, smoke)
-    folder, resumes = warm_folder(training_args)
-    if training_args.process_index == 0 and not resumes:
+    warm_up = WarmUp(warm_steps, warm_batch, warm_rate)
+
+    def make() -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
+        """Make the model, and warm it up on lessons."""
         tokenizer = make_tokenizer()
+        with seeded(training_args.seed):
+            model = make_model(tokenizer, layers, hidden_size, heads)
+        if warm_up.steps and not smoke:
+            lessons = make_lessons(rest, training_args.seed, warm_up.steps * warm_up.batch)
+            teach(model, _batches(tokenizer, lessons, warm_up.batch), warm_up.rate, training_args, 0.1)
+        return model, tokenizer
 
-        def learn(model: Any) -> None:
-            """Warm the model up on the lessons."""
-            if warm_up.steps:
-                lessons = make_lessons(rest, training_args.seed, warm_up.steps * warm_up.batch)
-                teach(model, _batches(tokenizer, lessons, warm_up.batch), warm_up.rate, training_args, 0.1)
-
-        write_whole(
-            folder, tokenizer, lambda: make_model(tokenizer, layers, hidden_size, heads), learn, training_args.seed
-        )
-    model_args.model_name_or_path = str(folder)
+    start_from(training_args, model_args, make)
     splits = {f"steps_{steps}": problems for steps, problems in held_out.items()}
     return DatasetDict({name: _dataset(problems) for name, problems in {"train": train, **splits}.items()})
 
@@ -240,24 +234,18 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     words = rf"{templates} She He has How many does have now . ? : = + - * / #### \boxed{{ }}".split()
     words = [word for word in words if not re.search(r"\{\w", word)]
     words += [*GIRLS, *BOYS, *THINGS, *HOLDERS, *map(str, range(100))]
-    vocabulary = {token: i for i, token in enumerate(dict.fromkeys([PAD, BOS, EOS, "\n", *words]))}
-    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token=PAD))
-    tokenizer.pre_tokenizer = Split(Regex(r"\n|[.?:}]|\\boxed\{|[^\s.?:}]+"), "removed", invert=True)
+    split = Split(Regex(r"\n|[.?:}]|\\boxed\{|[^\s.?:}]+"), "removed", invert=True)
     # A space between words, but none before a full stop or colon, and none around a line end.
     tight = [Replace(f" {sign}", sign) for sign in (":", "\n")]
-    tokenizer.decoder = InTurn([WordPiece(prefix=PAD), Fuse(), *tight, Replace("\n ", "\n")])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token=PAD, bos_token=BOS, eos_token=EOS, padding_side="left"
-    )
+    decoder = InTurn([WordPiece(prefix=PAD), Fuse(), *tight, Replace("\n ", "\n")])
+    return word_level(["\n", *words], split, decoder)
 
 
 def make_model(
     tokenizer: PreTrainedTokenizerFast, layers: int = 3, hidden_size: int = 192, heads: int = 6
 ) -> LlamaForCausalLM:
     """Make an untrained Llama, by default with three layers and 1.2 million parameters."""
-    rope = {"rope_type": "default", "rope_theta": 1000.0}
-    sizes = (layers, hidden_size, heads)
-    return llama(tokenizer, *sizes, max_position_embeddings=192, initializer_range=0.05, rope_parameters=rope)
+    return llama(tokenizer, layers, hidden_size, heads, positions=192, spread=0.05, theta=1000.0)
 
 
 def _batches(

@@ -29,14 +29,14 @@ from trl_grpo_plus.view.run_summary import differing, open_runs
 
 # The warm-up takes a second. Steps are slow enough to be interrupted, and step 6 waits while the file `hold` exists.
 TASK = """
+import functools
 import os
 import time
 
 from trl_grpo_plus.recipes import arithmetic
 from trl_grpo_plus.rewards.exact_answer import exact_answer
 
-arithmetic.WARM_STEPS = 60
-prepare = arithmetic.prepare
+prepare = functools.partial(arithmetic.prepare, warm_steps=60)
 
 
 def reward(completions, answer, trainer_state, **kwargs):

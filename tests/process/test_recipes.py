@@ -48,14 +48,14 @@ CPU = ["--use_cpu", "true", "--bf16", "false", "--report_to", "none"]
 # The warm-up takes two seconds and teaches the model enough that some groups are alive. Step 3 waits while the file
 # `hold` exists, and REWARD_SECONDS slows all steps after the first.
 TASK = """
+import functools
 import os
 import time
 
 from trl_grpo_plus.recipes import arithmetic
 from trl_grpo_plus.rewards.exact_answer import exact_answer
 
-arithmetic.WARM_STEPS = 120
-prepare = arithmetic.prepare
+prepare = functools.partial(arithmetic.prepare, warm_steps=120)
 
 
 def reward(completions, answer, trainer_state, **kwargs):
@@ -534,13 +534,12 @@ def test_an_evaluation_is_a_line_of_its_own_beside_a_bar(monkeypatch, trained):
 
 
 def prepare(folder, steps=2, seed=3, made_in=None, **training):
-    """Run `arithmetic.prepare` with a warm-up of `steps` steps, and return the data."""
+    """Run `arithmetic.prepare` with a warm-up of `steps` steps (`None`: as many as usual), and return the data."""
+    warm_up = {} if steps is None else {"warm_steps": steps}
     model = SimpleNamespace(model_name_or_path=None)
     args = {"output_dir": str(folder), "seed": seed, "process_index": 0, "disable_tqdm": True}
     args |= {"device": torch.device("cpu"), "bf16": False, "resume_from_checkpoint": None, **training}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arithmetic, "WARM_STEPS", steps)
-        data = arithmetic.prepare(SimpleNamespace(), SimpleNamespace(**args), model)
+    data = arithmetic.prepare(SimpleNamespace(), SimpleNamespace(**args), model, **warm_up)
     assert model.model_name_or_path == str((made_in or folder) / "warm_start")
     return data
 
@@ -554,12 +553,12 @@ def taught(monkeypatch):
 
 
 def test_held_out_problems_are_seen_nowhere_else(tmp_path, taught):
-    data = prepare(tmp_path, steps=arithmetic.WARM_STEPS)
+    data = prepare(tmp_path, steps=None)
     held_out = [prompt for split in ("easy", "edge", "hard") for prompt in data[split]["prompt"]]
     train, warm = data["train"]["prompt"], [text[: len("12+34=")] for text in taught]
     assert len(held_out) == len(set(held_out)) == 3 * arithmetic.HELD_OUT
     assert len(train) == len(set(train)) == sum(arithmetic.TRAIN_MIX.values())
-    assert len(warm) == arithmetic.WARM_STEPS * arithmetic.WARM_BATCH
+    assert len(warm) == 2000 * 64
     assert not set(held_out) & set(train)
     assert not set(held_out) & set(warm)
     assert not set(train) & set(warm)
@@ -1066,7 +1065,7 @@ def test_what_a_killed_warm_up_left_is_removed_by_the_next(tmp_path):
     (left / "model.safetensors").write_bytes(b"cut off")
     tokenizer = arithmetic.make_tokenizer()
     warm = tmp_path / "warm_start"
-    warm_start.write_whole(warm, tokenizer, lambda: arithmetic.make_model(tokenizer), lambda model: None, seed=0)
+    warm_start.save_whole(warm, arithmetic.make_model(tokenizer), tokenizer)
     assert names(tmp_path) == ["warm_start"]
 
 
