@@ -148,7 +148,7 @@ async function inflate(base64) {
   return new Response(stream).text();
 }
 
-async function unpack(data, packed) {
+async function unpack({ data, packed }) {
   return JSON.parse(packed ? await inflate(data) : data);
 }
 
@@ -161,30 +161,24 @@ function block(id) {
   return { data: node.textContent, packed: node.type !== "application/json" };
 }
 
-async function unpackBlock(id) {
-  const { data, packed } = block(id);
-  return unpack(data, packed);
-}
+const unpackBlock = async (id) => unpack(block(id));
 
+// Read the head and the index into `data`, and return the index.
 async function unpackIndex() {
-  const { data, packed } = block("index");
-  if (packed && !("DecompressionStream" in window)) {
+  if (block("index").packed && !("DecompressionStream" in window)) {
     throw new Error("This browser cannot unpack the data: it lacks DecompressionStream. Chrome 103, Firefox 113, Safari 16.4 and later have it.");
   }
-  return unpack(data, packed);
+  const index = await unpackBlock("index");
+  load(await unpackBlock("head"), index);
+  return index;
 }
 
 const MOST_CHUNKS = 8; // the number of chunks that stay unpacked
 const chunks = new Map();
 let packedChunk = async (n) => block(`chunk-${n}`); // live.js replaces it: a served page asks the server for chunks
 
-async function unpackChunk(n) {
-  const { data, packed } = await packedChunk(n);
-  return unpack(data, packed);
-}
-
 function chunk(n) {
-  const found = chunks.get(n) || unpackChunk(n);
+  const found = chunks.get(n) || packedChunk(n).then(unpack);
   chunks.delete(n);
   chunks.set(n, found);
   if (chunks.size > MOST_CHUNKS) chunks.delete(chunks.keys().next().value);

@@ -8,9 +8,7 @@ const prompts = { all: [], rows: [], chosen: null, source: "", timer: 0, drawing
 // -- start
 
 async function start() {
-  const index = await unpackIndex();
-  load(JSON.parse(block("head").data), index);
-  loadPrompts(index);
+  loadPrompts(await unpackIndex());
   fillHead();
   fillOutcomes();
   fillOptions();

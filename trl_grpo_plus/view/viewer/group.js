@@ -63,9 +63,9 @@ function groupHead(g, group, attempts, pinned) {
   const credited = hasCredit(attempts);
   if (state.rendered) head.append(el("span", { className: "muted" }, "rendered: only the plain text shows marks"));
   else if (credited && state.credit) head.append(creditLegend(attempts));
-  head.append(el("span", { className: "grow" }), moreToTheRightTool(), tool("follow-on", "Follow", "f", false, toggleFollow));
+  head.append(el("span", { className: "grow" }), moreToTheRightTool(), followTool());
   if (pinned.length) head.append(tool("unpin", pinned.length === 2 ? `Show all ${group.attempts.length}` : "Unpin", "Esc", null, unpin));
-  head.append(tool("diff", "Differences", "d", diffOn(), toggleDiff), tool("unfold", "Thinking", "t", state.unfold, toggleFold));
+  head.append(diffTool(), foldTool());
   if (credited) head.append(tool("credit", "Credit", "c", state.credit, toggleCredit));
   head.append(moreTools(g, group));
   return head;
@@ -75,8 +75,8 @@ function groupHead(g, group, attempts, pinned) {
 function moreTools(g, group) {
   const tools = [];
   const equal = new Set(group.attempts.map(equalKey)).size < group.attempts.length;
-  if (equal) tools.push(tool("apart", "Equal apart", "e", state.apart, toggleApart));
-  if (canRender()) tools.push(tool("rendered", "Rendered", "m", state.rendered, toggleRendered));
+  if (equal) tools.push(tool("apart", "Equal apart", "e", state.apart, KEYS.e));
+  if (canRender()) tools.push(renderTool());
   tools.push(tool("worst-attempt", "Worst attempt", "W", null, goToWorstAttempt), ...copyTools(g, group));
   const summary = el("summary", { id: "more-tools-summary" }, "More");
   const ontoggle = ({ target }) => (state.moreTools = target.open);
@@ -250,8 +250,9 @@ function toggleDiff() {
   redraw();
 }
 
-function toggleFold() {
-  state.unfold = !state.unfold;
+// Switch on or off a part of the state that has no effect on other parts.
+function flip(name) {
+  state[name] = !state[name];
   redraw();
 }
 
@@ -262,15 +263,14 @@ function toggleCredit() {
 }
 
 function toggleRendered() {
-  if (!canRender()) return;
-  state.rendered = !state.rendered;
-  redraw();
+  if (canRender()) flip("rendered");
 }
 
-function toggleApart() {
-  state.apart = !state.apart;
-  redraw();
-}
+// The tools that the group and the view of one prompt share. A click does what their key does.
+const followTool = () => tool("follow-on", "Follow", "f", state.view === "follow", KEYS.f);
+const diffTool = () => tool("diff", "Differences", "d", diffOn(), toggleDiff);
+const foldTool = () => tool("unfold", "Thinking", "t", state.unfold, KEYS.t);
+const renderTool = () => tool("rendered", "Rendered", "m", state.rendered, toggleRendered);
 
 function togglePin(attempt) {
   const pinned = state.pins.includes(attempt);

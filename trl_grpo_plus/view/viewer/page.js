@@ -31,7 +31,6 @@ const state = {
 
 async function start() {
   const index = await unpackIndex();
-  load(JSON.parse(block("head").data), index);
   fillHead();
   if (data.head.live) goLive(index); // live.js is there only if the page is served
   if (!data.n && data.head.live) return;
@@ -73,7 +72,7 @@ function listen() {
     refresh();
   });
   $("cancel").addEventListener("click", cancel);
-  $("prompts").addEventListener("click", togglePrompts);
+  $("prompts").addEventListener("click", () => toggleView("prompts"));
   $("clear").addEventListener("click", clearFilters);
   $("keys").addEventListener("click", () => $("help").showModal());
   $("list").addEventListener("scroll", drawRows);
@@ -206,13 +205,13 @@ const KEYS = {
   ArrowLeft: () => moveStep(-1),
   "/": () => $("query").focus(),
   d: toggleDiff,
-  t: toggleFold,
+  t: () => flip("unfold"),
   c: toggleCredit,
   p: pinNext,
-  f: toggleFollow,
-  o: togglePrompts,
+  f: () => toggleView("follow"),
+  o: () => toggleView("prompts"),
   m: toggleRendered,
-  e: toggleApart,
+  e: () => flip("apart"),
   w: goToWorst,
   W: goToWorstAttempt,
   "?": () => $("help").showModal(),

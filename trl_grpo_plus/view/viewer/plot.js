@@ -167,8 +167,10 @@ function drawPlot(plot) {
   plot.picture.setAttribute("viewBox", `0 0 ${scale.width} ${PLOT_HEIGHT}`);
   plot.cursor = svg("line", { class: "cursor", y1: 0, y2: PLOT_HEIGHT - 14 });
   const shapes = plot.spec.stacked ? plotAreas(plot.series, scale) : plot.series.map((one, i) => plotLine(one, i, scale));
-  const marks = [...(plot.spec.marks || []).map((mark) => markNode(plot, mark)), ...(plot.spec.dots || []).map((dot) => plotDot(plot, dot))];
-  plot.picture.replaceChildren(...plotAxes(plot), ...shapes, plot.cursor, plot.where, ...marks);
+  const { marks = [], dots = [] } = plot.spec;
+  const spots = [...marks.map((mark) => [mark, markNode(scale, mark)]), ...dots.map((dot) => [dot, plotDot(scale, dot)])];
+  if (plot.go) for (const [spot, node] of spots) node.addEventListener("click", (event) => [event.stopPropagation(), plot.go(spot)]);
+  plot.picture.replaceChildren(...plotAxes(plot), ...shapes, plot.cursor, plot.where, ...spots.map(([, node]) => node));
   showAt(plot, plot.at);
 }
 
@@ -229,18 +231,14 @@ function plotAreas(series, scale) {
   });
 }
 
-function markNode({ scale, go }, mark) {
+function markNode(scale, mark) {
   const x = scale.x(mark.x);
-  const node = svg("g", { class: "mark" }, svg("title", {}, mark.title));
-  node.append(svg("line", { x1: x, x2: x, y1: 0, y2: scale.foot }), svg("path", { d: `M${x - 5} 0h10l-5 8z` }));
-  if (go) node.addEventListener("click", (event) => [event.stopPropagation(), go(mark)]);
-  return node;
+  const line = svg("line", { x1: x, x2: x, y1: 0, y2: scale.foot });
+  return svg("g", { class: "mark" }, svg("title", {}, mark.title), line, svg("path", { d: `M${x - 5} 0h10l-5 8z` }));
 }
 
-function plotDot({ scale, go }, dot) {
-  const node = svg("circle", { class: `spot ${dot.style}`, cx: scale.x(dot.x).toFixed(1), cy: scale.y(dot.y).toFixed(1), r: 4 }, svg("title", {}, dot.title));
-  if (go) node.addEventListener("click", (event) => [event.stopPropagation(), go(dot)]);
-  return node;
+function plotDot({ x, y }, dot) {
+  return svg("circle", { class: `spot ${dot.style}`, cx: x(dot.x).toFixed(1), cy: y(dot.y).toFixed(1), r: 4 }, svg("title", {}, dot.title));
 }
 
 // -- the values at x: for each series the value of its last point at or before x

@@ -14,13 +14,7 @@ async function setView(view) {
   if (view) revealGroup();
 }
 
-function toggleFollow() {
-  setView(state.view === "follow" ? "" : "follow");
-}
-
-function togglePrompts() {
-  setView(state.view === "prompts" ? "" : "prompts");
-}
+const toggleView = (view) => setView(state.view === view ? "" : view);
 
 // Leave the lists of prompts, because a group is to be shown in their place.
 function leaveLists() {
@@ -232,9 +226,7 @@ async function drawFollow(g, turn) {
 function followHead(g) {
   const title = el("h2", { className: "row-title grow" }, titleNode(data.title[g]));
   const head = el("div", { id: "group-head" }, el("span", { className: "muted" }, data.split[g]), title);
-  head.append(tool("follow-on", "Follow", "f", true, toggleFollow), tool("diff", "Differences", "d", diffOn(), toggleDiff));
-  head.append(tool("unfold", "Thinking", "t", state.unfold, toggleFold));
-  if (canRender()) head.append(tool("rendered", "Rendered", "m", state.rendered, toggleRendered));
+  head.append(followTool(), diffTool(), foldTool(), ...(canRender() ? [renderTool()] : []));
   return head;
 }
 

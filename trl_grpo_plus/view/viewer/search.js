@@ -115,7 +115,7 @@ function searcher() {
       return out;
     };
     if (task.texts) return postMessage(task.texts.map(spans));
-    const groups = await unpack(task.data, task.packed);
+    const groups = await unpack(task);
     const textsAt = (place) => (Array.isArray(groups[place]) ? groups[place] : textsOf(groups[place]));
     postMessage(task.places.filter((place) => textsAt(place).some(hit)));
   };
