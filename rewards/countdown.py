@@ -113,7 +113,10 @@ def _score(text: str, numbers: list[int], target: int, format_reward: float, thi
     tree = _parsed(answer_of(text, think_opened) or "", target)
     if tree is None or sorted(_numbers_in(tree)) != sorted(numbers):
         return 0.0
-    return 1.0 if _value(tree) == target else format_reward
+    try:
+        return 1.0 if _value(tree) == target else format_reward
+    except ZeroDivisionError:
+        return format_reward
 
 
 def _problem(numbers: Any, target: Any) -> str | None:
@@ -160,20 +163,13 @@ def _numbers_in(tree: ast.expr) -> list[int]:
     return [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, int)]
 
 
-def _value(tree: ast.expr) -> Fraction | None:
-    """Return the value of an expression; `None` if it divides by zero."""
-    try:
-        return _reduced(tree)
-    except ZeroDivisionError:
-        return None
-
-
-def _reduced(node: ast.expr) -> Fraction:
+def _value(node: ast.expr) -> Fraction:
+    """Return the value of an expression; raise `ZeroDivisionError` if it divides by zero."""
     if isinstance(node, ast.BinOp):
-        value: Fraction = _OPERATIONS[type(node.op)](_reduced(node.left), _reduced(node.right))
+        value: Fraction = _OPERATIONS[type(node.op)](_value(node.left), _value(node.right))
         return value
     if isinstance(node, ast.UnaryOp):
-        return -_reduced(node.operand)
+        return -_value(node.operand)
     return Fraction(*_numbers_in(node))
 
 

@@ -202,7 +202,8 @@ def _function_case(args: Any, expected: Any, expected_args: Any, case: Any) -> C
     if expected_args is None:
         return Case(args=before, expected=expected)
     after = _as_args("expected_args", expected_args, case)
-    if type(before) is not type(after) or _names(before) != _names(after):
+    names, names_after = (args.keys() if isinstance(args, dict) else len(args) for args in (before, after))
+    if names != names_after:
         raise ValueError(f"expected_args does not have the arguments of args, in the test {case!r:.100}")
     return Case(args=before, expected=expected, expected_args=after)
 
@@ -211,10 +212,6 @@ def _as_args(name: str, args: Any, case: Any) -> list[Any] | dict[str, Any]:
     if not isinstance(args, (list, tuple, dict)):
         raise ValueError(f"{name} is neither a list nor a dict of names, in the test {case!r:.100}")
     return args if isinstance(args, dict) else list(args)
-
-
-def _names(args: list[Any] | dict[str, Any]) -> set[Any]:
-    return set(args) if isinstance(args, dict) else set(range(len(args)))
 
 
 def _from_json(text: str, what: str) -> Any:
