@@ -159,20 +159,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.count_ahead()
 
     def _groups(self, read: Callable[..., Iterator[Any]], query: dict[str, int]) -> None:
-        """Send what is read of some groups, one by one."""
-        texts = read(*(query.get(name, -1) for name in ("epoch", "from", "to")))
+        """Send what is read of some groups: the page asks for those of one chunk."""
         try:
-            first = dumped(next(texts)).encode()
+            texts = list(read(*(query.get(name, -1) for name in ("epoch", "from", "to"))))
         except Moved:
             return self.send_error(409)
-        self._begin("application/json")
-        self.wfile.write(b"[" + first)
-        try:
-            for group in texts:
-                self.wfile.write(b"," + dumped(group).encode())
-        except Moved:  # without its closing bracket the answer is not JSON, so the page discards it
-            return
-        self.wfile.write(b"]")
+        self._send_json(texts)
 
     # -- sending
 
