@@ -21,7 +21,6 @@ from ..traces import Block, Row, damaged, parse
 from ..utils.files import TracesError, open_within
 from ..utils.terminal import visible
 from .group_data import Tally
-from .size_budget import in_turn
 
 
 logger = logging.getLogger(__name__)
@@ -242,7 +241,7 @@ class Groups:
         Raises:
             TracesError: the file was changed, and the attempts are no longer there.
         """
-        stretch, (split, step) = self.stretch(number), self.step(number)
+        stretch, (step, split) = self.stretch(number), self._at(number)[0].place
         try:
             return [{**row, "step": step, "split": split} for row in read(stretch)]
         except Moved:
@@ -252,11 +251,6 @@ class Groups:
         """Return the identity of a group's prompt, as in its line."""
         block, at, *_ = self._at(number)
         return block.prompt(at)
-
-    def step(self, number: int) -> tuple[str, int]:
-        """Return the split and the step of a group."""
-        step, split = self._at(number)[0].place
-        return split, step
 
     def group_keys(self) -> list[tuple[str, tuple[int, ...]]]:
         """Return the split and (step, batch, round, group) of each group."""
@@ -296,10 +290,6 @@ class Groups:
         whens: dict[tuple[int, str], int] = {}
         of_block = [whens.setdefault(block.place, len(whens)) for block, *_ in self._blocks]
         return np.repeat(of_block, [len(block) for block, *_ in self._blocks]).astype(int)
-
-    def in_turn(self, ranks: Any) -> Any:
-        """Return the numbers of all groups in the order in which a page chooses them."""
-        return in_turn(self.whens(), ranks)
 
     def _column(self, name: str) -> Any:
         columns = [block.records[name] for block, *_ in self._blocks]

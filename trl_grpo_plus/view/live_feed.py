@@ -26,6 +26,7 @@ from .file_index import Groups, Keeper, Moved, Named, Stretch, read_file
 from .group_data import columns, detail, names_by_group, searched
 from .overview import metrics_table
 from .run_source import Source, head_of
+from .size_budget import in_turn
 from .template import in_chunks
 
 
@@ -391,7 +392,7 @@ def _choose(groups: Groups, named: Named) -> _List:
     newest = int(np.count_nonzero(since_each > MOST_LISTED // _NEWEST))
     while 0 < newest < len(sizes) and whens[newest] == whens[newest - 1]:
         newest += 1
-    order = groups.in_turn(groups.ranks(named))
+    order = in_turn(whens, groups.ranks(named))
     order = order[order < newest]
     fits = np.cumsum(sizes[order]) <= MOST_LISTED - sizes[newest:].sum()
     numbers = [*np.sort(order[fits]).tolist(), *range(newest, len(sizes))]

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..traces import Points, Row, evaluated, group_key, is_reward, series
+from ..traces import Points, Row, evaluated, is_reward, series
 from ..utils.validation import finite_values
 from .group_data import Tally, thin
 
@@ -66,11 +66,6 @@ def opening(groups: Iterable[tuple[Place, Telling | None]]) -> dict[str, Any] | 
     else:
         (split, step, key), _ = (live or trained or listed)[-1]
     return {"split": split, "step": step, "group": ".".join(map(str, key))}
-
-
-def place(rows: Sequence[Row]) -> Place:
-    """Return a group's place: split, step, and (batch, round, group)."""
-    return rows[0]["split"], rows[0]["step"], group_key(rows[0])
 
 
 # -- evaluations

@@ -19,10 +19,10 @@ from ..utils.validation import ConfigError
 from . import file_index, prompt_history
 from .file_index import without_files
 from .group_data import columns, detail, names_by_group
-from .overview import MOST, metrics_table, opening, place, telling
+from .overview import MOST, metrics_table, opening, telling
 from .rescored import Rescored, marked, words
 from .run_source import Source, head_of, source_of
-from .size_budget import Candidate, Spool, fitting
+from .size_budget import Candidate, Spool, fitting, in_turn
 from .template import TAGS, block, chunk_blocks, in_chunks, pack, packed_block, template
 
 
@@ -152,7 +152,7 @@ class _Supply:
             was_rescored = None if rescored is None else lambda *key: rescored.differs(*key) is not None
             self.groups = file_index.read_run(source.folder, was_rescored)
         self._sizes = self.groups.bytes()
-        self._order = self.groups.in_turn(self._ranks())
+        self._order = in_turn(self.groups.whens(), self._ranks())
         self._read(_FIRST)
 
     @property
@@ -192,12 +192,13 @@ class _Supply:
 
     def _store(self, number: int, rows: Sequence[Row]) -> None:
         """Write a group to the spool file, and remember its place there."""
-        first, rescored = rows[0], self._rescored
-        alarms = self._named.get((first["step"], *group_key(first)), ()) if first["split"] == "train" else ()
+        rescored = self._rescored
+        split, step, key = place = rows[0]["split"], rows[0]["step"], group_key(rows[0])
+        alarms = self._named.get((step, *key), ()) if split == "train" else ()
         line, texts = entry(rows, alarms), detail(rows, self._source.folder)
         if rescored is not None and (tried := rescored.of(rows)) is not None:
             marked(line, texts, tried, rescored)
-        self._stored[number] = Candidate(self._spool.add(line, texts), place(rows), len(rows), telling(rows))
+        self._stored[number] = Candidate(self._spool.add(line, texts), place, len(rows), telling(rows))
 
 
 class _PackedLists(NamedTuple):

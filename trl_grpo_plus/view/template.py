@@ -57,7 +57,7 @@ def block(name: str, value: Any) -> str:
 
 def packed_block(name: str, data: bytes) -> str:
     """Return packed data as a script element of the page with the id `name`."""
-    return f'<script type="application/deflate" id="{name}">{base64.b64encode(data).decode()}</script>\n'
+    return f'<script type="application/deflate" id="{name}">{_base64(data)}</script>\n'
 
 
 def pack(value: Any) -> bytes:
@@ -119,7 +119,11 @@ def _read(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+    return f"'sha256-{_base64(hashlib.sha256(text.encode()).digest())}'"
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
 
 
 @functools.cache
@@ -132,9 +136,5 @@ def library(name: str) -> str:
 @functools.cache
 def library_sources() -> str:
     """Return JavaScript that maps the names of [`LIBRARIES`] to their sources, as raw deflate in base64."""
-    return f"const LIBRARIES = {json.dumps({name: _packed(library(name)) for name in LIBRARIES})};\n"
-
-
-def _packed(text: str) -> str:
-    packer = zlib.compressobj(9, wbits=-zlib.MAX_WBITS)
-    return base64.b64encode(packer.compress(text.encode()) + packer.flush()).decode()
+    packed = {name: _base64(deflate(library(name).encode(), zlib.Z_FINISH)) for name in LIBRARIES}
+    return f"const LIBRARIES = {json.dumps(packed)};\n"
