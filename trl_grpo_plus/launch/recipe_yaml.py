@@ -93,7 +93,8 @@ def _read(value: Any, hint: Any, choices: list[Any] | None) -> Any:
         if types.NoneType in typing.get_args(hint):
             return None
         raise ValueError("has no value. Write one, or remove the line.")
-    choices = choices or [member.value for kind in kinds if _is_enum(kind) for member in kind]
+    enums = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, enum.Enum)]
+    choices = choices or [member.value for kind in enums for member in kind]
     if choices:
         value = "no" if value is False and "no" in choices else value  # YAML reads an unquoted no as False
         if not any(value == choice and type(value) is type(choice) for choice in choices):  # False is not 0
@@ -144,10 +145,6 @@ def _converted(value: Any, kinds: list[Any]) -> Any:
             except ValueError:
                 return value
     return value
-
-
-def _is_enum(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, enum.Enum)
 
 
 def _hint(value: Any, kinds: list[Any]) -> str:

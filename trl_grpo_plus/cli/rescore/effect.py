@@ -55,11 +55,6 @@ def new_totals(groups: Sequence[Group], label: str, against: str, weights: Mappi
     return totals(rewards, torch.tensor(list(share.values()))).view(len(groups), -1)
 
 
-def old_totals(groups: Sequence[Group]) -> Tensor:
-    """Return the recorded totals `(P, G)` of groups of one size."""
-    return torch.stack([_tensor(group.recorded[TOTAL]) for group in groups])
-
-
 def verdicts(groups: Sequence[Group], rewards: Tensor, limits: Mapping[str, Any]) -> list[str]:
     """Return P verdicts for the totals `(P, G)`. A group recorded as truncated stays so, whatever its rewards."""
     judged = judge(rewards, **limits)
@@ -94,7 +89,8 @@ def effect(
         alike = list(numbered.values())
         news = new_totals(alike, label, against, weights)
         advantages = compute(news.double()).tolist()
-        judged = zip(verdicts(alike, old_totals(alike), limits), verdicts(alike, news, limits), strict=True)
+        olds = torch.stack([_tensor(group.recorded[TOTAL]) for group in alike])
+        judged = zip(verdicts(alike, olds, limits), verdicts(alike, news, limits), strict=True)
         for (number, group), (again, new), of_group in zip(numbered.items(), judged, advantages, strict=True):
             table[group.verdict, new] += 1
             if new != group.verdict:

@@ -89,7 +89,8 @@ function setRows(rows, message, final = true) {
   state.rows = sorted(rows);
   const all = data.steps[state.split].length > 1 && state.scope === "all" ? "over all steps" : "here";
   $("status").textContent = `${count(rows.length, "group")} ${all}. ${message}`.trim();
-  drawList();
+  $("rows").style.height = `${state.rows.length * ROW_HEIGHT}px`;
+  drawRows();
   if (!final) return;
   $("cancel").hidden = true;
   const next = [state.group, state.last].find((g) => rows.includes(g)) ?? state.rows[0] ?? -1;
@@ -173,11 +174,6 @@ function showSort() {
 
 const ROW_HEIGHT = 68; // px, as in style.css
 const MOST_DOTS = 36; // dots in a row
-
-function drawList() {
-  $("rows").style.height = `${state.rows.length * ROW_HEIGHT}px`;
-  drawRows();
-}
 
 function drawRows() {
   drawListbox($("list"), { name: "row", rows: state.rows, tall: ROW_HEIGHT, chosen: state.rows.indexOf(state.group), row: drawRow });
