@@ -229,6 +229,18 @@ function showInList(list, i, tall) {
   else if (top + tall > list.scrollTop + list.clientHeight) list.scrollTop = top + tall - list.clientHeight;
 }
 
+// Call refresh() a moment after the last letter of the search, and draw() when other rows of the list come in sight.
+function listenToList(refresh, draw) {
+  let timer = 0;
+  $("controls").addEventListener("submit", (event) => event.preventDefault());
+  $("query").addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(refresh, 250);
+  });
+  $("list").addEventListener("scroll", draw);
+  new ResizeObserver(draw).observe($("list"));
+}
+
 // -- the address
 
 const MOST_QUERY = 2000; // characters of a search that an address holds

@@ -3,7 +3,7 @@
 // compare_runs.js.
 
 const state = { diff: true, unfold: false, credit: true, at: {} }; // at: run -> the index of its group that is shown
-const prompts = { all: [], rows: [], chosen: null, source: "", timer: 0, drawing: 0 };
+const prompts = { all: [], rows: [], chosen: null, source: "", drawing: 0 };
 
 // -- start
 
@@ -53,14 +53,8 @@ function fillControls() {
 }
 
 function listen() {
-  $("controls").addEventListener("submit", (event) => event.preventDefault());
-  $("query").addEventListener("input", () => {
-    clearTimeout(prompts.timer);
-    prompts.timer = setTimeout(refresh, 250);
-  });
+  listenToList(refresh, drawShared);
   for (const id of ["split", "order", "regex"]) $(id).addEventListener("input", refresh);
-  $("list").addEventListener("scroll", drawShared);
-  new ResizeObserver(drawShared).observe($("list"));
   document.addEventListener("keydown", onKey);
   addEventListener("hashchange", show);
 }

@@ -51,14 +51,9 @@ async function start() {
 }
 
 function listen() {
-  let timer = 0;
-  $("controls").addEventListener("submit", (event) => event.preventDefault());
+  listenToList(refresh, drawRows);
   $("query").addEventListener("keydown", (event) => event.key === "Enter" && $("list").focus());
-  $("query").addEventListener("input", () => {
-    state.rendered = false; // hits are marked only in the plain text
-    clearTimeout(timer);
-    timer = setTimeout(refresh, 250);
-  });
+  $("query").addEventListener("input", () => (state.rendered = false)); // hits are marked only in the plain text
   for (const id of [...FILTERS, ...LIMITS, "regex"]) $(id).addEventListener("input", refresh);
   $("split").addEventListener("input", () => {
     setSplit($("split").value);
@@ -75,8 +70,6 @@ function listen() {
   $("prompts").addEventListener("click", () => toggleView("prompts"));
   $("clear").addEventListener("click", clearFilters);
   $("keys").addEventListener("click", () => $("help").showModal());
-  $("list").addEventListener("scroll", drawRows);
-  new ResizeObserver(drawRows).observe($("list"));
   document.addEventListener("keydown", onKey);
   addEventListener("hashchange", recall);
 }
