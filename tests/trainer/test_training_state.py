@@ -186,7 +186,7 @@ def test_save_only_model_is_the_users_again_once_the_last_checkpoint_is_saved_wh
 def test_a_training_after_one_that_an_alarm_ended_evaluates_at_the_same_step(tmp_path):
     trainer = tiny_models.trainer(tmp_path, max_steps=4)
     recorder, control = trainer._recorder, TrainerControl()
-    trainer.state.global_step, trainer.state.epoch = 2, 1.0
+    trainer.state.global_step, trainer.state.max_steps, trainer.state.epoch = 2, 4, 1.0
     recorder.stop_after_step(trainer.args, trainer.state, control)
     epoch_end = training_state.EpochEnd()
     trainer.args.eval_strategy = IntervalStrategy.EPOCH
@@ -259,17 +259,25 @@ def test_metrics_that_are_not_logged_yet_are_saved_as_plain_numbers(tmp_path, ji
         assert tiny_models.logged(resumed, name) == tiny_models.logged(whole, name) == values
 
 
-@pytest.mark.parametrize("rows", [30, 6])  # 30: the last step is within an epoch; 6: it ends one
-def test_a_run_resumed_from_its_last_step_trains_no_further_step(tmp_path, rows):
+EACH_EPOCH = {"logging_strategy": "epoch", "eval_strategy": "epoch", "extra": {"eval_dataset": tiny_models.prompts(4)}}
+
+
+# 30: the last step is within an epoch; 6: it ends one
+@pytest.mark.parametrize(("rows", "each_epoch"), [(30, {}), (6, {}), (30, EACH_EPOCH), (6, EACH_EPOCH)])
+def test_a_run_resumed_from_its_last_step_trains_no_further_step(tmp_path, rows, each_epoch):
     options = {"max_steps": 3, "save_strategy": "steps", "save_steps": 1, "data": tiny_models.prompts(rows)}
+    options |= each_epoch
     whole = tiny_models.trained(tmp_path, **RESAMPLE, **options)
     resumed = tiny_models.trainer(tmp_path, **RESAMPLE, **options)
     resumed.train(resume_from_checkpoint=True)
     assert resumed.state.global_step == 3
     tiny_models.assert_same(resumed, whole)
     assert not (tmp_path / "run" / "checkpoint-4").exists()
-    steps = [entry["step"] for entry in traces.journal(tmp_path / "run", "metrics")]
-    assert steps == [entry["step"] for entry in whole.state.log_history]
+    assert [entry["step"] for entry in traces.journal(tmp_path / "run", "metrics")] == [
+        entry["step"] for entry in whole.state.log_history
+    ]
+    logged, expected = ([*map(tiny_models.untimed, one.state.log_history)][:-1] for one in (resumed, whole))
+    assert logged == expected  # the last one has transformers' train_loss, which is of the resumed part
 
 
 def test_a_16_bit_adapter_keeps_its_dtype_over_a_resume_and_as_the_best_model(tmp_path):

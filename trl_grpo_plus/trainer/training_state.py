@@ -83,7 +83,7 @@ class StopsWhole(TrainerCallback):
 
 
 class EpochEnd(TrainerCallback):
-    """A callback that logs and evaluates at the end of an epoch before the checkpoint of its last step.
+    """A callback that logs and evaluates at the end of an epoch, or of the run, before the checkpoint of its last step.
 
     transformers does so after that checkpoint. A run that is resumed from it would draw other random numbers than the
     evaluation left, and nobody would evaluate or log later.
@@ -92,8 +92,8 @@ class EpochEnd(TrainerCallback):
     _evaluated: int | None = None  # the last step after which an evaluation was brought forward
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Forget the steps of an earlier training."""
-        self._evaluated = None
+        """Forget the steps of an earlier training. A run that is resumed from its last step was evaluated after it."""
+        self._evaluated = state.global_step if state.global_step >= state.max_steps else None
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Bring forward what is due at the end of the epoch, if a checkpoint is saved now."""
@@ -107,12 +107,12 @@ class EpochEnd(TrainerCallback):
 
 
 def _bring_epoch_end_forward(args: Any, state: Any, control: Any) -> bool:
-    """If the step ends an epoch, ask now for the log and the evaluation that are due then.
+    """If the step ends an epoch or the run, ask now for the log and the evaluation that are due then.
 
     Returns:
         `bool`: whether an evaluation is due.
     """
-    if state.epoch != int(state.epoch):
+    if state.epoch != int(state.epoch) and state.global_step < state.max_steps:
         return False
     control.should_log |= args.logging_strategy == IntervalStrategy.EPOCH
     due = args.eval_strategy == IntervalStrategy.EPOCH and args.eval_delay <= state.epoch
