@@ -12,6 +12,7 @@ import pytest
 import tiny_models
 import torch
 from datasets import Dataset, DatasetDict, Features, Image, Value
+from transformers import IntervalStrategy
 from trl import GRPOTrainer
 
 from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
@@ -19,6 +20,7 @@ from trl_grpo_plus.config import evaluation_checks
 from trl_grpo_plus.objective.baselines import reads_columns
 from trl_grpo_plus.scoring import check_prompts, check_tokens, wrong_prompts
 from trl_grpo_plus.traces import reader as traces
+from trl_grpo_plus.utils.patching import temporarily
 from trl_grpo_plus.utils.validation import ConfigError
 
 
@@ -223,6 +225,32 @@ def test_what_a_trainer_takes_only_when_it_is_made_is_refused_later(trainer, mon
         monkeypatch.setattr(trainer.args, option, value)
     with pytest.raises(ConfigError, match=words):
         trainer.train()
+
+
+def test_an_evaluation_set_that_a_script_gives_later_is_checked(tmp_path, caplog):
+    trainer = made(tmp_path, LEVELS, per_device_eval_batch_size=6, max_steps=1)
+    for evaluate in (trainer.evaluate, trainer.predict):
+        with pytest.raises(ConfigError, match=r"\(4\)\. Set per_device_eval_batch_size to 4\.$"):
+            evaluate(tiny_models.prompts(2))
+    assert trainer.evaluate(tiny_models.prompts(1))["eval_reward"] == 1.5  # one batch holds all attempts
+    assert not caplog.records
+    assert "eval_reward" not in trainer.evaluate({"none": tiny_models.prompts(0)})
+    (told,) = [record.message for record in caplog.records if record.name == evaluation_checks.__name__]
+    assert told == "this evaluation set has no rows, so an evaluation on it measures nothing. Give it rows."
+    trainer.args.eval_strategy, trainer.args.metric_for_best_model = IntervalStrategy.STEPS, "loss"
+    trainer.eval_dataset = {"easy": tiny_models.prompts(1)}
+    with pytest.raises(ConfigError, match="each evaluation set has a metric of its own, such as eval_easy_loss"):
+        trainer.train()
+
+
+def test_a_subclass_with_its_own_batches_evaluates_on_parts_of_the_size_that_the_options_say(tmp_path):
+    class WholeGroups(GRPOPlusTrainer):
+        def get_eval_dataloader(self, eval_dataset=None):
+            with temporarily(self.args, per_device_eval_batch_size=4):
+                return super().get_eval_dataloader(eval_dataset)
+
+    trainer = made(tmp_path, LEVELS, per_device_eval_batch_size=6, cls=WholeGroups)
+    assert trainer.evaluate(tiny_models.prompts(3))["eval_reward"] == 1.5
 
 
 def test_after_a_dataset_was_refused_another_one_is_trained_on(tmp_path):

@@ -42,6 +42,23 @@ def check_evaluations(eval_dataset: Any, config: "GRPOPlusConfig") -> None:
         _check_sizes(sets, config)
 
 
+def check_evaluation(dataset: Any, config: "GRPOPlusConfig", in_training: bool) -> None:
+    """Refuse an evaluation that begins now and would fail, and outside a training warn of one that measures nothing.
+
+    Args:
+        dataset: the evaluation set. A script may have set or given another one than the trainer was made with.
+        config ([`GRPOPlusConfig`]): the configuration.
+        in_training (`bool`): whether a training evaluates. A warning would come with each of its evaluations.
+
+    Raises:
+        ConfigError: a batch of the evaluation would hold a part of a group.
+    """
+    if (why := parts_of_groups(config)) and not _fits_into_a_batch(dataset, config):
+        raise ConfigError(why)
+    if not in_training and (why := _measures_nothing("this evaluation set", dataset, config)):
+        _warn(config, why)
+
+
 def parts_of_groups(config: "GRPOPlusConfig") -> str | None:
     """Return why a batch of an evaluation would hold a part of a group; `None` if it holds whole groups."""
     size, processes, attempts = config.per_device_eval_batch_size, config.world_size, _attempts(config)
@@ -66,8 +83,7 @@ def _batch(config: "GRPOPlusConfig") -> int:
 
 
 def _check_batches(sets: Mapping[str, Any], config: "GRPOPlusConfig") -> None:
-    most = _batch(config) // _attempts(config)  # a set that fits into one batch is evaluated
-    if (why := parts_of_groups(config)) is None or all(_fewer(rows, most + 1) for rows in sets.values()):
+    if (why := parts_of_groups(config)) is None or all(_fits_into_a_batch(rows, config) for rows in sets.values()):
         return
     if config.eval_on_start:
         raise ConfigError(why)
@@ -97,22 +113,33 @@ def _check_best_metric(names: list[str], config: "GRPOPlusConfig") -> None:
 def _check_sizes(sets: Mapping[str, Any], config: "GRPOPlusConfig") -> None:
     """Refuse or warn of sets without rows, or with fewer than a batch that must be full."""
     best = _best(config) if config.eval_strategy != "no" else ""
-    needed = math.ceil(_batch(config) / _attempts(config)) if config.dataloader_drop_last else 1
     for name, dataset in sets.items():
-        if not _fewer(dataset, needed):
+        if (why := _measures_nothing(f"eval_dataset {name}".strip(), dataset, config)) is None:
             continue
-        what, count = f"eval_dataset {name}".strip(), len(dataset)
-        why = f"{what} has no rows, so an evaluation on it measures nothing. Give it rows, or set eval_strategy='no'."
-        if count:
-            why = (
-                f"{what} has {count} row{'s' * (count != 1)}, fewer than the {needed} of a batch, and "
-                "dataloader_drop_last=True leaves out a batch that is not full. So an evaluation on it measures "
-                "nothing. Set dataloader_drop_last=False, or a smaller per_device_eval_batch_size."
-            )
         # Of several sets, another one may have TRL's metrics.
         if best and (len(sets) == 1 or best.startswith(f"{name}_")):
             raise ConfigError(f"metric_for_best_model={config.metric_for_best_model!r}: {why}")
         _warn(config, why)
+
+
+def _measures_nothing(what: str, dataset: Any, config: "GRPOPlusConfig") -> str | None:
+    """Return why an evaluation on a set measures nothing; `None` if it measures something, or if this is not known."""
+    needed = math.ceil(_batch(config) / _attempts(config)) if config.dataloader_drop_last else 1
+    if not _fewer(dataset, needed):
+        return None
+    if count := len(dataset):
+        return (
+            f"{what} has {count} row{'s' * (count != 1)}, fewer than the {needed} of a batch, and "
+            "dataloader_drop_last=True leaves out a batch that is not full. So an evaluation on it measures "
+            "nothing. Set dataloader_drop_last=False, or a smaller per_device_eval_batch_size."
+        )
+    instead = "" if config.eval_strategy == "no" else ", or set eval_strategy='no'"
+    return f"{what} has no rows, so an evaluation on it measures nothing. Give it rows{instead}."
+
+
+def _fits_into_a_batch(dataset: Any, config: "GRPOPlusConfig") -> bool:
+    """Return whether a set is known to fit into one batch, which then holds whole groups."""
+    return _fewer(dataset, _batch(config) // _attempts(config) + 1)
 
 
 def _best(config: "GRPOPlusConfig") -> str:

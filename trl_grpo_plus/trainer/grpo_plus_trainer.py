@@ -606,12 +606,14 @@ class GRPOPlusTrainer(GRPOTrainer):
         """Evaluate as transformers' `Trainer` does."""
         return super().evaluate(*args, **kwargs)
 
-    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
+    def evaluation_loop(self, dataloader: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
         """Evaluate as transformers' `Trainer` does, and note the split for the traces."""
+        if not self._overrides("get_eval_dataloader", "get_test_dataloader", "_get_eval_sampler"):
+            evaluation_checks.check_evaluation(dataloader.dataset, self.args, self.is_in_train)
         if not self.is_in_train:
             self._send_weights_again()
         with self._recorder.evaluating(metric_key_prefix, self.state.global_step):
-            return super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+            return super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
 
     # -- loss
 
@@ -764,6 +766,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         if now[0] is before[0] and now[1] is before[1]:
             return
         compatibility.check_later_data(*now, self.args)
+        evaluation_checks.check_evaluations(now[1], self.args)
         added_by = {"rollouts": self.rollout_func, "environments": self.environment_factories}
         self._check_data(*now, self.reward_funcs, self.args, **added_by)
         self._check_prompts()
