@@ -13,6 +13,7 @@ METHODS = {
     "_tokenize_prompts": "the token ids of prompts that a head reads",
     "_tool_call_loop": "overridden: ranks that generate together take each turn",
     "_generate_single_turn": "replaced inside that loop, and called by a rank without a turn",
+    "_determine_best_metric": "overridden: an evaluation without a value cannot be the best",
     "_get_grad_norm": "overridden: a step that is not finite is not taken",
     "_save_checkpoint": "overridden: our state",
     "_save_rng_state": "overridden: all ranks have saved theirs before old checkpoints are removed",

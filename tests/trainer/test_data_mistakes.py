@@ -125,6 +125,10 @@ BEST_OF_TWO |= {"extra": {"eval_dataset": {"some": tiny_models.prompts(2), "none
             {"eval_strategy": "steps", "dataloader_drop_last": True},
             "metric_for_best_model='reward': eval_dataset has 1 row,",
         ),
+        (
+            {"eval_strategy": "steps", "metric_for_best_model": "eval_rewards/by_plaice/mean"},
+            r"names none of the reward functions\. They are 'by_place'\. Did you mean by_place\?",
+        ),
     ],
 )
 def test_an_evaluation_that_would_end_the_run_is_refused(tmp_path, options, words):
@@ -154,6 +158,18 @@ def test_an_evaluation_that_may_fail_or_measures_nothing_is_warned_of(tmp_path, 
     made(tmp_path, None, **{"extra": {"eval_dataset": tiny_models.prompts(1)}, **options})
     said = [record.message for record in caplog.records if record.name == evaluation_checks.__name__]
     assert [words in text for text in said] == [True] * (words is not None)
+
+
+def test_an_evaluation_in_which_nothing_is_scored_is_not_the_best(tmp_path, caplog):
+    def scored_later(completions, trainer_state, **columns):
+        return [1.0 if trainer_state.global_step > 1 else None] * len(completions)
+
+    best = {"metric_for_best_model": "reward", "load_best_model_at_end": True}
+    options = {**TWO, **best, "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    trainer = tiny_models.trained(tmp_path, scored_later, max_steps=2, **options)
+    assert trainer.state.best_global_step == 2
+    (told,) = [record.message for record in caplog.records if record.name == evaluation_checks.__name__]
+    assert "metric_for_best_model='reward': this evaluation has no value of it, because no attempt was scored" in told
 
 
 def test_an_evaluation_set_without_rows_is_warned_of(tmp_path, caplog):

@@ -2,10 +2,11 @@
 
 import logging
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..utils.validation import ConfigError
+from ..utils.validation import ConfigError, did_you_mean
 
 
 if TYPE_CHECKING:
@@ -57,6 +58,28 @@ def check_evaluation(dataset: Any, config: "GRPOPlusConfig", in_training: bool) 
         raise ConfigError(why)
     if not in_training and (why := _measures_nothing("this evaluation set", dataset, config)):
         _warn(config, why)
+
+
+def check_best_reward(config: "GRPOPlusConfig", names: Sequence[str]) -> None:
+    """Refuse a `metric_for_best_model` of a reward that is none of `names`: the first evaluation would end the run."""
+    named = re.fullmatch("rewards/(.+)/(mean|std)", _best(config))
+    if named and named[1] not in names and config.eval_strategy != "no":
+        raise ConfigError(
+            f"metric_for_best_model={config.metric_for_best_model!r} names none of the reward functions. They are "
+            f"{', '.join(map(repr, names))}.{did_you_mean(named[1], names)}"
+        )
+
+
+def has_best_metric(metrics: Mapping[str, Any], config: "GRPOPlusConfig") -> bool:
+    """Return whether an evaluation can be the best so far; warn if the metric that decides has no value."""
+    if config.metric_for_best_model is None or metrics.get(f"eval_{_best(config)}", 0) is not None:
+        return True
+    _warn(
+        config,
+        f"metric_for_best_model={config.metric_for_best_model!r}: this evaluation has no value of it, because no "
+        "attempt was scored. It cannot be the best one. Read the outcomes of the rewards (docs/outcomes.md).",
+    )
+    return False
 
 
 def parts_of_groups(config: "GRPOPlusConfig") -> str | None:

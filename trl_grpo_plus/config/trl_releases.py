@@ -28,6 +28,7 @@ SEAMS: dict[str, list[str] | None] = {  # method -> its parameters; `None`: all 
     "_tokenize_prompts": ["prompts"],
     "_tool_call_loop": None,
     "_generate_single_turn": None,
+    "_determine_best_metric": ["metrics", "trial"],
     "_get_grad_norm": ["model", "grad_norm"],
     "_save_checkpoint": ["model", "trial"],
     "_save_rng_state": ["output_dir"],

@@ -615,6 +615,11 @@ class GRPOPlusTrainer(GRPOTrainer):
         with self._recorder.evaluating(metric_key_prefix, self.state.global_step):
             return super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
 
+    def _determine_best_metric(self, metrics: dict[str, float], *args: Any, **kwargs: Any) -> bool:
+        # transformers cannot compare `None`.
+        has_one = evaluation_checks.has_best_metric(metrics, self.args)
+        return has_one and super()._determine_best_metric(metrics, *args, **kwargs)
+
     # -- loss
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any], *rest: Any, **more: Any) -> Tensor:
@@ -731,6 +736,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         """Check the options against the model and the rewards, and warn of settings that gain nothing."""
         args = self.args
         compatibility.check_filter_metric(args.filter_metric, names)
+        evaluation_checks.check_best_reward(args, names)
         compatibility.check_weights(weights, args)
         compatibility.warn_of_no_reward(weights, args)
         compatibility.check_model(

@@ -83,7 +83,7 @@ class StopsWhole(TrainerCallback):
 
 
 class EpochEnd(TrainerCallback):
-    """A callback that logs and evaluates at the end of an epoch, or of the run, before the checkpoint of its last step.
+    """A callback that logs and evaluates at the end of an epoch or of the run, before the checkpoint of its last step.
 
     transformers does so after that checkpoint. A run that is resumed from it would draw other random numbers than the
     evaluation left, and nobody would evaluate or log later.
