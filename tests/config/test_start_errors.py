@@ -1,5 +1,6 @@
 """Tests of the errors for batch sizes, a wrong folder, a wrong model name and a text instead of a number."""
 
+import dataclasses
 import re
 
 import pytest
@@ -66,8 +67,14 @@ DEVICE = "per_device_train_batch_size (8)"
     [
         (
             {"num_generations": 3},
-            f"generation_batch_size (16) must be divisible by num_generations (3). It is {DEVICE} x "
-            "steps_per_generation (2; if that is not set, it is gradient_accumulation_steps) x 1 process.",
+            f"generation_batch_size (16) must be divisible by num_generations (3). The former is {DEVICE} x "
+            "gradient_accumulation_steps (2) x 1 process. Set num_generations to a divisor of 16, or one of these "
+            "factors so that 3 divides their product.",
+        ),
+        ({"num_generations": 3, "steps_per_generation": 4}, f"The former is {DEVICE} x steps_per_generation (4) x 1"),
+        (
+            {"num_generations": 3, "generation_batch_size": 16},
+            "(3). Set num_generations to a divisor of 16, or generation_batch_size to a multiple of 3.",
         ),
         (
             {"generation_batch_size": 12},
@@ -76,12 +83,13 @@ DEVICE = "per_device_train_batch_size (8)"
         ),
         (
             {"generation_batch_size": 16, "steps_per_generation": 2},
-            "at the same time: each follows from the other. Leave one of the two out.",
+            "generation_batch_size=16 and steps_per_generation=2 are both set, and each follows from the other. Leave "
+            "one of the two out.",
         ),
         (
             {"eval_strategy": "steps", "per_device_eval_batch_size": 3},
-            "The first number is per_device_eval_batch_size x 1 process. The second is num_generations_eval, or "
-            "num_generations if",
+            "per_device_eval_batch_size (3) x processes (1) must be divisible by num_generations_eval, or by "
+            "num_generations if num_generations_eval is not set (4). Set per_device_eval_batch_size to 4.",
         ),
         ({"num_generations": 0}, "num_generations=0 must be an integer and >= 2: GRPO compares the attempts"),
         ({"per_device_train_batch_size": 0, "generation_batch_size": 8}, "per_device_train_batch_size=0 must be an"),
@@ -92,6 +100,14 @@ def test_a_config_says_how_its_batches_are_computed(options, words):
     of_four = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2, "num_generations": 4}
     with pytest.raises(ConfigError, match=re.escape(words)):
         GRPOPlusConfig(**{**tiny_models.BASE, **of_four, **options})
+
+
+def test_a_config_can_be_made_from_another_one_as_the_error_says():
+    of_four = GRPOPlusConfig(**{**tiny_models.BASE, "preset": "dr_grpo", "gradient_accumulation_steps": 2})
+    with pytest.raises(ConfigError, match=r"dataclasses.replace\(config, ...\) generation_batch_size=None"):
+        dataclasses.replace(of_four, seed=1)
+    replaced = dataclasses.replace(of_four, seed=1, generation_batch_size=None)
+    assert {**replaced.to_dict(), "seed": of_four.seed} == of_four.to_dict()
 
 
 def test_a_path_instead_of_a_models_name_is_refused(tmp_path):

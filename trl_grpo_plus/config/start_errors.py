@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..utils.files import beside, looks_local, no_folder, not_writable
 from ..utils.validation import ConfigError
+from .evaluation_checks import parts_of_groups
 from .tool_checks import explained
 
 
@@ -28,6 +29,7 @@ def making_config(config: "GRPOPlusConfig") -> Iterator[None]:
     Raises:
         ConfigError: in the place of such an error.
     """
+    given = {name: getattr(config, name) for name in ("generation_batch_size", "steps_per_generation")}
     try:
         yield
     except json.JSONDecodeError as error:
@@ -36,33 +38,38 @@ def making_config(config: "GRPOPlusConfig") -> Iterator[None]:
                 raise ConfigError(f"{name}={error.doc!r} is not JSON: {error}. {_AS_JSON}") from None
         raise
     except ValueError as error:
-        if (text := _explained(str(error), config)) is None:
+        if (text := _explained(str(error), config, given)) is None:
             raise
         raise ConfigError(text) from None
 
 
-def _explained(why: str, config: "GRPOPlusConfig") -> str | None:
+def _explained(why: str, config: "GRPOPlusConfig", given: dict[str, int | None]) -> str | None:
     if why.startswith("Your setup doesn't support bf16/gpu"):
         return (
             "this run needs a GPU, because it trains in bf16, TRL's default. This machine has no GPU. To train on the "
             "CPU, set use_cpu=True and bf16=False (in YAML use_cpu: true and bf16: false)."
         )
     if "steps_per_generation' can not be both" in why:
-        return f"{why}: each follows from the other. Leave one of the two out."
+        both = " and ".join(f"{name}={value}" for name, value in given.items())
+        return (
+            f"{both} are both set, and each follows from the other. Leave one of the two out. A config that is made "
+            "has both: give dataclasses.replace(config, ...) generation_batch_size=None."
+        )
     if not why.startswith(("generation_batch_size (", "The global eval batch size (")):
         return None
-    processes = "1 process" if config.world_size == 1 else f"{config.world_size} processes"
     if why.startswith("The"):
-        return (
-            f"{why} The first number is per_device_eval_batch_size x {processes}. The second is num_generations_eval, "
-            "or num_generations if num_generations_eval is not set."
-        )
+        return parts_of_groups(config)
+    processes = "1 process" if config.world_size == 1 else f"{config.world_size} processes"
     device = f"per_device_train_batch_size ({config.per_device_train_batch_size})"
     if "global batch size" in why:
         return f"{why} The latter is {device} x {processes}. Set a multiple of it, or leave generation_batch_size out."
+    multiple = f"Set num_generations to a divisor of {config.generation_batch_size}, or"
+    if given["generation_batch_size"] is not None:
+        return f"{why} {multiple} generation_batch_size to a multiple of {config.num_generations}."
+    steps = "steps_per_generation" if given["steps_per_generation"] else "gradient_accumulation_steps"
     return (
-        f"{why} It is {device} x steps_per_generation ({config.steps_per_generation}; if that is not set, it is "
-        f"gradient_accumulation_steps) x {processes}."
+        f"{why} The former is {device} x {steps} ({config.steps_per_generation}) x {processes}. {multiple} one of "
+        f"these factors so that {config.num_generations} divides their product."
     )
 
 
