@@ -111,6 +111,28 @@ def test_an_environment_must_be_made_without_arguments_and_have_reset():
         check_made(tool_models.Adding)
 
 
+def test_the_trainer_refuses_what_makes_no_environment(tmp_path):
+    class Sized(World):
+        def __init__(self, size): ...
+
+    def forgets():
+        World()
+
+    data, later = Dataset.from_dict({"number": [*range(30)]}), "environment_factory returns an object without a method"
+    for environment, words in {
+        World(): r"^environment_factory=<.*World object.*> cannot be called to make an environment\. Give a class",
+        Sized: "Sized is called without arguments, and this fails: missing .*'size'",
+        tool_models.Adding: "Adding has no method reset",
+    }.items():
+        for factory in (environment, {"a": World, "b": environment}):
+            config = GRPOPlusConfig(**{**tiny_models.BASE, "output_dir": str(tmp_path / "run")})
+            with pytest.raises(ConfigError, match=words):  # before a model is loaded
+                GRPOPlusTrainer("nobody/none", None, config, data, environment_factory=factory)
+    extra = {"processing_class": tool_models.tokenizer(), "environment_factory": forgets}
+    with pytest.raises(ConfigError, match=rf"^{later} reset, which begins an attempt\. Return the environment"):
+        tiny_models.trainer(tmp_path, data=data, extra=extra)
+
+
 def test_reset_must_take_the_columns():
     check_reset(World, ["number"], "train_dataset")
     for columns in (["number", "answer"], ["answer"]):

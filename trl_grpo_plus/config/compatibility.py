@@ -13,7 +13,7 @@ from ..scoring import check_prompts, check_splits, columns_given, datasets_named
 from ..traces import check_split_names
 from ..utils.validation import ConfigError, Number, did_you_mean, error_prefix
 from .presets import leave_out
-from .tool_checks import check_described, check_length
+from .tool_checks import check_described, check_length, check_made
 
 
 if TYPE_CHECKING:
@@ -119,6 +119,8 @@ def check_data(
         check_split_names(eval_dataset)
     if environments:  # they may supply the prompts
         check_length(train_dataset, config.max_steps)
+        for environment in environments.values() if isinstance(environments, Mapping) else [environments]:
+            check_made(environment)
     else:
         check_prompts(train_dataset, eval_dataset, read=rollouts is None)
     for reward in rewards or ():

@@ -85,7 +85,7 @@ def making_trainer(model: Any, output_dir: str, makes_it: bool) -> Iterator[None
     Raises:
         ConfigError: `output_dir` cannot be made or written, the model is `None` or a `Path`, or its folder does not
             exist: its name looks like a path or nearly is that of a folder. Or TRL cannot call tools with the model's
-            chat template.
+            chat template, or an environment has no `reset`.
     """
     if model is None or isinstance(model, os.PathLike):
         raise ConfigError(f"model={model!r} is neither a text nor a model. Give a folder as a text: model=str(path).")

@@ -34,7 +34,12 @@ _TEMPLATES = {
 
 
 def explained(error: str) -> str | None:
-    """Return the words for TRL's error about a chat template that cannot call tools; `None` for another error."""
+    """Return the words for TRL's error about a chat template or an environment; `None` for another error."""
+    if error.startswith("Each environment instance returned by"):
+        return (
+            "environment_factory returns an object without a method reset, which begins an attempt. Return the "
+            "environment, and add `def reset(self, **row)` to its class."
+        )
     why = next((why for begins, why in _TEMPLATES.items() if error.startswith(begins)), None)
     return why and f"tools and environment_factory: the model's chat template {why}."
 
@@ -106,6 +111,11 @@ def check_described(tools: Iterable[Callable[..., Any]]) -> None:
 
 def check_made(environment: Callable[..., Any]) -> None:
     """Refuse an environment that cannot be made without arguments, or whose class has no `reset`."""
+    if not callable(environment):
+        raise ConfigError(
+            f"environment_factory={environment!r} cannot be called to make an environment. Give a class, or a "
+            "function without arguments that makes the environment."
+        )
     name = name_of(environment)
     if (why := _refuses(environment)) is not None:
         raise ConfigError(
