@@ -8,7 +8,7 @@ import tiny_models
 from trl_grpo_plus.launch.previous_run import stamps
 from trl_grpo_plus.launch.report import report, summarise
 from trl_grpo_plus.rollouts.verdicts import ADVICE, VERDICTS
-from trl_grpo_plus.trainer.progress import TRUNCATED
+from trl_grpo_plus.trainer.progress import TRUNCATED, closing_words
 
 
 def ended(folder, *entries, dead=VERDICTS[1:]):
@@ -92,6 +92,16 @@ def test_each_of_several_verdicts_is_explained(tmp_path):
 def test_attempts_that_are_cut_off(tmp_path, shares, line):
     lines = [said for said in lines_of(tmp_path, *[(share, ALIVE) for share in shares]) if said.startswith("cut off")]
     assert lines == ([] if line is None else [f"cut off (max_completion_length=16): {line}"])
+
+
+def test_attempts_that_ended_in_vllms_full_context_are_not_blamed_on_one_limit(tmp_path):
+    entry = {"step": 1, "completions/clipped_ratio": 0.5, "sampler/full_context": 0.25}
+    args, state = SimpleNamespace(max_completion_length=16, dead=frozenset()), SimpleNamespace(global_step=1)
+    state.log_history = [entry, {**entry, "sampler/full_context": 0.0}]
+    assert closing_words(state, args, traced=False) == [
+        "cut off (max_completion_length=16, or vLLM's context, vllm_max_model_length): 50 % of attempts, 50 % at the "
+        "end. Raise both limits, ask for shorter answers in the prompt, or leave out the longest prompts."
+    ]
 
 
 def test_the_log_of_a_real_run_has_what_the_report_and_the_trainer_read(tmp_path, capsys):

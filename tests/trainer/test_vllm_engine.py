@@ -18,7 +18,8 @@ def engine(completions, prompts, **options):
         generate=lambda *given: (prompts, completions, None, None),
         **{"generation_kwargs": {}, "max_completion_length": 6, **options},
     )
-    warn_of_full_context(made, {END})
+    made.noted = []
+    warn_of_full_context(made, {END}, made.noted.append)
     return made
 
 
@@ -26,6 +27,7 @@ def test_it_warns_once_of_attempts_that_the_context_cut_off(caplog):
     made = engine([[5, 5, 5], [5, 5, 5, 5, 5, 5], [5, END]], [[1] * 7, [1] * 3, [1] * 5])
     for _ in range(2):
         assert made.generate([], None, 1)[1][0] == [5, 5, 5]
+    assert made.noted == [1 / 3, 1 / 3]
     (told,) = caplog.messages
     assert "vLLM ended 1 of 3 attempts of this process before the 6 tokens" in told
     assert "its context of 10 tokens. The longest of their prompts has 7." in told
@@ -41,5 +43,7 @@ def test_it_warns_once_of_attempts_that_the_context_cut_off(caplog):
     ],
 )
 def test_it_is_silent_where_vllm_did_as_it_was_asked(caplog, completion, options):
-    engine([completion], [[1] * 7], **options).generate([], None, 1)
+    made = engine([completion], [[1] * 7], **options)
+    made.generate([], None, 1)
     assert caplog.messages == []
+    assert not any(made.noted)

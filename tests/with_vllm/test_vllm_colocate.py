@@ -267,10 +267,12 @@ def test_a_prompt_that_is_too_long_and_stops_that_are_masked(tmp_path, caplog):
         made.train()
 
 
-def test_attempts_that_the_context_cut_off(tmp_path, caplog):
+def test_attempts_that_the_context_cut_off(tmp_path, caplog, capsys):
     """vLLM ends them without an error, at 64 tokens with the prompt."""
     data = Dataset.from_dict({"prompt": ["1+1=", "2" * 61], "number": [0, 0]})
-    watched.trained(tmp_path, data=data, per_device_train_batch_size=8, max_steps=2)
+    made = watched.trained(tmp_path, data=data, per_device_train_batch_size=8, max_steps=2)
+    assert 0 < max(tiny_models.logged(made, "sampler/full_context")) <= 0.5
+    assert "or vLLM's context, vllm_max_model_length): " in capsys.readouterr().out
     (told,) = [record.getMessage() for record in caplog.records if "filled its context" in record.getMessage()]
     assert "of 8 attempts of this process before the 6 tokens" in told
     assert "of 64 tokens. The longest of their prompts has 61." in told

@@ -21,5 +21,5 @@ ADVICE = {
     "unscored": "No reward scored the attempts. Does the reward return None, or fail? Is its weight 0? Does the "
     "dataset have the columns that the reward reads?",
     "truncated": "All attempts were truncated, and mask_truncated_completions masks them. Raise "
-    "max_completion_length. (A rollout_func has its own limit.)",
+    "max_completion_length, and vllm_max_model_length if vLLM's context was full. (A rollout_func has its own limit.)",
 }

@@ -67,7 +67,7 @@ from .batch import Batch, Filtered, failures_explain
 from .cpu_lm_head import spare_copies
 from .image_rows import check_images, lacks_images, with_images_in_prompts
 from .nonfinite_guard import GROUPS, StepGuard
-from .progress import SlimProgress
+from .progress import FULL_CONTEXT, SlimProgress
 from .prompt_source import PromptSource
 from .recorder import Recorder
 from .run_metadata import describe
@@ -243,7 +243,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             # An engine in this process has seeded the random numbers by its rank alone, and it draws from them.
             set_seed(args.seed + self.accelerator.process_index // args.vllm_tensor_parallel_size)
             if not (self.tools or self.environment_factories or self.rollout_func):  # later turns may fill the context
-                warn_of_full_context(self.vllm_generation, ends_of(self))
+                warn_of_full_context(self.vllm_generation, ends_of(self), self._log_full_context)
         elif self.environment_factories is not None or (self.tools and not _TURNS_TAKE_A_GROUP_SIZE):
             sample_from_own_prompts(self.vllm_generation)
         if self.tools and self._shares_engine:
@@ -578,6 +578,10 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._log([("frac_reward_zero_std", share)], again=True)
         if self.args.filters_groups:
             self._log(batch.rewards_sampled(self.reward_func_names, self.reward_weights.cpu()), again=True)
+
+    def _log_full_context(self, share: float) -> None:
+        if self.model.training:
+            self._log([(FULL_CONTEXT, share)])
 
     def _log_monitors(self) -> None:
         """Log the monitors as TRL logs the other rewards."""

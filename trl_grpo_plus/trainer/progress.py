@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 TRUNCATED = "completions/clipped_ratio"  # a metric of TRL
+FULL_CONTEXT = "sampler/full_context"  # share of the first process's attempts that ended in vLLM's full context
 LAST = 0.25  # share of a run's log that is its end
 HARDLY_ALIVE = 0.05  # share of live groups in the end, below which the run has hardly learned anything
 MANY = 0.25  # share of a dead verdict in the end, from which its advice is printed
@@ -137,15 +138,17 @@ def sampled(history: list[dict[str, Any]], args: Any) -> dict[str, Any]:
         args ([`GRPOPlusConfig`]): the trainer's.
 
     Returns:
-        `dict`: `groups` (mean share of each verdict); `truncated` (mean share of attempts that were cut off at
-        `max_completion_length`); `max_completion_length`; `end` (`groups` and `truncated` of the last quarter of the
-        log, the step after which this quarter begins, and the verdicts that are `dead`).
+        `dict`: `groups` (mean share of each verdict); `truncated` (mean share of attempts that were cut off);
+        `max_completion_length`; `full_context` (mean of that metric; `None` if it was not logged); `end` (`groups` and
+        `truncated` of the last quarter of the log, the step after which this quarter begins, and the verdicts that are
+        `dead`).
     """
     before, end = _parted(history)
     return {
         "groups": _shares(history),
         "truncated": mean(history, TRUNCATED),
         "max_completion_length": args.max_completion_length,
+        "full_context": mean(history, FULL_CONTEXT),
         "end": {
             "after_step": before[-1]["step"] if before else 0,
             "groups": _shares(end),
@@ -160,10 +163,14 @@ def cut_off(summary: dict[str, Any]) -> list[str]:
     share, at_the_end = summary["truncated"], summary["end"]["truncated"]
     if share is None or max(share, at_the_end) < WORTH_A_WORD:
         return []
-    line = f"cut off (max_completion_length={summary['max_completion_length']}): {percent(share)} of attempts"
+    limit = f"max_completion_length={summary['max_completion_length']}"
+    advice = "Raise this limit (a rollout_func has its own), or ask for shorter answers in the prompt."
+    if summary["full_context"]:
+        limit += ", or vLLM's context, vllm_max_model_length"
+        advice = "Raise both limits, ask for shorter answers in the prompt, or leave out the longest prompts."
+    line = f"cut off ({limit}): {percent(share)} of attempts"
     if at_the_end < WORTH_A_WORD:
         return [f"{line}, {percent(at_the_end)} at the end"]
-    advice = "Raise this limit (a rollout_func has its own), or ask for shorter answers in the prompt."
     return [f"{line}, {percent(at_the_end)} at the end. {advice}"]
 
 

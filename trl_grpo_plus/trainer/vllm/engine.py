@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import pickle
-from collections.abc import Set
+from collections.abc import Callable, Set
 from typing import Any
 
 from accelerate.utils import gather_object
@@ -57,7 +57,7 @@ def shard_before_sending(engine: Any) -> None:
     engine.sync_weights = send_sharded
 
 
-def warn_of_full_context(engine: Any, ends: Set[int]) -> None:
+def warn_of_full_context(engine: Any, ends: Set[int], note: Callable[[float], None]) -> None:
     """Let an engine in the trainer's process warn of the first attempts that end early because its context is full.
 
     TRL asks for `max_completion_length` tokens. Where a prompt leaves less room than that, vLLM 0.31 ends the attempt
@@ -66,6 +66,7 @@ def warn_of_full_context(engine: Any, ends: Set[int]) -> None:
     Args:
         engine (`trl.generation.vllm_generation.VLLMGeneration`): the trainer's engine, colocated.
         ends (`set[int]`): the tokens with which a completion ends unless it is truncated.
+        note (`Callable`): gets the share of such attempts among those of this process, at each generation.
     """
     generate, warned = engine.generate, False
 
@@ -74,7 +75,7 @@ def warn_of_full_context(engine: Any, ends: Set[int]) -> None:
         nonlocal warned
         generated = generate(*args, **more)
         most = (engine.generation_kwargs or {}).get("max_tokens", engine.max_completion_length)
-        if warned or most is None:  # vLLM takes `None` as all that the context has room for
+        if most is None:  # vLLM takes `None` as all that the context has room for
             return generated
         context = engine.llm.llm_engine.model_config.max_model_len
         cut_off = [
@@ -82,7 +83,8 @@ def warn_of_full_context(engine: Any, ends: Set[int]) -> None:
             for prompt, completion in zip(*generated[:2], strict=True)
             if len(completion) < most and len(prompt) + len(completion) >= context and ends.isdisjoint(completion[-1:])
         ]
-        if cut_off:
+        note(len(cut_off) / len(generated[1]))
+        if cut_off and not warned:
             warned = True
             logger.warning(
                 f"vLLM ended {len(cut_off)} of {len(generated[1])} attempts of this process before the {most} tokens "
