@@ -754,6 +754,34 @@ def rollout_fails(folder):
     ]
 
 
+class OutOfOrder:
+    """An environment whose `reset` fails on the second rank, at its n-th call on a rank."""
+
+    def __init__(self, calls, failing):
+        self.calls, self.failing = calls, failing
+
+    def reset(self, **row):
+        self.calls.append(row["number"])
+        if PartialState().process_index == 1 and len(self.calls) == self.failing:
+            raise ConnectionError("the environment's server is gone")
+
+
+def reset_fails(folder):
+    """Train with environments. One fails in the first batch, another in a later round."""
+    data = tool_models.numbers(30)
+
+    def alike(prompts, trainer):
+        return {"prompt_ids": [[3]] * len(prompts), "completion_ids": [[4, 1]] * len(prompts), "logprobs": None}
+
+    def trained(failing_call, **options):
+        extra = {"environment_factory": functools.partial(OutOfOrder, [], failing_call)}
+        extra |= {"processing_class": tool_models.tokenizer(), "rollout_func": alike}
+        errors = (RuntimeError, OSError)
+        return failing(folder, tiny_models.always_dead, errors, data=data, extra=extra, **options)
+
+    return [trained(3), trained(11, **RESAMPLE)]
+
+
 def fails_on_one_rank(completions, **kwargs):
     if PartialState().process_index == 1:
         raise KeyError("a bug on the second rank")

@@ -42,6 +42,7 @@ OTHERS += [
     "parcels",
     "collectives",
     "tool_turns",
+    "reset_fails",
 ]
 
 
@@ -469,6 +470,14 @@ def test_a_rollout_func_that_fails_on_the_second_rank_stops_both(out):
             f"rollout_func returned {count} completions for 8 prompts" for count in (7, 9)
         ]
         assert "the environment's server is gone" in failed
+
+
+def test_a_reset_that_fails_on_the_second_rank_stops_both_with_its_error(out):
+    first, second = results(out, "reset_fails")
+    for told in first:
+        assert told["error"] == "rank 1: ConnectionError: the environment's server is gone"
+        assert told["took"] < 60
+    assert [told["error"] for told in second] == ["the environment's server is gone"] * 2
 
 
 def test_outcome_rates_are_of_all_ranks(out):

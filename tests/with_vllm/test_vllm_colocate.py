@@ -21,6 +21,7 @@ from datasets import Dataset
 
 from trl_grpo_plus.traces import reader as traces
 from trl_grpo_plus.trainer import grpo_plus_trainer as library
+from trl_grpo_plus.trainer.progress import closing_words
 from trl_grpo_plus.utils.validation import ConfigError
 
 
@@ -267,12 +268,12 @@ def test_a_prompt_that_is_too_long_and_stops_that_are_masked(tmp_path, caplog):
         made.train()
 
 
-def test_attempts_that_the_context_cut_off(tmp_path, caplog, capsys):
+def test_attempts_that_the_context_cut_off(tmp_path, caplog):
     """vLLM ends them without an error, at 64 tokens with the prompt."""
     data = Dataset.from_dict({"prompt": ["1+1=", "2" * 61], "number": [0, 0]})
     made = watched.trained(tmp_path, data=data, per_device_train_batch_size=8, max_steps=2)
     assert 0 < max(tiny_models.logged(made, "sampler/full_context")) <= 0.5
-    assert "or vLLM's context, vllm_max_model_length): " in capsys.readouterr().out
+    assert "or vLLM's context, vllm_max_model_length): " in closing_words(made.state, made.args, traced=False)[0]
     (told,) = [record.getMessage() for record in caplog.records if "filled its context" in record.getMessage()]
     assert "of 8 attempts of this process before the 6 tokens" in told
     assert "of 64 tokens. The longest of their prompts has 61." in told

@@ -29,7 +29,7 @@ import logging
 import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -59,7 +59,7 @@ from ..rollouts.generation import IMAGE_FIELDS, Generated, one_each
 from ..scoring import TRL_UNSCORED, RewardError, Scoring, check_tokens, configure, held_back
 from ..traces import logged_step
 from ..utils import folder_lock
-from ..utils.distributed import raise_on_all_ranks
+from ..utils.distributed import raise_before, raise_on_all_ranks
 from ..utils.patching import temporarily
 from . import checkpoint_integrity, hub, training_state
 from . import completions_table as table
@@ -328,7 +328,12 @@ class GRPOPlusTrainer(GRPOTrainer):
         if filters:
             table.forget(self._logs)
         try:
-            with batch.hiding, naming_server(self.args, self.state.global_step), temporarily(self, **stand_ins):
+            with (
+                batch.hiding,
+                naming_server(self.args, self.state.global_step),
+                temporarily(self, **stand_ins),
+                self._resetting(),
+            ):
                 output = super()._generate_and_score_completions(self._shown(inputs))
             self._log_monitors()
             if training:
@@ -350,6 +355,11 @@ class GRPOPlusTrainer(GRPOTrainer):
             return output
         finally:
             self._batch = outer
+
+    def _resetting(self) -> AbstractContextManager[None]:
+        """Prepare rows in this context. A `reset` that fails on one rank raises on all, before they generate."""
+        alone = self.environment_factories is None or self.accelerator.num_processes == 1
+        return nullcontext() if alone else raise_before(self, "_generate")
 
     def _prompt_source(self) -> PromptSource:
         names, weights = self.reward_func_names, self.reward_weights.tolist()
@@ -421,7 +431,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         def sample_and_stop(prompts: list[Any]) -> NoReturn:
             raise resampling.StopAfterSampling(self._sample(inputs, prompts))
 
-        with temporarily(self, _generate=sample_and_stop):
+        with temporarily(self, _generate=sample_and_stop), self._resetting():
             try:
                 super()._generate_and_score_completions(self._shown(inputs))
             except resampling.StopAfterSampling as ended:

@@ -6,13 +6,14 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from accelerate import PartialState
 from accelerate.utils import gather, gather_object
 from torch import Tensor
 
+from .patching import temporarily
 from .validation import ConfigError, RunError
 
 
@@ -96,6 +97,33 @@ def raise_on_all_ranks() -> Iterator[None]:
             raise
         raise error  # noqa: B904  # after it the device may be unusable, so that nothing can be gathered
     _raise_first(error, facts)
+
+
+@contextmanager
+def raise_before(target: Any, name: str) -> Iterator[None]:
+    """Raise an error on all ranks if the code inside fails on one rank before it calls the method `name` of `target`.
+
+    Collective once, where the method is first called or where the code fails. Raises as [`raise_on_all_ranks`] does.
+    """
+    method, is_called = getattr(target, name), False
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        """Call the method if all ranks call it."""
+        nonlocal is_called
+        if not is_called:
+            is_called = True
+            with raise_on_all_ranks():
+                pass
+        return method(*args, **kwargs)
+
+    with temporarily(target, **{name: called}):
+        try:
+            yield
+        except Exception:
+            if is_called:
+                raise
+            with raise_on_all_ranks():
+                raise
 
 
 def gather_made(make: Callable[[], Sequence[T]]) -> list[T]:
