@@ -60,12 +60,15 @@ def test_memory_stays_flat_and_the_learning_rate_schedule_continues(tmp_path, mo
 
 
 def test_a_training_that_can_only_do_nothing_says_so(tmp_path, caplog):
-    """All weights are 0; or there is no step, because max_steps is 0 or a stream is shorter than a batch."""
+    """All weights are 0; or there is no step: no steps, no epochs, or a stream shorter than a batch."""
     trainer = tiny_models.trainer(tmp_path, reward_weights=[0.0])
     assert "reward_weights=[0.0] are all 0, so all advantages are 0. Only a KL term (beta)" in caplog.text
     trainer.args.max_steps = 0
     trainer.train()
     assert "No step was trained: max_steps=0. Set a positive number, or -1" in caplog.text
+    trainer.args.max_steps, trainer.args.num_train_epochs = -1, 0
+    trainer.train()
+    assert "No step was trained: num_train_epochs=0. Set a positive number." in caplog.text
     stream = tiny_models.prompts(1).to_iterable_dataset()
     tiny_models.trained(tmp_path, data=stream)
     assert "No step was trained: the stream has fewer than the 2 prompts of a generation batch" in caplog.text

@@ -130,6 +130,24 @@ def test_a_checkpoint_saved_before_the_optimizers_step_resumes_where_that_step_b
     assert resumed._recorder.state_dict() == whole._recorder.state_dict()
 
 
+@pytest.mark.parametrize("jit", [True, False])
+def test_a_checkpoint_that_a_script_saves_within_a_step_is_warned_of_unless_it_resumes_exactly(tmp_path, jit, caplog):
+    class Saving(TrainerCallback):
+        def on_substep_end(self, args, state, control, **kwargs):
+            if state.global_step == 1:
+                saving._save_checkpoint(saving.model, None)
+
+    options = {"max_steps": 2, "gradient_accumulation_steps": 2, "enable_jit_checkpoint": jit}
+    saving = tiny_models.trainer(tmp_path, **options)
+    saving.add_callback(Saving())
+    saving.train()
+    assert ("checkpoint-1 is saved within a step: a run that is resumed" in caplog.text) == (not jit)
+    resumed = tiny_models.trainer(tmp_path, **options)
+    resumed.train(resume_from_checkpoint=True)
+    assert tiny_models.same_weights(tiny_models.weights(resumed), tiny_models.weights(saving)) == jit
+    assert (tiny_models.logged(resumed, "rollouts") == tiny_models.logged(saving, "rollouts")) == jit
+
+
 def test_a_trainer_that_was_interrupted_within_a_step_resumes_exactly(tmp_path):
     """A user interrupts a trainer in a notebook, and the same trainer trains again."""
 

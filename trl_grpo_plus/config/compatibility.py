@@ -33,6 +33,7 @@ BOUNDS = {
     **dict.fromkeys(("learning_rate", "weight_decay", "epsilon", "epsilon_high"), NOT_NEGATIVE),
     **dict.fromkeys(("top_p", "min_p", "top_entropy_quantile"), SHARE),
     "per_device_eval_batch_size": Number(at_least=1, integer=True),
+    "max_steps": Number(integer=True),
     "seed": Number(at_least=0, at_most=2**32 - 1, integer=True),
 }
 # The columns that `remove_unused_columns` leaves (`GRPOTrainer._set_signature_columns_if_needed`).
@@ -231,6 +232,8 @@ def warn_of_no_step(args: "GRPOPlusConfig", dataset: Any) -> None:
         return
     if args.max_steps == 0:
         logger.warning("No step was trained: max_steps=0. Set a positive number, or -1 to train for num_train_epochs.")
+    elif args.max_steps < 0 and args.num_train_epochs <= 0:
+        logger.warning(f"No step was trained: num_train_epochs={args.num_train_epochs}. Set a positive number.")
     elif not hasattr(dataset, "__len__"):
         logger.warning(
             f"No step was trained: the stream has fewer than the {args.generation_batch_size // args.num_generations} "

@@ -848,6 +848,9 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def _save_checkpoint(self, model: Any, trial: Any, *rest: Any, **more: Any) -> None:
         folder = Path(self._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        at, begun_at = self._begun
+        if self._step_start is None and at == self.state.global_step and self._step > begun_at:
+            training_state.warn_of_save_within_step(at)
         start = nullcontext() if self._step_start is None else self._step_start.restored(self)
         with checkpoint_integrity.saving(folder, self.accelerator.process_index), start as begun:
             # Saved before TRL's files. trainer_state.json is the last: a checkpoint with that file has this state.

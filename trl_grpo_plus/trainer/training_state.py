@@ -209,6 +209,14 @@ def save(folder: str, rank: int, state: Callable[[], dict[str, Any]]) -> None:
         torch.save({"format": FORMAT, **state()}, _path(folder, rank))
 
 
+def warn_of_save_within_step(step: int) -> None:
+    """Warn of a checkpoint that a script saves within the step after `step`, whose beginning was not kept."""
+    logger.warning(
+        f"checkpoint-{step} is saved within a step: a run that is resumed from it samples a batch again, and counts "
+        "both. Set control.should_save=True, which saves after the step, or set enable_jit_checkpoint=True."
+    )
+
+
 def load(folder: str, rank: int, layout: list[Any]) -> dict[str, Any] | None:
     """Return a rank's state, or `None` with a warning if the checkpoint has none. Collective.
 
