@@ -509,7 +509,8 @@ def made_with(cls, folder, config, **extra):
 def test_trls_trainer_warns_of_options_that_it_ignores(tmp_path):
     with pytest.warns(UserWarning, match="no effect") as caught:
         made_with(GRPOTrainer, tmp_path, plus_config(tmp_path, **DROPS))
-    (warning,) = [str(warning.message) for warning in caught if "no effect" in str(warning.message)]
+    ((warning, file),) = [(str(one.message), one.filename) for one in caught if "no effect" in str(one.message)]
+    assert file == __file__  # the line that makes the trainer, not one of a library
     assert warning.startswith("zero_variance_groups='drop', trace_every=0 have no effect")
     assert "Replace GRPOTrainer(...) by GRPOPlusTrainer(...)" in warning
     assert "learning_rate" not in warning

@@ -18,7 +18,7 @@ from ..rollouts.verdicts import VERDICTS
 from ..traces.alarms import ALARMS, Thresholds
 from ..utils.dataset_rows import plain
 from ..utils.import_path import is_path
-from ..utils.validation import ConfigError, Number, one_of
+from ..utils.validation import ConfigError, Number, one_of, user_level
 from . import presets
 from .sampling_distribution import check_generation_kwargs, logprob_options
 
@@ -129,7 +129,7 @@ def warn_of_no_effect(config: "GRPOPlusConfig") -> None:
             f"{_no_effect(config, changed)}: the trainer that got this GRPOPlusConfig "
             "is not a GRPOPlusTrainer. Replace GRPOTrainer(...) by GRPOPlusTrainer(...), which takes the same "
             "arguments: from trl_grpo_plus import GRPOPlusTrainer.",
-            stacklevel=4,
+            stacklevel=user_level(),
         )
 
 

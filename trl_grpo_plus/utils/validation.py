@@ -8,6 +8,7 @@ import difflib
 import inspect
 import math
 import sys
+import traceback
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 
+_LIBRARIES = ("trl_grpo_plus", "trl", "transformers", "accelerate")  # they make trainers
 _IN_WORDS = {bool: "true or false", int: "an integer", float: "a number", str: "a text", dict: "a mapping"}
 
 
@@ -40,6 +42,12 @@ def error_prefix(what: str, errors: type[ValueError] = ConfigError) -> Iterator[
     except errors as error:
         text = str(error)
         raise ConfigError(text if text.startswith(what) else f"{what}: {text}") from error
+
+
+def user_level() -> int:
+    """Return the `stacklevel` with which a warning of the caller names the user's line instead of a library's."""
+    names = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_stack(sys._getframe(1)))
+    return next((level for level, name in enumerate(names, 1) if name.partition(".")[0] not in _LIBRARIES), 1)
 
 
 def did_you_mean(name: str, names: Iterable[str], prefix: str = "") -> str:
