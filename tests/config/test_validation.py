@@ -637,7 +637,8 @@ def test_a_function_of_ones_own_is_saved_by_its_path(make):
 def test_numbers_of_numpy_become_pythons_own(make):
     given = {"selection_pool": np.int64(4), "kl_target": np.float32(0.5), "alarms": np.bool_(False), **KL}
     given |= {"prompt_selection": "belief", "num_generations": np.int32(4), "learning_rate": np.float64(0.25)}
-    config = make(**given)
+    config = make(**given, reward_weights=np.array([1.0, 0.5]))
+    assert config.reward_weights == [1.0, 0.5]
     told = json.loads(config.to_json_string())
     for name, value in given.items():
         assert told[name] == value

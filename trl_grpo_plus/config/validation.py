@@ -81,10 +81,11 @@ READ_WITH: dict[str, tuple[str, str | None]] = {
 def check_before_trl(config: "GRPOPlusConfig") -> None:
     """Refuse a text as the value of any option that takes a number, and what TRL cannot divide by.
 
-    NumPy's numbers become Python's own, which JSON can hold.
+    Numbers and arrays of NumPy and PyTorch become Python's own, which JSON can hold.
     """
     for name, field in config.__dataclass_fields__.items():
-        value = plain(given := getattr(config, name))
+        given = getattr(config, name)
+        value = given.tolist() if hasattr(given, "tolist") else given
         if value is not given:
             setattr(config, name, value)
         kinds = {*typing.get_args(field.type)} or {field.type}
