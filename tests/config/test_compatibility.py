@@ -82,6 +82,7 @@ def test_a_trainer_checks_its_own_accelerator(tmp_path, monkeypatch):
     [
         {"epsilon": -0.1},
         {"top_p": 90.0},
+        {"max_steps": 2.0},
         {"top_entropy_quantile": 2.0},
         {"num_generations_eval": -1},
         {"per_device_eval_batch_size": 0},
