@@ -622,7 +622,8 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def evaluation_loop(self, dataloader: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
         """Evaluate as transformers' `Trainer` does, and note the split for the traces."""
-        if not self._overrides("get_eval_dataloader", "get_test_dataloader", "_get_eval_sampler"):
+        own = self._overrides("get_eval_dataloader", "get_test_dataloader", "_get_eval_sampler")
+        if not own and hasattr(dataloader, "dataset"):
             evaluation_checks.check_evaluation(dataloader.dataset, self.args, self.is_in_train)
         if not self.is_in_train:
             self._send_weights_again()
