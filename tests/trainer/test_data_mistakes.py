@@ -125,10 +125,6 @@ BEST_OF_TWO |= {"extra": {"eval_dataset": {"some": tiny_models.prompts(2), "none
             {"eval_strategy": "steps", "dataloader_drop_last": True},
             "metric_for_best_model='reward': eval_dataset has 1 row,",
         ),
-        (
-            {"eval_strategy": "steps", "metric_for_best_model": "eval_rewards/by_plaice/mean"},
-            r"names none of the reward functions\. They are 'by_place'\. Did you mean by_place\?",
-        ),
     ],
 )
 def test_an_evaluation_that_would_end_the_run_is_refused(tmp_path, options, words):
@@ -152,6 +148,10 @@ def test_an_evaluation_that_would_end_the_run_is_refused(tmp_path, options, word
             "eval_dataset has 1 row, fewer than the 2 of a batch",
         ),
         ({"eval_on_start": True, "dataloader_drop_last": True, "per_device_eval_batch_size": 4}, None),
+        (
+            {"eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "eval_rewards/by_plaice/mean"},
+            "names none of the reward functions, 'by_place'. Did you mean by_place? Unless a reward logs this metric",
+        ),
     ],
 )
 def test_an_evaluation_that_may_fail_or_measures_nothing_is_warned_of(tmp_path, caplog, options, words):
@@ -169,7 +169,7 @@ def test_an_evaluation_in_which_nothing_is_scored_is_not_the_best(tmp_path, capl
     trainer = tiny_models.trained(tmp_path, scored_later, max_steps=2, **options)
     assert trainer.state.best_global_step == 2
     (told,) = [record.message for record in caplog.records if record.name == evaluation_checks.__name__]
-    assert "metric_for_best_model='reward': this evaluation has no value of it, because no attempt was scored" in told
+    assert "metric_for_best_model='reward': this evaluation has no value of it, so it cannot be the best" in told
 
 
 def test_an_evaluation_set_without_rows_is_warned_of(tmp_path, caplog):
@@ -267,6 +267,15 @@ def test_a_subclass_with_its_own_batches_evaluates_on_parts_of_the_size_that_the
 
     trainer = made(tmp_path, LEVELS, per_device_eval_batch_size=6, cls=WholeGroups)
     assert trainer.evaluate(tiny_models.prompts(3))["eval_reward"] == 1.5
+
+
+def test_an_evaluation_whose_batches_are_not_known_or_hold_whole_groups_is_not_refused(tmp_path):
+    trainer = made(tmp_path, LEVELS, per_device_eval_batch_size=6)
+    assert trainer.evaluate(tiny_models.prompts(1).to_iterable_dataset())["eval_reward"] == 1.5
+    loader = trainer.get_eval_dataloader(tiny_models.prompts(1))
+    assert "eval_loss" in trainer.evaluation_loop(loader, "an own one").metrics
+    trainer.num_generations_eval = 3
+    assert "eval_reward" in trainer.evaluate(tiny_models.prompts(4))
 
 
 def test_after_a_dataset_was_refused_another_one_is_trained_on(tmp_path):

@@ -130,22 +130,27 @@ def test_a_checkpoint_saved_before_the_optimizers_step_resumes_where_that_step_b
     assert resumed._recorder.state_dict() == whole._recorder.state_dict()
 
 
-@pytest.mark.parametrize("jit", [True, False])
-def test_a_checkpoint_that_a_script_saves_within_a_step_is_warned_of_unless_it_resumes_exactly(tmp_path, jit, caplog):
+@pytest.mark.parametrize(("jit", "steps"), [(True, 2), (False, 2), (False, 4)])  # micro-batches of a generation
+def test_a_checkpoint_that_a_script_saves_within_a_step_is_warned_of_unless_it_resumes_exactly(
+    tmp_path, jit, steps, caplog
+):
+    exact = jit or steps == 4  # the second step is within the first batch, which the checkpoint holds
+
     class Saving(TrainerCallback):
         def on_substep_end(self, args, state, control, **kwargs):
             if state.global_step == 1:
                 saving._save_checkpoint(saving.model, None)
 
-    options = {"max_steps": 2, "gradient_accumulation_steps": 2, "enable_jit_checkpoint": jit}
+    options = {"max_steps": 2, "gradient_accumulation_steps": 2, "steps_per_generation": steps}
+    options |= {"enable_jit_checkpoint": jit}
     saving = tiny_models.trainer(tmp_path, **options)
     saving.add_callback(Saving())
     saving.train()
-    assert ("checkpoint-1 is saved within a step: a run that is resumed" in caplog.text) == (not jit)
+    assert ("checkpoint-1 is saved within a step: a run that is resumed" in caplog.text) == (not exact)
     resumed = tiny_models.trainer(tmp_path, **options)
     resumed.train(resume_from_checkpoint=True)
-    assert tiny_models.same_weights(tiny_models.weights(resumed), tiny_models.weights(saving)) == jit
-    assert (tiny_models.logged(resumed, "rollouts") == tiny_models.logged(saving, "rollouts")) == jit
+    assert tiny_models.same_weights(tiny_models.weights(resumed), tiny_models.weights(saving)) == exact
+    assert (tiny_models.logged(resumed, "rollouts") == tiny_models.logged(saving, "rollouts")) == exact
 
 
 def test_a_trainer_that_was_interrupted_within_a_step_resumes_exactly(tmp_path):
@@ -296,6 +301,14 @@ def test_a_run_resumed_from_its_last_step_trains_no_further_step(tmp_path, rows,
     ]
     logged, expected = ([*map(tiny_models.untimed, one.state.log_history)][:-1] for one in (resumed, whole))
     assert logged == expected  # the last one has transformers' train_loss, which is of the resumed part
+
+
+def test_a_run_resumed_from_its_last_step_is_evaluated_if_nobody_has(tmp_path):
+    options = {"data": tiny_models.prompts(30), "save_strategy": "steps", "save_steps": 1, **EACH_EPOCH}
+    tiny_models.trained(tmp_path, max_steps=2, **options)
+    resumed = tiny_models.trainer(tmp_path, max_steps=1, **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-1"))
+    assert [entry["step"] for entry in resumed.state.log_history if "eval_reward" in entry] == [1]
 
 
 def test_a_16_bit_adapter_keeps_its_dtype_over_a_resume_and_as_the_best_model(tmp_path):

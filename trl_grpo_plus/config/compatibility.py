@@ -42,13 +42,7 @@ DEALT = ("prompt", "image", "images")
 
 def out_of_bounds(config: "GRPOPlusConfig") -> Iterator[str]:
     """Yield why options of TRL or transformers are out of their bounds."""
-    # At an interval of 0 or less transformers saves no checkpoint, or logs nothing, without a word.
-    intervals = {
-        f"{what}_steps": Number(above=0, note=f"; {what}_strategy='no' turns it off")
-        for what in ("save", "logging")
-        if getattr(config, f"{what}_strategy") == "steps"
-    }
-    for name, number in (BOUNDS | intervals).items():
+    for name, number in BOUNDS.items():
         try:
             number.check(name, getattr(config, name))
         except ConfigError as error:

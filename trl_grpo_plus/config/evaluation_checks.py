@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # What transformers measures of each evaluation set. TRL's own metrics have no set's name.
+# The methods of a trainer that decide what a batch of an evaluation holds.
+MADE_BY = ("get_eval_dataloader", "get_test_dataloader", "_get_eval_sampler", "prediction_step", "evaluation_loop")
 MEASURED = ("loss", "runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
 
 
@@ -47,26 +49,29 @@ def check_evaluation(dataset: Any, config: "GRPOPlusConfig", in_training: bool) 
     """Refuse an evaluation that begins now and would fail, and outside a training warn of one that measures nothing.
 
     Args:
-        dataset: the evaluation set. A script may have set or given another one than the trainer was made with.
+        dataset: the evaluation set. A script may have set or given another one than the trainer was made with. What a
+            batch of a stream holds is not known.
         config ([`GRPOPlusConfig`]): the configuration.
         in_training (`bool`): whether a training evaluates. A warning would come with each of its evaluations.
 
     Raises:
         ConfigError: a batch of the evaluation would hold a part of a group.
     """
-    if (why := parts_of_groups(config)) and not _fits_into_a_batch(dataset, config):
+    if (why := parts_of_groups(config)) and hasattr(dataset, "__len__") and not _fits_into_a_batch(dataset, config):
         raise ConfigError(why)
     if not in_training and (why := _measures_nothing("this evaluation set", dataset, config)):
         _warn(config, why)
 
 
-def check_best_reward(config: "GRPOPlusConfig", names: Sequence[str]) -> None:
-    """Refuse a `metric_for_best_model` of a reward that is none of `names`: the first evaluation would end the run."""
+def warn_of_best_reward(config: "GRPOPlusConfig", names: Sequence[str]) -> None:
+    """Warn of a `metric_for_best_model` of a reward that is none of `names`, unless a reward logs it by itself."""
     named = re.fullmatch("rewards/(.+)/(mean|std)", _best(config))
     if named and named[1] not in names and config.eval_strategy != "no":
-        raise ConfigError(
-            f"metric_for_best_model={config.metric_for_best_model!r} names none of the reward functions. They are "
-            f"{', '.join(map(repr, names))}.{did_you_mean(named[1], names)}"
+        _warn(
+            config,
+            f"metric_for_best_model={config.metric_for_best_model!r} names none of the reward functions, "
+            f"{', '.join(map(repr, names))}.{did_you_mean(named[1], names)} Unless a reward logs this metric, the "
+            "first evaluation ends the run.",
         )
 
 
@@ -76,8 +81,8 @@ def has_best_metric(metrics: Mapping[str, Any], config: "GRPOPlusConfig") -> boo
         return True
     _warn(
         config,
-        f"metric_for_best_model={config.metric_for_best_model!r}: this evaluation has no value of it, because no "
-        "attempt was scored. It cannot be the best one. Read the outcomes of the rewards (docs/outcomes.md).",
+        f"metric_for_best_model={config.metric_for_best_model!r}: this evaluation has no value of it, so it cannot be "
+        "the best one. A reward has none if it scored no attempt: read its outcomes (docs/outcomes.md).",
     )
     return False
 
@@ -161,8 +166,8 @@ def _measures_nothing(what: str, dataset: Any, config: "GRPOPlusConfig") -> str 
 
 
 def _fits_into_a_batch(dataset: Any, config: "GRPOPlusConfig") -> bool:
-    """Return whether a set is known to fit into one batch, which then holds whole groups."""
-    return _fewer(dataset, _batch(config) // _attempts(config) + 1)
+    """Return whether a set is known to fit into one batch, which holds whole groups unless processes fill it up."""
+    return config.world_size == 1 and _fewer(dataset, _batch(config) // _attempts(config) + 1)
 
 
 def _best(config: "GRPOPlusConfig") -> str:

@@ -155,8 +155,9 @@ def _make_trainer(trainer_class: Callable[..., Any] | None, recipe: Recipe) -> A
 
 
 def _evaluate_last(trainer: "GRPOTrainer") -> None:
-    evaluated = [entry["step"] for entry in trainer.state.log_history if any(k.startswith("eval_") for k in entry)]
-    if trainer.eval_dataset is not None and evaluated[-1:] != [trainer.state.global_step]:
+    from ..trainer.training_state import is_evaluated
+
+    if trainer.eval_dataset is not None and not is_evaluated(trainer.state):
         trainer.evaluate()
 
 

@@ -152,7 +152,7 @@ class GRPOPlusTrainer(GRPOTrainer):
     _entropies: list[tuple[float, float]]
     # The loss since the last log entry, and that entry's step, of the checkpoint that the training resumes from.
     _unlogged_loss: tuple[float, int] | None
-    _begun = (-1, 0)  # optimizer steps done and TRL's `_step`, both when the present step began
+    _begun: tuple[int, int]  # optimizer steps done and TRL's `_step`, both when the present step began
     _batch = Batch()  # the batch in flight; empty between two batches, and in a trainer made without __init__
 
     def __init__(
@@ -616,19 +616,29 @@ class GRPOPlusTrainer(GRPOTrainer):
             super().log(logs, *args, **kwargs)
 
     @_raising_in_short
-    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Evaluate as transformers' `Trainer` does."""
-        return super().evaluate(*args, **kwargs)
+    def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluate as transformers' `Trainer` does; refuse batches that hold a part of a group."""
+        self._check_evaluation(self.eval_dataset if eval_dataset is None else eval_dataset)
+        return super().evaluate(eval_dataset, *args, **kwargs)
 
-    def evaluation_loop(self, dataloader: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
+    def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        """Predict as transformers' `Trainer` does; refuse batches that hold a part of a group."""
+        self._check_evaluation(test_dataset)
+        return super().predict(test_dataset, *args, **kwargs)
+
+    def _check_evaluation(self, dataset: Any) -> None:
+        if isinstance(dataset, Mapping) or self._overrides(*evaluation_checks.MADE_BY):
+            return  # each of several sets is evaluated by a call of its own
+        rows = self.eval_dataset[dataset] if isinstance(dataset, str) else dataset
+        with temporarily(self.args, num_generations_eval=self.num_generations_eval):
+            evaluation_checks.check_evaluation(rows, self.args, self.is_in_train)
+
+    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
         """Evaluate as transformers' `Trainer` does, and note the split for the traces."""
-        own = self._overrides("get_eval_dataloader", "get_test_dataloader", "_get_eval_sampler")
-        if not own and hasattr(dataloader, "dataset"):
-            evaluation_checks.check_evaluation(dataloader.dataset, self.args, self.is_in_train)
         if not self.is_in_train:
             self._send_weights_again()
         with self._recorder.evaluating(metric_key_prefix, self.state.global_step):
-            return super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
+            return super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
 
     def _determine_best_metric(self, metrics: dict[str, float], *args: Any, **kwargs: Any) -> bool:
         # transformers cannot compare `None`.
@@ -743,6 +753,7 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def _forget_step(self) -> None:
         """Forget what was noted of an optimizer step that has not ended."""
+        self._begun = -1, 0
         self._controller = kl.BetaController(self.args.kl_target, self.args.kl_horizon)
         self._guard = StepGuard(self.args, self.accelerator)
         self._entropies, self._unlogged_loss = [], None
@@ -751,7 +762,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         """Check the options against the model and the rewards, and warn of settings that gain nothing."""
         args = self.args
         compatibility.check_filter_metric(args.filter_metric, names)
-        evaluation_checks.check_best_reward(args, names)
+        evaluation_checks.warn_of_best_reward(args, names)
         compatibility.check_weights(weights, args)
         compatibility.warn_of_no_reward(weights, args)
         compatibility.check_model(
@@ -849,9 +860,9 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def _save_checkpoint(self, model: Any, trial: Any, *rest: Any, **more: Any) -> None:
         folder = Path(self._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        at, begun_at = self._begun
-        if self._step_start is None and at == self.state.global_step and self._step > begun_at:
-            training_state.warn_of_save_within_step(at)
+        step, in_batch = self._resumes_at()
+        if self._step_start is None and not (self.args.save_only_model or in_batch or step == self._step):
+            training_state.warn_of_save_within_step(self.state.global_step)
         start = nullcontext() if self._step_start is None else self._step_start.restored(self)
         with checkpoint_integrity.saving(folder, self.accelerator.process_index), start as begun:
             # Saved before TRL's files. trainer_state.json is the last: a checkpoint with that file has this state.
@@ -877,13 +888,17 @@ class GRPOPlusTrainer(GRPOTrainer):
         """The reference model if it follows the policy, else `None`."""
         return self.ref_model if self.args.sync_ref_model else None
 
-    def _resume_state(self) -> dict[str, Any]:
-        self._recorder.settle()
+    def _resumes_at(self) -> tuple[int, bool]:
+        """Return the step of TRL at which a checkpoint of now resumes, and whether it is within the batch at hand."""
         generate_every = self.args.steps_per_generation * self.num_iterations
         # A callback may save before the optimizer's step. The run resumes where this step began.
         at, begun = self._begun
         step = begun if at == self.state.global_step else self._step
-        in_batch = step % generate_every and step // generate_every == (self._step - 1) // generate_every
+        return step, step % generate_every > 0 and step // generate_every == (self._step - 1) // generate_every
+
+    def _resume_state(self) -> dict[str, Any]:
+        self._recorder.settle()
+        step, in_batch = self._resumes_at()
         return {
             "layout": self._layout,
             "step": step,

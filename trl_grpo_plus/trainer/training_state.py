@@ -92,8 +92,8 @@ class EpochEnd(TrainerCallback):
     _evaluated: int | None = None  # the last step after which an evaluation was brought forward
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Forget the steps of an earlier training. A run that is resumed from its last step was evaluated after it."""
-        self._evaluated = state.global_step if state.global_step >= state.max_steps else None
+        """Forget the steps of an earlier training. A resumed run may have been evaluated after its last step."""
+        self._evaluated = state.global_step if is_evaluated(state) else None
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Bring forward what is due at the end of the epoch, if a checkpoint is saved now."""
@@ -104,6 +104,12 @@ class EpochEnd(TrainerCallback):
         """Do not evaluate again. transformers logs no step twice by itself."""
         if self._evaluated == state.global_step:
             control.should_evaluate = False
+
+
+def is_evaluated(state: Any) -> bool:
+    """Return whether the log has an evaluation after the present step."""
+    now = (entry for entry in state.log_history if entry["step"] == state.global_step)
+    return any(name.startswith("eval_") for entry in now for name in entry)
 
 
 def _bring_epoch_end_forward(args: Any, state: Any, control: Any) -> bool:
