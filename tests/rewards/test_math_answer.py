@@ -326,48 +326,28 @@ def test_a_failure_of_its_own_is_no_silent_0(monkeypatch):
     assert "the algebra has changed" in outcome.message
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        *("b", "b)", "b.", "(b)", r"\text{b}", r"\text{b)}", r"\text{(b).}", "option b", "Option (b)"),
-        *(r"\text{choice b}", r"\text{option } b", r"\text{Option }(B)"),
-    ],
-)
+SMALL = ["b", "b)", "b.", "(b)", r"\text{b}", r"\text{b)}", r"\text{(b).}", "option b", "Option (b)"]
+SMALL += [r"\text{choice b}", r"\text{option } b", r"\text{Option }(B)"]
+
+
+@pytest.mark.parametrize("answer", SMALL)
 def test_a_choice_may_be_written_as_a_small_letter(answer):
     assert math_answer([rf"\boxed{{{answer}}}"] * 2, answer=["B", "(B)"]) == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("gold", ["Option B", "option (b)", r"\text{option b}", r"\text{option } b", r"\text{(b)}"])
 def test_a_gold_may_say_that_it_is_a_choice(gold):
-    assert math_answer([r"\boxed{B}", r"\boxed{(b)}", r"\boxed{A}", r"\boxed{A, B}"], answer=[gold] * 4) == [
-        1,
-        1,
-        0,
-        0,
-    ]
+    scores = math_answer([r"\boxed{B}", r"\boxed{(b)}", r"\boxed{A}", r"\boxed{A, B}"], answer=[gold] * 4)
+    assert scores == [1.0, 1.0, 0.0, 0.0]
     assert math_answer([r"\boxed{B}"] * 2, answer=["b", r"\text{b}"]) == [0, 0]  # these may be variables
     math_answer.definition.check_columns(answer=[gold])
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        *(
-            "a)",
-            "option a",
-            "a or b",
-            "a) or b)",
-            "b) a)",
-            "option a or b",
-            r"\text{not b)}",
-            "(b",
-            "ab",
-            "2b)",
-            "b.5",
-        ),
-        *(r"\text{option } a", r"\text{option } a \text{ or } b", r"\text{not option } b", r"\text{option } b+1"),
-    ],
-)
+OTHERS = ["a)", "option a", "a or b", "a) or b)", "b) a)", "option a or b", r"\text{not b)}", "(b", "ab", "2b)", "b.5"]
+OTHERS += [r"\text{option } a", r"\text{option } a \text{ or } b", r"\text{not option } b", r"\text{option } b+1"]
+
+
+@pytest.mark.parametrize("answer", OTHERS)
 def test_another_choice_or_two_are_refused(answer):
     assert math_answer([rf"\boxed{{{answer}}}"], answer=["B"]) == [0.0]
 

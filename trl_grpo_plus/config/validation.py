@@ -81,7 +81,7 @@ READ_WITH: dict[str, tuple[str, str | None]] = {
 def check_before_trl(config: "GRPOPlusConfig") -> None:
     """Refuse a text as the value of any option that takes a number, and what TRL cannot divide by.
 
-    Numbers and arrays of NumPy and PyTorch become Python's own, which JSON can hold.
+    A number or an array of NumPy or PyTorch becomes Python's own.
     """
     for name, field in config.__dataclass_fields__.items():
         given = getattr(config, name)

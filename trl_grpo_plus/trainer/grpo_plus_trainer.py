@@ -19,6 +19,7 @@ methods, in TRL's order of calls:
 - `_compute_loss`: puts in another KL estimator or none, adapts beta, and keeps filler out of the entropy.
 - `_get_grad_norm`: checks that the norm is finite. `_get_per_token_logps_and_entropies` keeps the log-probs for that.
 - `log`, `evaluation_loop`: record logs and evaluations for the traces. TRL evaluates.
+- `evaluate`, `predict`: refuse batches that hold a part of a group. `_determine_best_metric` skips a metric of `None`.
 - Checkpoints hold the state of all this, for an exact resume. The Hub gets a full model card and no traces.
 """
 
