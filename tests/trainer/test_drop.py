@@ -43,6 +43,52 @@ def assert_close(ours, theirs):
     assert tiny_models.losses(ours) == pytest.approx(tiny_models.losses(theirs), rel=1e-5, abs=2e-6)
 
 
+class SameNumbers:
+    """Mixin for a trainer that begins each generation with the same random numbers, whatever was drawn before."""
+
+    share = False  # whether the loss is divided by all sampled tokens, as TRL's is
+
+    def _generate_single_turn(self, *args, **kwargs):
+        torch.manual_seed(1000 + self.state.global_step)
+        generated = super()._generate_single_turn(*args, **kwargs)
+        self.sampled = [*getattr(self, "sampled", []), [list(map(int, one)) for one in generated[0]]]
+        return generated
+
+    def _compute_loss(self, model, inputs, *rest, **more):
+        if self.share:
+            share = inputs["num_items_in_batch"] / sum(map(len, self.sampled[-1]))
+            inputs = {**inputs, "advantages": inputs["advantages"] * share}
+        return super()._compute_loss(model, inputs, *rest, **more)
+
+
+class TRLs(SameNumbers, GRPOTrainer):
+    """TRL's trainer."""
+
+
+class Ours(SameNumbers, GRPOPlusTrainer):
+    """This package's trainer."""
+
+
+class OursWithTRLsDenominator(Ours):
+    """This package's trainer, with a loss that is divided by the tokens of all groups."""
+
+    share = True
+
+
+@pytest.mark.parametrize(("cls", "is_trls"), [(OursWithTRLsDenominator, True), (Ours, False)])
+def test_with_trls_denominator_a_training_is_trls_step_by_step(tmp_path, cls, is_trls):
+    options = {"max_steps": 5, "per_device_train_batch_size": 16, "gradient_accumulation_steps": 2}
+    options["learning_rate"] = 5e-3
+    theirs = tiny_models.trained(tmp_path / "theirs", cls=TRLs, **options)
+    ours = tiny_models.trained(tmp_path / "ours", cls=cls, zero_variance_groups="drop", **options)
+    trained = tiny_models.logged(ours, "groups/trained")
+    assert min(trained) < max(trained) < 8
+    assert (ours.sampled == theirs.sampled) == is_trls
+    # Not the weights: Adam divides by the size of a gradient, so it turns rounding errors around 0 into whole steps.
+    norms = pytest.approx(tiny_models.logged(theirs, "grad_norm"), rel=1e-3)
+    assert (tiny_models.logged(ours, "grad_norm") == norms) == is_trls
+
+
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
 @pytest.mark.parametrize("beta", [0.0, 0.5])
 def test_equals_the_live_groups_alone(tmp_path, loss_type, beta):
