@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# What transformers measures of each evaluation set. TRL's own metrics have no set's name.
 # The methods of a trainer that decide what a batch of an evaluation holds.
 MADE_BY = ("get_eval_dataloader", "get_test_dataloader", "_get_eval_sampler", "prediction_step", "evaluation_loop")
+# What transformers measures of each evaluation set. TRL's own metrics have no set's name.
 MEASURED = ("loss", "runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
 
 
