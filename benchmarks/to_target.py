@@ -90,8 +90,6 @@ class Arm:
     - `rewards`: entries of reward_funcs in addition to the family's reward
     - `batches`: the number of batches into which the family's rollouts of a step are divided: with 2 (`small`) half of
       the rollouts make as many batches as all do elsewhere; with 4 (`tiny`) a quarter of them
-    - `as_sampled`: the loss is divided by the number of all sampled tokens, like TRL's loss, not only by those of
-      groups that were kept
     """
 
     config: dict[str, Any]
@@ -99,7 +97,6 @@ class Arm:
     oracle: bool = False
     rewards: tuple[Any, ...] = ()
     batches: int = 1
-    as_sampled: bool = False
 
     def a_step(self, family: Family) -> int:
         """Return the number of rollouts in a step."""
@@ -143,8 +140,8 @@ PLAIN: dict[str, Arm] = {
     "trl-2": _trl(2),
     "drop-8": _plus(8),
     "drop-4": _plus(4),
-    "drop-4-as-sampled": replace(_plus(4), as_sampled=True),
-    "drop-8-as-sampled": replace(_plus(8), as_sampled=True),
+    "skip-4": _plus(4, zero_variance_groups="skip"),
+    "skip-8": _plus(8, zero_variance_groups="skip"),
     "resample-8": _plus(8, zero_variance_groups="resample", max_resample_rounds=2),
     "belief-4": _belief(4),
     "belief-2": _belief(2),
@@ -186,9 +183,7 @@ FLOORS = tuple(name for name in ARMS if "floor" in name)
 SEVERAL_STEPS = tuple(name for name, arm in ARMS.items() if "num_iterations" in arm.config)
 SETS = {
     "all": tuple(
-        name
-        for name, arm in ARMS.items()
-        if name not in (*BY_LEVEL, *FLOORS, *SEVERAL_STEPS) and arm.batches == 1 and not arm.as_sampled
+        name for name, arm in ARMS.items() if name not in (*BY_LEVEL, *FLOORS, *SEVERAL_STEPS) and arm.batches == 1
     ),
     "matter": ("trl-8", "trl-4", "trl-2", "belief-2", "head-4", "head-2"),
     "by_level": BY_LEVEL,
@@ -262,8 +257,7 @@ class Measured:
         made = super()._generate_single_turn(prompt_ids, *rest, **more)  # type: ignore[misc]
         if self.model.training:  # type: ignore[attr-defined]
             self.spent.rollouts += len(made[0])
-            self.sampled = sum(map(len, made[0]))
-            self.spent.generated += self.sampled
+            self.spent.generated += sum(map(len, made[0]))
             self.spent.read += sum(map(len, prompt_ids))
             # An engine that shares prefixes reads the prompt once for all its attempts.
             each = self.num_generations  # type: ignore[attr-defined]
@@ -306,13 +300,7 @@ class MeasuredPlus(Measured, GRPOPlusTrainer):
             self.spent.read_by_head += sum(map(len, made[0]))
         return made
 
-    reading = as_sampled = False
-
-    def _compute_loss(self, model: Any, inputs: Any) -> Any:
-        if self.as_sampled:  # TRL's default loss is divided by num_items_in_batch
-            share = inputs["num_items_in_batch"] / self.sampled
-            inputs = {**inputs, "advantages": inputs["advantages"] * share}
-        return super()._compute_loss(model, inputs)
+    reading = False
 
     def _prompt_states(self, rows: list[int]) -> Any:
         self.reading = True
@@ -435,8 +423,6 @@ def run(spec: Spec) -> Line:
             cpu_lm_head.spare_copies(trainer.model)  # our trainer does this too; it makes TRL's faster
         trainer.remove_callback(PrinterCallback)
         trainer.spent, trainer.whole, trainer.falls = spent, whole, spec.budget != CONSTANT
-        if arm.as_sampled:
-            trainer.as_sampled = True
         if arm.oracle:
             trainer.choose = Oracle(family)
         trainer.train()

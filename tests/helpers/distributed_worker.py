@@ -134,6 +134,20 @@ def drop(folder):
     return each_case(functools.partial(distances, folder, tiny_models.half_dead, 8, live, 4), 0.5)
 
 
+def skip(folder):
+    """Compare skipping with TRL's training on all groups, for both denominators: 2 of 4 groups on 2 ranks are live."""
+    options = {**tiny_models.EXACT, "per_device_train_batch_size": 8}
+
+    def compare(loss_type):
+        options["loss_type"] = loss_type
+        ours = train(folder, tiny_models.half_dead, zero_variance_groups="skip", **options)
+        theirs = tiny_models.weights(train(folder, tiny_models.half_dead, cls=GRPOTrainer, **options))
+        distance = max((value - theirs[name]).abs().max().item() for name, value in tiny_models.weights(ours).items())
+        return {"weights": distance, "trained": tiny_models.logged(ours, "groups/trained")}
+
+    return {loss_type: compare(loss_type) for loss_type in ("dapo", "grpo")}
+
+
 def filler_distances(folder):
     """Return the comparison for 4 groups of 3 attempts, one of them live.
 

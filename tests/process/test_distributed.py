@@ -28,7 +28,7 @@ WORKER = Path(__file__).parents[1] / "helpers" / "distributed_worker.py"
 RESAMPLED = ["resample", "resample_iterations", "set_column", "object_column", "one_rank_all_dead"]
 AGREEING = [*RESAMPLED, "drop_straddling", "logs_on_one_rank", "truncated", "kl_to_go", "beliefs", "ahead", "behind"]
 AGREEING += ["estimated", "entropies", "steps", "columns"]
-OTHERS = ["world", "parity", "drop", "filler", "filler_entropy", "brought_by_one_rank", "fallback_raise"]
+OTHERS = ["world", "parity", "drop", "skip", "filler", "filler_entropy", "brought_by_one_rank", "fallback_raise"]
 OTHERS += ["reward_fails", "rollout_fails", "unsendable", "nonfinite", "stream_fails", "outcomes", "traces", "whole"]
 OTHERS += [
     "attached",
@@ -122,6 +122,13 @@ def assert_live_alone(distances, cases, trained):
 def test_dropping_is_training_on_the_live_groups_alone(request, losses, cases, scenario, trained):
     for distances in results(request.getfixturevalue(losses), scenario):
         assert_live_alone(distances, cases, trained)
+
+
+def test_skipping_is_trls_training_on_all_groups(out):
+    for of_rank in results(out, "skip"):
+        for loss_type, ours in of_rank.items():
+            assert ours["trained"] == [2, 2]
+            assert ours["weights"] < 5e-6, loss_type
 
 
 @pytest.mark.parametrize(("losses", "cases"), [("out", 4), pytest.param("rest", 7, marks=pytest.mark.full)])

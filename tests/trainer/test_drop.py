@@ -1,4 +1,7 @@
-"""Tests of `zero_variance_groups: drop`: a step equals that of a batch with the live groups alone."""
+"""Tests of two ways with zero-variance groups: `drop` and `skip`.
+
+A step with `drop` equals that of a batch with the live groups alone, a step with `skip` equals TRL's step.
+"""
 
 import itertools
 from types import SimpleNamespace
@@ -46,19 +49,11 @@ def assert_close(ours, theirs):
 class SameNumbers:
     """Mixin for a trainer that begins each generation with the same random numbers, whatever was drawn before."""
 
-    share = False  # whether the loss is divided by all sampled tokens, as TRL's is
-
     def _generate_single_turn(self, *args, **kwargs):
         torch.manual_seed(1000 + self.state.global_step)
         generated = super()._generate_single_turn(*args, **kwargs)
         self.sampled = [*getattr(self, "sampled", []), [list(map(int, one)) for one in generated[0]]]
         return generated
-
-    def _compute_loss(self, model, inputs, *rest, **more):
-        if self.share:
-            share = inputs["num_items_in_batch"] / sum(map(len, self.sampled[-1]))
-            inputs = {**inputs, "advantages": inputs["advantages"] * share}
-        return super()._compute_loss(model, inputs, *rest, **more)
 
 
 class TRLs(SameNumbers, GRPOTrainer):
@@ -69,18 +64,12 @@ class Ours(SameNumbers, GRPOPlusTrainer):
     """This package's trainer."""
 
 
-class OursWithTRLsDenominator(Ours):
-    """This package's trainer, with a loss that is divided by the tokens of all groups."""
-
-    share = True
-
-
-@pytest.mark.parametrize(("cls", "is_trls"), [(OursWithTRLsDenominator, True), (Ours, False)])
-def test_with_trls_denominator_a_training_is_trls_step_by_step(tmp_path, cls, is_trls):
+@pytest.mark.parametrize(("mode", "is_trls"), [("skip", True), ("drop", False)])
+def test_a_training_with_skip_is_trls_step_by_step(tmp_path, mode, is_trls):
     options = {"max_steps": 5, "per_device_train_batch_size": 16, "gradient_accumulation_steps": 2}
     options["learning_rate"] = 5e-3
     theirs = tiny_models.trained(tmp_path / "theirs", cls=TRLs, **options)
-    ours = tiny_models.trained(tmp_path / "ours", cls=cls, zero_variance_groups="drop", **options)
+    ours = tiny_models.trained(tmp_path / "ours", cls=Ours, zero_variance_groups=mode, **options)
     trained = tiny_models.logged(ours, "groups/trained")
     assert min(trained) < max(trained) < 8
     assert (ours.sampled == theirs.sampled) == is_trls
@@ -125,6 +114,45 @@ def test_the_gradient_is_trls_but_for_what_it_is_divided_by(tmp_path):
 
 
 first_three_of_eight = tiny_models.dead_where(lambda n: n % 8 > 2, "first_three_of_eight")
+ONE_LONG_STEP = {"max_steps": 1, "optim": "sgd", "learning_rate": 1.0, "max_grad_norm": 1e9, "weight_decay": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("loss_type", "options"),
+    [
+        *((name, {}) for name in NOT_BNPO),
+        ("dapo", {"steps_per_generation": 2}),  # an optimizer step of two batches
+    ],
+)
+def test_skip_has_trls_gradient(tmp_path, loss_type, options):
+    """Two filler rows are in the batch. In one step of plain SGD the weights move by the gradient."""
+    options = {**EIGHT, **IN_FOUR, **ONE_LONG_STEP, "loss_type": loss_type, **options}
+    ours = train(tmp_path, first_three_of_eight, zero_variance_groups="skip", **options)
+    theirs = train(tmp_path, first_three_of_eight, cls=GRPOTrainer, **options)
+    assert_close(ours, theirs)
+    dropped = train(tmp_path, first_three_of_eight, zero_variance_groups="drop", **options)
+    assert tiny_models.logged(ours, "grad_norm")[0] < 0.8 * tiny_models.logged(dropped, "grad_norm")[0]
+    assert tiny_models.logged(ours, "groups/trained") == tiny_models.logged(dropped, "groups/trained")
+
+
+@pytest.mark.parametrize("term", [{"beta": 0.5}, BONUS])
+def test_skip_leaves_the_kl_and_the_entropy_bonus_as_drop_does(tmp_path, term):
+    """With tiny rewards the loss is the term alone: its mean over the live groups."""
+
+    def small(completions, number, **kwargs):
+        return [1e-6 * value for value in first_three_of_eight(completions, number)]
+
+    def with_other_reference(mode):
+        trainer = tiny_models.trainer(tmp_path, small, **tiny_models.EXACT, zero_variance_groups=mode, **options)
+        for weights in trainer.ref_model.parameters() if trainer.ref_model else ():
+            weights.data *= 1.1  # the KL would be 0
+        trainer.train()
+        return trainer
+
+    options = {**EIGHT, **IN_FOUR, **term, "scale_rewards": "none", "zero_variance_tolerance": 1e-9}
+    skipped, dropped = with_other_reference("skip"), with_other_reference("drop")
+    assert_close(skipped, dropped)
+    assert abs(tiny_models.losses(skipped)[0]) > 1e-3
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import pytest
 import tiny_models
+import torch
 from trl import GRPOTrainer
 
 from trl_grpo_plus.traces import reader as traces
@@ -30,6 +31,13 @@ def outside(prompts, trainer):
     sampled = tiny_models.scripted(prompts, trainer)
     pairs = zip(prompts, sampled["completion_ids"], strict=True)
     return {**sampled, "env_mask": [[int(prompt[:2]) % 2] * len(ids) for prompt, ids in pairs]}
+
+
+def begun(prompts, trainer):
+    """Sample as `tiny_models.scripted`. The environment wrote the first two tokens at prompts with an even number."""
+    sampled = tiny_models.scripted(prompts, trainer)
+    pairs = zip(prompts, sampled["completion_ids"], strict=True)
+    return {**sampled, "env_mask": [[int(prompt[:2]) % 2] * 2 + [1] * (len(ids) - 2) for prompt, ids in pairs]}
 
 
 def differing(completions, **kwargs):
@@ -102,6 +110,23 @@ def test_a_masked_group_is_replaced(tmp_path):
 def test_a_group_without_tokens_of_the_policy_is_truncated(tmp_path):
     trained = train(tmp_path, outside, zero_variance_groups="drop", mask_truncated_completions=False)
     assert groups(trained, "alive", "truncated", "trained") == {"alive": 0.5, "truncated": 0.5, "trained": 2}
+
+
+@pytest.mark.parametrize("loss_type", ["dapo", "grpo"])
+@pytest.mark.parametrize("rollout", [cut_off, outside, begun])
+def test_skip_counts_the_tokens_that_trl_counts(tmp_path, rollout, loss_type):
+    """TRL counts neither tokens of truncated attempts nor those that the policy did not write."""
+
+    def first_half_dead(completions, number, **kwargs):
+        return [0.3 if n % 4 < 2 else 0.1 * (i % 4) for i, n in enumerate(number)]
+
+    options = {"rollout": rollout, "reward": first_half_dead, "loss_type": loss_type}
+    theirs = train(tmp_path, **options, cls=GRPOTrainer)
+    ours = train(tmp_path, **options, zero_variance_groups="skip")
+    assert 0 < groups(ours, "trained")["trained"] < 4
+    expected = tiny_models.weights(theirs)
+    for name, value in tiny_models.weights(ours).items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-5, atol=2e-6)
 
 
 def test_groups_of_an_evaluation_have_verdicts_too(kept, tmp_path):

@@ -68,6 +68,7 @@ class GRPOPlusConfig(GRPOConfig):
 
             - `"keep"`: the group is forwarded and back-propagated, and its tokens count in the loss denominator (TRL).
             - `"drop"`: the group leaves the batch before any log-prob pass. The loss is that of the other groups.
+            - `"skip"`: as `"drop"`, but it counts in the denominator: the policy gradient is TRL's, in less time.
             - `"resample"`: other prompts are sampled in its place, as in [DAPO](https://huggingface.co/papers/2503.14476).
         filter_metric (`str`, *optional*, defaults to `"total"`):
             The reward that decides a group's verdict. One of:
@@ -86,7 +87,7 @@ class GRPOPlusConfig(GRPOConfig):
             Reward up to which a group of equal rewards is `all_bad`. The verdict is only logged, unless beliefs,
             `zvp` or `filtered_verdicts` use it. With beliefs the range of rewards reaches at least down to this value.
         filtered_verdicts (`list[str]`, *optional*):
-            Verdicts of dead groups, which `"drop"` removes and `"resample"` replaces. `None`: all verdicts but
+            Verdicts of dead groups: `"drop"` and `"skip"` remove them, `"resample"` replaces them. `None`: all but
             `"alive"`. With `advantage_baseline="belief"` groups of equal rewards can teach too, so `None` means
             `"all_bad"`, `"unscored"` and `"truncated"`, and such groups have no advantage under `"keep"` either.
         max_resample_rounds (`int`, *optional*, defaults to `3`):
@@ -258,7 +259,7 @@ class GRPOPlusConfig(GRPOConfig):
     preset: PresetName = None
 
     # Parameters that control zero-variance groups
-    zero_variance_groups: str = _choice("keep", ["keep", "drop", "resample"])
+    zero_variance_groups: str = _choice("keep", ["keep", "drop", "skip", "resample"])
     filter_metric: str = "total"
     zero_variance_tolerance: float = 1e-6
     solved_reward: float = 1.0

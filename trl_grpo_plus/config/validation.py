@@ -238,8 +238,8 @@ def _check_filtered_verdicts(config: "GRPOPlusConfig") -> None:
     if config.filtered_verdicts is not None and not filters:
         raise ConfigError(
             f"filtered_verdicts={config.filtered_verdicts!r} has no effect: zero_variance_groups='keep' keeps every "
-            "group. Set zero_variance_groups='drop' or 'resample', or set advantage_baseline='belief', or leave "
-            "filtered_verdicts out."
+            "group. Set zero_variance_groups='drop', 'skip' or 'resample', or set advantage_baseline='belief', or "
+            "leave filtered_verdicts out."
         )
     if config.filters_groups and not config.dead:
         raise ConfigError(

@@ -2,7 +2,8 @@
 
 Filler is masked. TRL divides some losses by its own count of rows, which includes filler. The micro-batches of these
 losses get a weight, so that the loss equals that of the live rows alone. This works because a loss is linear in its
-advantages (apart from their sign) and in beta.
+advantages (apart from their sign) and in beta. With `zero_variance_groups: skip` the advantages are also multiplied
+by the live share of all attempts (first row of the table) or of their tokens, which gives TRL's own denominator.
 
 | loss types | divide by | weight of a micro-batch |
 |---|---|---|

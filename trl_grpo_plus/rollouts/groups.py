@@ -57,7 +57,7 @@ class Round:
     not apply. `dead` holds the verdicts whose groups leave the batch. `row_indices` holds the index of each group's
     row in the training set (of a stream: in the window), if it is known. `marks` holds the steps of all ranks' P * G
     attempts, if steps are credited. `outcomes` is `(K, S)`, all ranks' number of samples by reward and status, and
-    `tokens` their number of generated tokens.
+    `tokens` their number of generated tokens. `in_loss` is `(P * G,)`, each attempt's number of tokens in the loss.
     """
 
     attempts: tuple[Attempt, ...]
@@ -68,6 +68,7 @@ class Round:
     marks: tuple[StepMarks, ...] = ()
     outcomes: Tensor = field(default_factory=lambda: torch.tensor(0))
     tokens: int = 0
+    in_loss: Tensor = field(default_factory=lambda: torch.tensor(0))
 
     def where(self, alive: bool) -> list[int]:
         """Return the indices of the groups that are live (`alive` True) or dead (False)."""

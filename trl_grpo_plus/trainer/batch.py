@@ -60,7 +60,7 @@ class Counted(NamedTuple):
     Args:
         outcomes (`Tensor`): `(K, S)`, number of samples by reward and status.
         tokens (`int`): number of generated tokens.
-        in_loss (`Tensor`): `(N,)`, whether TRL leaves any token of an attempt in the loss.
+        in_loss (`Tensor`): `(N,)`, number of tokens of each attempt that TRL leaves in the loss.
         marks (`tuple[StepMarks]`): the N attempts' steps, as tokens; none if steps are not credited.
     """
 
@@ -153,6 +153,13 @@ class Batch:
         """The live groups of the plan, each as its round and its number there."""
         places = zip(self.plan.order, self.plan.live, strict=True)
         return [(self.rounds[r], group) for (r, group), lives in places if lives]
+
+    def live_share(self, of_attempts: bool) -> float:
+        """Return the live groups' share of the sampled attempts, or of their tokens in the loss."""
+        if of_attempts:
+            return len(self.live) * self.size / len(self.sampled)
+        live = sum(one.in_loss.view(-1, self.size)[group].sum().item() for one, group in self.live)
+        return live / max(sum(one.in_loss.sum().item() for one in self.rounds), 1)
 
     def of_all(self, rows: Tensor) -> Tensor:
         """Gather all ranks' `(B, T)`, padded to the longest. Collective."""
@@ -269,7 +276,7 @@ class Batch:
         marks = [] if tokenizer is None else _marked(attempts, scoring, tokenizer.decode)
         counts = scoring.counts()
         numbers = [*chain(*counts), len(scoring.failures), sum(attempt.num_tokens for attempt in attempts)]
-        trainable = [int(attempt.trainable(masked)) for attempt in attempts]
+        trainable = [attempt.num_tokens if attempt.trainable(masked) else 0 for attempt in attempts]
         # One gather for all of them: its time depends on the number of messages, not of bytes.
         everyones = self.accelerator.gather(torch.tensor([numbers + trainable], device=self.accelerator.device)).cpu()
         *summed, failures, tokens = everyones[:, : len(numbers)].sum(dim=0).tolist()
@@ -278,7 +285,7 @@ class Batch:
         if failure := scoring.failure_of_models(rewards):
             raise RewardError(failure)
         outcomes = torch.tensor(summed, dtype=torch.int64).view(len(counts), -1)
-        in_loss = everyones[:, len(numbers) :].flatten().bool()
+        in_loss = everyones[:, len(numbers) :].flatten()
         if tokenizer is None:
             return Counted(outcomes, tokens, in_loss)
         marks = gather_object(marks)

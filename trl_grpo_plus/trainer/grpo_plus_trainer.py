@@ -351,6 +351,9 @@ class GRPOPlusTrainer(GRPOTrainer):
                 batch.kl = kl.at_hand(output, padding.loss_mask(output))
             self._record(output["advantages"])
             if training:
+                if self.args.zero_variance_groups == "skip":  # after the traces, which hold the unscaled advantages
+                    share = batch.live_share(of_attempts=self.loss_type in padding.ROW_NORMALISED)
+                    output["advantages"] = output["advantages"] * share
                 self._log(self._prompts.remember(batch).items())
                 self._metrics["train"]["rollouts"] = [self._prompts.rollouts]
             return output
@@ -510,9 +513,9 @@ class GRPOPlusTrainer(GRPOTrainer):
                 _TRLS_LOGGER.handle(record)
         masked, decodes = self.mask_truncated_completions, self.args.step_reward_credit and self.processing_class
         outcomes, tokens, in_loss, marks = batch.count(scoring, attempts, masked, rewards, decodes)
-        verdicts = tuple(self._judge(rewards, marks, in_loss))
+        verdicts = tuple(self._judge(rewards, marks, in_loss > 0))
         return groups.Round(
-            attempts, rewards, verdicts, self.args.dead, batch.row_indices, marks, outcomes=outcomes, tokens=tokens
+            attempts, rewards, verdicts, self.args.dead, batch.row_indices, marks, outcomes, tokens, in_loss
         )
 
     def _judge(self, rewards: Tensor, marks: Sequence[Any], trainable: Tensor | None = None) -> list[str]:
