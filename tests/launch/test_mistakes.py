@@ -155,6 +155,9 @@ def test_each_mistake_is_an_error_of_its_own_and_none_follows_from_another(here,
     assert main(["run", "my_run.yaml"]) == 2
     refused = capsys.readouterr().err.splitlines()
     assert sorted(refused) == sorted(f"error: {line}" for line in told)
+    with pytest.raises(ConfigError) as error:
+        script()
+    assert sorted(str(error.value).splitlines()) == sorted(told)  # `error: ` is the commands', not the exception's
     assert main(["check", "my_run.yaml"]) == 1
     checked = capsys.readouterr().out
     assert checked.count("FAILED") == len(told) + 1  # the last line names the check

@@ -20,7 +20,7 @@ from ..launch.recipe_yaml import text_of
 from ..utils.files import TracesError, beside
 from ..utils.tables import aligned, failures, in_a_line, table
 from ..utils.terminal import say, tell_errors_visibly
-from ..utils.validation import ConfigError, did_you_mean
+from ..utils.validation import ConfigError, did_you_mean, error_lines
 from . import export, rescore, view
 from .check import rewards_command as check_rewards
 from .env import described, gpus
@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if not _is_users(error):
             raise
-        say(f"error: {error}", file=sys.stderr)
+        say(error_lines(error), file=sys.stderr)
         return 2
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..config import presets
 from ..utils import import_path
-from ..utils.validation import ConfigError, error_prefix, refusals
+from ..utils.validation import ConfigError, error_prefix
 from .accelerate import RECIPES, RUN_AS, find_recipe, recipes
 from .recipe_yaml import checked, hints_of, instead_of, settings_in
 
@@ -39,12 +39,12 @@ def parse(parser: Any, argv: list[str]) -> tuple[Any, ...]:
     """
     settings = read(parser, argv)
     if settings.refused:
-        raise refusals(settings.refused.values())
+        raise ConfigError(*settings.refused.values())
     if not settings.config and not argv:
         parser.error(f"no recipe is given. --config takes a file or one of: {', '.join(recipes())}.")
     made, refused = build(parser, settings)
     if refused:
-        raise refusals(refused)
+        raise ConfigError(*refused)
     return tuple(made.values())
 
 

@@ -21,7 +21,7 @@ from ..utils.distributed import lost_process, raise_on_all_ranks
 from ..utils.fork_server import end_with_parent
 from ..utils.tables import WARNED, CheckRow, raise_failures
 from ..utils.terminal import outlive_reader, say, tell_errors_visibly
-from ..utils.validation import ConfigError
+from ..utils.validation import ConfigError, error_lines
 from .arguments import make_parser
 from .command_line import launched_as, parse, resume_command
 from .launchers import ERROR_FILE, LOST, STARTED_BY
@@ -240,7 +240,7 @@ def run(main: Callable[..., int] = main, prog: str = "trl_grpo_plus.recipes.grpo
         parsed = parse(make_parser(prog=prog), sys.argv[1:])
         return main(*parsed)
     except ConfigError as error:
-        _say_last(f"error: {error}", launched)
+        _say_last(error_lines(error), launched)
         return 2
     except ServerFailed as error:
         _say_last(f"error: {error} {_way_on(parsed[1].output_dir)}", launched)

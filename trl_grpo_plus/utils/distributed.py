@@ -200,21 +200,24 @@ def _try(make: Callable[[], T]) -> tuple[T | None, Exception | None]:
         return None, error
 
 
-def _facts_of(error: Exception | None) -> tuple[bool, str, str] | None:
-    """Return what other ranks need of an error: whether a user can mend it, its text, and its text with its type."""
-    return None if error is None else (isinstance(error, ConfigError), str(error), f"{type(error).__name__}: {error}")
+def _facts_of(error: Exception | None) -> tuple[tuple[str, ...], str] | None:
+    """Return what other ranks need of an error: the refusals of a `ConfigError`, and the text with the type."""
+    if error is None:
+        return None
+    reasons = tuple(map(str, error.args)) if isinstance(error, ConfigError) else ()
+    return reasons, f"{type(error).__name__}: {error}"
 
 
-def _raise_first(error: Exception | None, facts: Sequence[tuple[bool, str, str] | None]) -> None:
+def _raise_first(error: Exception | None, facts: Sequence[tuple[tuple[str, ...], str] | None]) -> None:
     """Raise this rank's `error`, or the first error in the ranks' `facts`; return if there is none."""
     if error is not None:
         raise error
     failures = {rank: what for rank, what in enumerate(facts) if what}
-    for refused, text, _ in failures.values():
-        if refused:
-            raise ConfigError(text)
+    for reasons, _ in failures.values():
+        if reasons:
+            raise ConfigError(*reasons)
     if failures:
-        raise RunError("; ".join(f"rank {rank}: {named}" for rank, (*_, named) in failures.items()))
+        raise RunError("; ".join(f"rank {rank}: {named}" for rank, (_, named) in failures.items()))
 
 
 def agreed(make: Callable[[], Tensor], what: str = "", advice: str = "") -> Tensor:

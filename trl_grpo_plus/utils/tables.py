@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .terminal import visible
-from .validation import ConfigError, refusals
+from .validation import ConfigError
 
 
 OK, FAILED, UNSEEN, WARNED = "ok", "FAILED", "not seen", "warning"
@@ -43,7 +43,7 @@ def failures(rows: Iterable[CheckRow]) -> list[CheckRow]:
 def raise_failures(rows: Iterable[CheckRow]) -> None:
     """Raise the texts of the rows that failed, in one [`ConfigError`]; return if none did."""
     if failed := failures(rows):
-        raise refusals(row.text for row in failed)
+        raise ConfigError(*(row.text for row in failed))
 
 
 def in_a_line(error: BaseException) -> str:

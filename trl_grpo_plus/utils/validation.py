@@ -22,16 +22,23 @@ _IN_WORDS = {bool: "true or false", int: "an integer", float: "a number", str: "
 
 
 class ConfigError(ValueError):
-    """A user's value cannot be used. The message names the value, the allowed values and the remedy."""
+    """A user's value cannot be used. The message names the value, the allowed values and the remedy.
+
+    Several refusals are several arguments: `ConfigError(*reasons)`.
+    """
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.args))
 
 
 class RunError(RuntimeError):
     """A run cannot go on. The message quotes the error of a library, of a user's code or of another process."""
 
 
-def refusals(reasons: Iterable[str]) -> ConfigError:
-    """Return one error of several refusals. Each begins with `error: ` once the first one is printed so."""
-    return ConfigError("\nerror: ".join(reasons))
+def error_lines(error: Exception) -> str:
+    """Return an error as the commands print it. Each refusal begins with `error: `."""
+    reasons = error.args if isinstance(error, ConfigError) else [error]
+    return "\n".join(f"error: {reason}" for reason in reasons)
 
 
 @contextmanager
