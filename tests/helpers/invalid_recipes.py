@@ -102,7 +102,7 @@ MISTAKES = (
     Mistake("not YAML", ("my_run.yaml is not YAML",), text="a: b: c"),
     Mistake("a list instead of keys", ("my_run.yaml must hold `key: value` lines.",), text="- a\n- b"),
     Mistake("an empty file", ("my_run.yaml must hold `key: value` lines.",), text=""),
-    Mistake("an unknown choice", ("zero_variance_groups='resampel'", "'keep', 'drop', 'resample'",
+    Mistake("an unknown choice", ("zero_variance_groups='resampel'", "'keep', 'drop', 'skip', 'resample'",
             "Did you mean resample?"), {"zero_variance_groups": "resampel"}),
     Mistake("an unknown loss", ("loss_type='grop'", "Did you mean grpo"), {"loss_type": "grop"}),
     Mistake("an unknown mode of vLLM", ("vllm_mode='collocate'", "'colocate', 'server'", "Did you mean colocate?"),
