@@ -127,7 +127,7 @@ MISTAKES = (
     Mistake("generation_kwargs as a list", ("generation_kwargs=[1] must be a mapping",), {"generation_kwargs": [1]}),
     Mistake("no micro-batches in a step", ("gradient_accumulation_steps=0 must be an integer and >= 1.",),
             {"gradient_accumulation_steps": 0}),
-    Mistake("max_steps of 0", ("max_steps=0 trains no step. Set a positive number, or -1",), {"max_steps": 0}),
+    Mistake("max_steps of 0", ("max_steps=0 must be a positive number, or -1",), {"max_steps": 0}),
     Mistake("no steps", ("num_train_epochs=0 must be above 0",), {"max_steps": -1, "num_train_epochs": 0}),
     Mistake("a repeated key", ("my_run.yaml is not YAML: the key beta appears twice, in lines 1 and 3.",),
             text="beta: 0.1\nmax_steps: 1\nbeta: 0.2\n"),

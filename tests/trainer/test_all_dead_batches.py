@@ -65,10 +65,10 @@ def test_a_training_that_can_only_do_nothing_says_so(tmp_path, caplog):
     assert "reward_weights=[0.0] are all 0, so all advantages are 0. Only a KL term (beta)" in caplog.text
     trainer.args.max_steps = 0
     trainer.train()
-    assert "No step was trained: max_steps=0. Set a positive number, or -1" in caplog.text
+    assert "No step was trained: max_steps=0 must be a positive number, or -1" in caplog.text
     trainer.args.max_steps, trainer.args.num_train_epochs = -1, 0
     trainer.train()
-    assert "No step was trained: num_train_epochs=0. Set a positive number." in caplog.text
+    assert "No step was trained: num_train_epochs=0 must be above 0, unless max_steps is set." in caplog.text
     stream = tiny_models.prompts(1).to_iterable_dataset()
     tiny_models.trained(tmp_path, data=stream)
     assert "No step was trained: the stream has fewer than the 2 prompts of a generation batch" in caplog.text

@@ -220,14 +220,21 @@ def warn_of_no_reward(weights: Sequence[float], args: "GRPOPlusConfig") -> None:
         logger.warning(why)
 
 
+def no_step(args: "GRPOPlusConfig") -> str | None:
+    """Return why the length of a training leaves it without a step; `None` if it has a length."""
+    if args.max_steps == 0:
+        return "max_steps=0 must be a positive number, or -1 to train for num_train_epochs."
+    if args.max_steps < 0 and args.num_train_epochs <= 0:
+        return f"num_train_epochs={args.num_train_epochs!r} must be above 0, unless max_steps is set."
+    return None
+
+
 def warn_of_no_step(args: "GRPOPlusConfig", dataset: Any) -> None:
     """Warn that a training has ended without a step."""
     if args.process_index:
         return
-    if args.max_steps == 0:
-        logger.warning("No step was trained: max_steps=0. Set a positive number, or -1 to train for num_train_epochs.")
-    elif args.max_steps < 0 and args.num_train_epochs <= 0:
-        logger.warning(f"No step was trained: num_train_epochs={args.num_train_epochs}. Set a positive number.")
+    if why := no_step(args):
+        logger.warning(f"No step was trained: {why}")
     elif not hasattr(dataset, "__len__"):
         logger.warning(
             f"No step was trained: the stream has fewer than the {args.generation_batch_size // args.num_generations} "

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
-from ..config.compatibility import out_of_bounds
+from ..config.compatibility import no_step, out_of_bounds
 from ..config.evaluation_checks import parts_of_groups
 from ..curriculum.selection import believes
 from ..objective.advantage_functions import named_by
@@ -42,10 +42,8 @@ def wrong_options(training_args: Any, model_args: Any) -> list[str]:
 
 def _out_of_bounds(args: "GRPOPlusConfig") -> Iterator[str]:
     yield from out_of_bounds(args)
-    if args.max_steps == 0:
-        yield "max_steps=0 trains no step. Set a positive number, or -1 to train for num_train_epochs."
-    elif args.max_steps < 0 and args.num_train_epochs <= 0:
-        yield f"num_train_epochs={args.num_train_epochs!r} must be above 0, unless max_steps is set."
+    if why := no_step(args):
+        yield why
 
 
 def _at_odds(args: "GRPOPlusConfig", model_args: Any) -> Iterator[str]:
