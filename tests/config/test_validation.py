@@ -11,6 +11,7 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 import trl
 from transformers import HfArgumentParser
 from trl import GRPOConfig, TrlParser
@@ -643,6 +644,15 @@ def test_numbers_of_numpy_become_pythons_own(make):
     for name, value in given.items():
         assert told[name] == value
         assert type(getattr(config, name)) in (int, float, bool, str)
+    within = make(
+        reward_weights=[np.float32(1), torch.tensor(0.5)],
+        generation_kwargs={"top_k": np.int64(5), "stop_token_ids": (np.int64(3), 4), "stop": ["a"]},
+    )
+    assert within.reward_weights == [1.0, 0.5]
+    assert within.generation_kwargs == {"top_k": 5, "stop_token_ids": (3, 4), "stop": ["a"]}
+    assert '"top_k": 5' in within.to_json_string()  # TensorBoard's callback writes it when training begins
+    own = {"stop": ["a"]}
+    assert make(generation_kwargs=own).generation_kwargs is own
     config = make(alarm_thresholds={"near_duplicates": np.float32(0.5), "window": np.int64(4), "length_drift": None})
     thresholds = json.loads(config.to_json_string())["alarm_thresholds"]
     assert thresholds == {"near_duplicates": 0.5, "window": 4, "length_drift": None}

@@ -16,7 +16,7 @@ from ..objective.ratios import LOSSES_WITH_THEIR_OWN, RATIOS
 from ..objective.scales import SCALES
 from ..rollouts.verdicts import VERDICTS
 from ..traces.alarms import ALARMS, Thresholds
-from ..utils.dataset_rows import plain
+from ..utils.dataset_rows import plain, plain_within
 from ..utils.import_path import is_path
 from ..utils.validation import ConfigError, Number, one_of, user_level
 from . import presets
@@ -81,11 +81,12 @@ READ_WITH: dict[str, tuple[str, str | None]] = {
 def check_before_trl(config: "GRPOPlusConfig") -> None:
     """Refuse a text as the value of any option that takes a number, and what TRL cannot divide by.
 
-    A number or an array of NumPy or PyTorch becomes Python's own.
+    A number or an array of NumPy or PyTorch becomes Python's own, and so does a number in a list or a dict:
+    transformers writes the options as JSON, for TensorBoard after the model is loaded.
     """
     for name, field in config.__dataclass_fields__.items():
         given = getattr(config, name)
-        value = given.tolist() if hasattr(given, "tolist") else given
+        value = given.tolist() if hasattr(given, "tolist") else plain_within(given)
         if value is not given:
             setattr(config, name, value)
         kinds = {*typing.get_args(field.type)} or {field.type}

@@ -5,6 +5,7 @@ a checkpoint that holds NumPy or pandas numbers cannot be read again.
 """
 
 import json
+import operator
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from types import NoneType
@@ -24,6 +25,17 @@ def plain(value: Any) -> Any:
     """Return another library's single number or text as Python's own type; return other values unchanged."""
     single = type(value) not in PLAIN and getattr(value, "ndim", 1) == 0
     return value.item() if single else value
+
+
+def plain_within(value: Any) -> Any:
+    """Return a list, tuple or dict with [`plain`] values at all depths; the same object if they are plain already."""
+    if type(value) not in (list, tuple, dict):
+        return plain(value)
+    given = list(value.values() if isinstance(value, dict) else value)
+    made = [plain_within(item) for item in given]
+    if all(map(operator.is_, made, given)):
+        return value
+    return dict(zip(value, made, strict=True)) if isinstance(value, dict) else type(value)(made)
 
 
 def column(dataset: Any, name: str) -> list[Any]:
