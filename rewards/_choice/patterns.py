@@ -188,10 +188,8 @@ def _named(stated: str, choices: list[str] | None) -> int | None:
     stated = unwrapped(stated)
     texts = [plain(choice) for choice in choices or ()]
     bare = unwrapped(_unquoted(stated))
-    for form in dict.fromkeys((stated, bare, unwrapped(_unquoted(_PREFIX.sub("", bare, count=1))))):
-        place = letter(
-            _PARTLY_TEXT.sub(lambda part: f"{part[1]} " if part[1] else part[2], form), len(choices or LETTERS)
-        )
+    for form in dict.fromkeys((stated, bare, unwrapped(_unquoted(_PREFIX.sub("", _all_text(bare), count=1))))):
+        place = letter(_all_text(form), len(choices or LETTERS))
         if place is None and choices:
             place = _letter_and_text(form, texts)
         if place is None and plain(form) in texts:
@@ -199,6 +197,11 @@ def _named(stated: str, choices: list[str] | None) -> int | None:
         if place is not None:
             return place
     return None
+
+
+def _all_text(form: str) -> str:
+    """Return a form without LaTeX's text around the word before a letter, and within its parentheses."""
+    return _PARTLY_TEXT.sub(lambda part: f"{part[1]} " if part[1] else part[2], form)
 
 
 def _letter_and_text(stated: str, texts: Sequence[str]) -> int | None:
