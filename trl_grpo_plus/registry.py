@@ -34,7 +34,7 @@ from .scoring import (
     refuse_class,
 )
 from .utils.files import beside, looks_local
-from .utils.import_path import is_path, same_source, target_of
+from .utils.import_path import is_path, same_source, start_of, target_of
 from .utils.lazy_imports import lazy_imports
 from .utils.validation import ConfigError, Number, did_you_mean, fits, spelled
 
@@ -292,8 +292,8 @@ class RewardSpec:
         """Refuse the path of a reward model that is no folder here. The Hub's error would not say so."""
         if isinstance(self.name, str) and looks_local(self.name) and not os.path.isdir(os.path.expanduser(self.name)):
             raise ConfigError(
-                f"reward_funcs: there is no folder {self.name} with a reward model.{beside(self.name)} A relative "
-                f"path starts in {os.getcwd()}."
+                f"reward_funcs: there is no folder {self.name} with a reward model.{beside(self.name)}"
+                f"{start_of(os.path.expanduser(self.name))}"
             )
 
 

@@ -117,19 +117,21 @@ def test_an_unknown_name(name, words):
         get_reward(name)
 
 
-@pytest.mark.parametrize("path", ["no_such_file.py:judge", "no_such_package.rewards:judge"])
+@pytest.mark.parametrize("path", ["no_such_file.py:judge", "no_such_package.rewards:judge", "./reward_model"])
 def test_a_path_in_a_current_folder_that_was_removed(tmp_path, monkeypatch, path):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     with refused(f" The current folder was removed: {tmp_path / 'gone'}. Start again in a folder that exists."):
-        get_reward(path)
+        resolve([path])
     assert import_path.load("email.utils:quote") is email.utils.quote  # installed: it needs no folder
 
 
 def test_a_missing_folder_of_a_reward_model():
-    with refused("there is no folder ./test with a reward model. Did you mean tests"):
+    with refused("there is no folder ./test with a reward model. Did you mean tests", f"starts in {os.getcwd()}."):
         resolve(["./test"])
+    with refused("there is no folder /no/such with a reward model"):
+        resolve(["/no/such"])
 
 
 @pytest.mark.parametrize("name", [name for name, hint in TRL_NAMES.items() if "write" in hint])

@@ -97,8 +97,7 @@ def _which_function(where: str) -> str:
 
 def _load_file(where: str) -> Any:
     if not os.path.isfile(where):
-        relative = "" if os.path.isabs(where) else _gone() or f" A relative path starts in {os.getcwd()}."
-        raise ConfigError(f"there is no file {where}.{relative}")
+        raise ConfigError(f"there is no file {where}.{start_of(where)}")
     path = os.path.realpath(where)
     # The name holds a hash of the whole path, because two files may be called rewards.py.
     name = f"{_FROM_FILE}{Path(path).stem}_{hashlib.blake2b(path.encode(), digest_size=4).hexdigest()}"
@@ -158,6 +157,11 @@ def _load_module(where: str) -> Any:
         if error.name and (where == error.name or where.startswith(f"{error.name}.")):
             raise ConfigError(f"there is no module {error.name}.{_gone()}") from None
         raise
+
+
+def start_of(path: str) -> str:
+    """Return a sentence about the folder in which a relative path starts; "" for an absolute path."""
+    return "" if os.path.isabs(path) else _gone() or f" A relative path starts in {os.getcwd()}."
 
 
 def _gone() -> str:
