@@ -60,8 +60,9 @@ def needed(function: Callable[..., Any]) -> list[str]:
 
 
 def has_parameter(function: Callable[..., Any], name: str) -> bool:
-    """Return whether a function has a parameter of that name; `**kwargs` is none."""
-    return name in _parameters(function) and _parameters(function)[name].kind is not Parameter.VAR_KEYWORD
+    """Return whether a function has a parameter of that name; `*args` and `**kwargs` are none."""
+    variadic = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    return name in _parameters(function) and _parameters(function)[name].kind not in variadic
 
 
 def is_keyword_only(function: Callable[..., Any], name: str) -> bool:
