@@ -59,8 +59,8 @@ def _at_odds(args: "GRPOPlusConfig", model_args: Any) -> Iterator[str]:
             f"each engine uses {engines} processes. Change it, or start more processes: --num_processes."
         )
     yield from _unknown_trackers(args.report_to)
-    if not args.output_dir:
-        yield "output_dir is empty, so the run would use the current folder. Name a folder; it need not exist."
+    if not args.output_dir.strip():
+        yield f"output_dir={args.output_dir!r} is blank. Name a folder; it need not exist."
     elif why := no_folder(args.output_dir):
         yield why
 
