@@ -9,7 +9,7 @@ import tiny_models
 import torch
 from datasets import IterableDataset
 
-from trl_grpo_plus import GRPOPlusConfig
+from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
 from trl_grpo_plus.curriculum import belief_store
 from trl_grpo_plus.curriculum.belief_store import BeliefStore
 from trl_grpo_plus.curriculum.beliefs import Belief, Beliefs, SharedPrior
@@ -17,6 +17,7 @@ from trl_grpo_plus.curriculum.streaming_sampler import StreamingSampler
 from trl_grpo_plus.traces import reader
 from trl_grpo_plus.trainer import prompt_source
 from trl_grpo_plus.utils.dataset_rows import encoded
+from trl_grpo_plus.utils.validation import ConfigError
 
 
 pytestmark = pytest.mark.long
@@ -320,6 +321,13 @@ def test_a_warning_comes_if_beliefs_cannot_tell_rows_apart(tmp_path, caplog, mor
 def test_options_that_cannot_work_with_a_stream_are_refused(tmp_path, options, words):
     with pytest.raises(ValueError, match=words):
         tiny_models.trainer(tmp_path, **{"reward": by_kind, "data": streamed(30), **options})
+
+
+@pytest.mark.parametrize("options", [{"zero_variance_groups": "resample"}, {"prompt_selection": "tiny_models:qwen2"}])
+def test_options_that_need_all_rows_are_refused_a_stream_before_the_model_is_loaded(tmp_path, options):
+    args = GRPOPlusConfig(str(tmp_path / "run"), **tiny_models.BASE, **options)
+    with pytest.raises(ConfigError, match="needs a map-style dataset"):
+        GRPOPlusTrainer(str(tmp_path / "no model"), by_kind, args, streamed(30))
 
 
 def test_rows_that_lack_a_column_have_none_in_it():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from packaging.version import Version
 
-from ..curriculum.selection import check_dataset
+from ..curriculum.selection import check_dataset, check_stream
 from ..objective.advantage_functions import by_path
 from ..scoring import check_prompts, check_splits, columns_given, datasets_named, refuse_class
 from ..traces import check_split_names
@@ -105,6 +105,8 @@ def check_data(
             Whether the trainer removes all columns but those that TRL's `remove_unused_columns` leaves.
     """
     check_dataset(train_dataset, "train_dataset", config)
+    if config.draws_prompts:
+        check_stream(train_dataset, config)
     if isinstance(eval_dataset, list | tuple):
         raise ConfigError(
             f"eval_dataset is a {type(eval_dataset).__name__}. Give one dataset, or a dict of datasets by name, such "
