@@ -1,6 +1,7 @@
 """Tools and environments are checked before a model is loaded, as far as TRL's own functions can tell."""
 
 import copy
+import functools
 import re
 
 import pytest
@@ -152,6 +153,56 @@ def test_reset_must_take_the_columns():
     for environment in (Taking, Fixed):
         check_made(environment)
         check_reset(environment, ["function", "self_", "number"], "train_dataset")
+
+
+def test_the_trainer_refuses_a_reset_that_does_not_take_the_columns(tmp_path):
+    """Before it loads a model. Only what surely fails is refused."""
+    rows = Dataset.from_dict({"number": [*range(30)], "answer": ["1"] * 30})
+    several, asked = rows.add_column("environment", ["all"] * 30), rows.add_column("prompt", ["1"] * 30)
+
+    class Taking(World):
+        def reset(self, **row): ...
+
+    def trainer(data, environment=World, cls=GRPOPlusTrainer, **options):
+        config = GRPOPlusConfig(**{**tiny_models.BASE, "output_dir": str(tmp_path / "run"), **options})
+        evaluated = options.get("eval_strategy") and rows
+        cls(str(tmp_path / "no model"), None, config, data, evaluated, environment_factory=environment)
+
+    narrow = rows.remove_columns("answer")
+    refused = "reset of World gets each column of {} as an argument, and this fails: {}"
+    for told, fails, arguments in (
+        ("train_dataset", "got an unexpected keyword argument 'answer'", {"data": rows}),
+        ("train_dataset", ".*The columns are 'prompt'", {"data": asked, "remove_unused_columns": True}),
+        ("train_dataset", ".*'answer'", {"data": several, "environment": {"all": World}}),
+        ("eval_dataset", ".*'answer'", {"data": narrow, "eval_strategy": "epoch"}),
+        ("the rows that TRL makes where there is no dataset", ".*'prompt'", {"data": None, "max_steps": 1}),
+    ):
+        with pytest.raises(ConfigError, match=refused.format(told, fails)):
+            trainer(**arguments)
+
+    class Dropping(GRPOPlusTrainer):
+        def _generate_and_score_completions(self, inputs):
+            return super()._generate_and_score_completions([{"number": row["number"]} for row in inputs])
+
+    for arguments in (
+        {"data": narrow},
+        {"data": rows, "environment": Taking},
+        {"data": rows, "cls": Dropping},
+        {"data": several, "environment": {"all": Taking, "none": World}},
+        {"data": rows.with_transform(lambda batch: {"number": batch["number"]})},
+        {"data": rows.with_format("numpy", columns=["number"])},
+    ):
+        with pytest.raises(ConfigError, match="no model': there is no such folder"):  # checked after the data
+            trainer(**arguments)
+
+
+def test_a_decorator_may_change_what_reset_takes():
+    class Wrapped(World):
+        @functools.wraps(World.reset)
+        def reset(self, **row):
+            return World.reset(self, row["number"])
+
+    check_reset(Wrapped, ["number", "answer"], "train_dataset")
 
 
 def test_only_stored_texts_are_refused():

@@ -13,7 +13,7 @@ from ..scoring import check_prompts, check_splits, columns_given, datasets_named
 from ..traces import check_split_names
 from ..utils.validation import ConfigError, Number, did_you_mean, error_prefix
 from .presets import leave_out
-from .tool_checks import check_described, check_length, check_made
+from .tool_checks import check_described, check_length, check_made, check_resets
 
 
 if TYPE_CHECKING:
@@ -118,6 +118,9 @@ def check_data(
         check_length(train_dataset, config.max_steps)
         for environment in environments.values() if isinstance(environments, Mapping) else [environments]:
             check_made(environment)
+        if not subclass and will_train(eval_dataset, config):
+            dealt = [_as_dealt(rows) if removes else rows for rows in (train_dataset, eval_dataset)]
+            check_resets(environments, datasets_named(*dealt))
     else:
         check_prompts(train_dataset, eval_dataset, read=rollouts is None)
     for reward in rewards or ():

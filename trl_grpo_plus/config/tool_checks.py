@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MethodType
 from typing import Any
 
@@ -148,6 +148,36 @@ def check_conversations(train_dataset: Any, eval_dataset: Any) -> None:
             )
 
 
+def check_resets(environments: Any, datasets: Mapping[str, Any]) -> None:
+    """Refuse an environment whose `reset` does not take the columns of its rows, as far as these are known.
+
+    Args:
+        environments: one environment, alone or under the key `None`, or several by name. The column `environment`
+            then has each row's, and TRL does not pass that column on.
+        datasets (`Mapping[str, Any]`): the datasets by the names that errors use. Without a `train_dataset` TRL makes
+            rows of empty prompts.
+    """
+    by_name = environments if isinstance(environments, Mapping) else {None: environments}
+    for what, rows in datasets.items():
+        columns, used = _columns_dealt(rows), {None}
+        if what == "train_dataset" and rows is None:
+            columns, what = ["prompt"], "the rows that TRL makes where there is no dataset"
+        if None not in by_name:
+            used = {*rows.unique("environment")} if "environment" in columns and hasattr(rows, "unique") else set()
+            columns = [name for name in columns if name != "environment"]
+        for name in [name for name in by_name if name in used]:
+            check_reset(by_name[name], columns, what)
+
+
+def _columns_dealt(dataset: Any) -> list[str]:
+    """Return the names of a row's columns; [] if a transform makes the rows, or a stream does not know them."""
+    given = getattr(dataset, "format", None) or {}
+    if given.get("type") == "custom":
+        return []
+    only = None if given.get("output_all_columns") else given.get("columns")
+    return list(only or getattr(dataset, "column_names", None) or ())
+
+
 def check_reset(environment: Any, columns: Sequence[str], what: str) -> None:
     """Refuse an environment whose `reset` does not take the columns of the rows that the error calls `what`."""
     if not isinstance(environment, type) or not columns or not _has_self(environment, "reset"):
@@ -163,7 +193,7 @@ def check_reset(environment: Any, columns: Sequence[str], what: str) -> None:
 def _refuses(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> str | None:
     """Return why a call does not fit a function's parameters; `None` if it does, or if they are not known."""
     try:
-        signature_of(function).bind(*args, **kwargs)
+        signature_of(function, follow_wrapped=False).bind(*args, **kwargs)  # a decorator may drop arguments
     except TypeError as error:
         return str(error)
     except ValueError:
