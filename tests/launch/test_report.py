@@ -11,13 +11,14 @@ from trl_grpo_plus.rollouts.verdicts import ADVICE, VERDICTS
 from trl_grpo_plus.trainer.progress import TRUNCATED, closing_words
 
 
-def ended(folder, *entries, dead=VERDICTS[1:]):
+def ended(folder, *entries, dead=VERDICTS[1:], mode="drop", beta=0.0):
     """Return the summary of a run with these log entries, each (share of attempts cut off, shares of verdicts)."""
     history = [
         {"step": 10 * i, TRUNCATED: cut_off, **{f"groups/{key}": groups.get(key, 0.0) for key in VERDICTS}}
         for i, (cut_off, groups) in enumerate(entries, 1)
     ]
     args = SimpleNamespace(output_dir=str(folder), max_completion_length=16, dead=frozenset(dead))
+    args.zero_variance_groups, args.beta = mode, beta
     state = SimpleNamespace(log_history=history, global_step=10 * len(history))
     return summarise(SimpleNamespace(args=args, state=state), [])
 
@@ -76,6 +77,25 @@ def test_each_of_several_verdicts_is_explained(tmp_path):
     assert [line.partition(":")[0] for line in lines[-3:]] == ["all_bad", "all_good", "More"]
 
 
+HINT = "dead groups: 50 % of those sampled. They taught nothing, and took their share of the training phase."
+
+
+@pytest.mark.parametrize(
+    ("options", "groups", "hinted"),
+    [
+        ({"mode": "keep"}, ALIVE, True),
+        ({"mode": "keep"}, {"alive": 0.8, "all_bad": 0.2}, False),
+        ({"mode": "keep", "beta": 0.1}, ALIVE, False),  # dead groups add to the KL term
+        ({"mode": "keep", "dead": ["tied"]}, ALIVE, False),
+        ({"mode": "skip"}, ALIVE, False),
+    ],
+)
+def test_a_run_that_kept_many_dead_groups_says_how_to_leave_them_out(tmp_path, options, groups, hinted):
+    said = report(ended(tmp_path, *[(0.0, groups)] * 4, **options))
+    assert (HINT in said) == hinted
+    assert ("zero_variance_groups='skip'" in said) == hinted
+
+
 @pytest.mark.parametrize(
     ("shares", "line"),
     [
@@ -96,7 +116,8 @@ def test_attempts_that_are_cut_off(tmp_path, shares, line):
 
 def test_attempts_that_ended_in_vllms_full_context_are_not_blamed_on_one_limit(tmp_path):
     entry = {"step": 1, "completions/clipped_ratio": 0.5, "sampler/full_context": 0.25}
-    args, state = SimpleNamespace(max_completion_length=16, dead=frozenset()), SimpleNamespace(global_step=1)
+    args = SimpleNamespace(max_completion_length=16, dead=frozenset(), zero_variance_groups="drop")
+    state = SimpleNamespace(global_step=1)
     state.log_history = [entry, {**entry, "sampler/full_context": 0.0}]
     assert closing_words(state, args, traced=False) == [
         "cut off (max_completion_length=16, or vLLM's context, vllm_max_model_length): 50 % of attempts, 50 % at the "

@@ -85,7 +85,7 @@ def report(summary: dict[str, Any]) -> str:
             f"per step: {_mean(counts['groups/generated'])} groups and {counts['tokens/generated']:.0f} tokens "
             f"generated, {_mean(counts['groups/trained'])} and {counts['tokens/trained']:.0f} trained on"
         )
-    lines += progress.cut_off(summary)
+    lines += [*progress.cut_off(summary), *progress.kept_dead(summary)]
     checkpoints = ", ".join(Path(path).name for path in summary["checkpoints"])
     lines += [
         "",

@@ -23,7 +23,7 @@ TRUNCATED = "completions/clipped_ratio"  # a metric of TRL
 FULL_CONTEXT = "sampler/full_context"  # share of the first process's attempts that ended in vLLM's full context
 LAST = 0.25  # share of a run's log that is its end
 HARDLY_ALIVE = 0.05  # share of live groups in the end, below which the run has hardly learned anything
-MANY = 0.25  # share of a dead verdict in the end, from which its advice is printed
+MANY = 0.25  # share of a dead verdict in the end, from which its advice is printed; of dead groups, of a hint
 WORTH_A_WORD = 0.1  # share of cut off attempts that is worth a line; docs/guide.md has the same share
 
 
@@ -115,7 +115,7 @@ def _each_reward(logs: dict[str, Any], prefix: str = "") -> str:
 
 
 def closing_words(state: Any, args: Any, traced: bool) -> list[str]:
-    """Return lines on a run that has ended: on attempts that were cut off, and on groups that taught nothing.
+    """Return lines on a run that has ended: on attempts that were cut off, and on dead groups.
 
     Args:
         state (`TrainerState`): the trainer's.
@@ -123,7 +123,7 @@ def closing_words(state: Any, args: Any, traced: bool) -> list[str]:
         traced (`bool`): whether to say where the traces are, and how to look at them.
     """
     summary = {"steps": state.global_step, **sampled(state.log_history, args)}
-    lines = [*cut_off(summary), *hardly_alive(summary)]
+    lines = [*cut_off(summary), *kept_dead(summary), *hardly_alive(summary)]
     if traced:
         lines += [f"Attempts: {args.output_dir}/{FOLDER}. To look at them:", ""]
         lines += [f"  trl-grpo-plus view {shlex.quote(args.output_dir)}", ""]
@@ -139,13 +139,17 @@ def sampled(history: list[dict[str, Any]], args: Any) -> dict[str, Any]:
 
     Returns:
         `dict`: `groups` (mean share of each verdict); `truncated` (mean share of attempts that were cut off);
-        `max_completion_length`; `full_context` (mean of that metric; `None` if it was not logged); `end` (`groups` and
+        `max_completion_length`; `full_context` (mean of that metric; `None` if it was not logged); `kept_dead` (share of
+        dead groups that `skip` would have left out with the same gradient); `end` (`groups` and
         `truncated` of the last quarter of the log, the step after which this quarter begins, and the verdicts that are
         `dead`).
     """
     before, end = _parted(history)
+    shares = _shares(history)
+    skips = args.zero_variance_groups == "keep" and args.beta == 0
     return {
-        "groups": _shares(history),
+        "groups": shares,
+        "kept_dead": sum(share for verdict, share in shares.items() if skips and verdict in args.dead),
         "truncated": mean(history, TRUNCATED),
         "max_completion_length": args.max_completion_length,
         "full_context": mean(history, FULL_CONTEXT),
@@ -188,6 +192,17 @@ def hardly_alive(summary: dict[str, Any]) -> list[str]:
     why = [f"{verdict}: {ADVICE[verdict]}" for share, verdict in dead if share >= MANY]
     where = 'More: docs/guide.md, "Nothing is learnt" and "All groups are dead".'
     return ["", f"Little was learned in {steps}: the sampled groups were {of_each}.", *why, where]
+
+
+def kept_dead(summary: dict[str, Any]) -> list[str]:
+    """Return a line that says how to save the time that dead groups took in the training phase, if they were many."""
+    if summary["kept_dead"] < MANY or hardly_alive(summary):
+        return []
+    return [
+        f"dead groups: {percent(summary['kept_dead'])} of those sampled. They taught nothing, and took their share of "
+        "the training phase. GRPOPlusTrainer with zero_variance_groups='skip' leaves them out, and keeps the policy "
+        "gradient: docs/groups.md."
+    ]
 
 
 def _parted(history: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
