@@ -139,9 +139,9 @@ def sampled(history: list[dict[str, Any]], args: Any) -> dict[str, Any]:
 
     Returns:
         `dict`: `groups` (mean share of each verdict); `truncated` (mean share of attempts that were cut off);
-        `max_completion_length`; `full_context` (mean of that metric; `None` if it was not logged); `kept_dead` (share of
-        dead groups that `skip` would have left out with the same gradient); `end` (`groups` and
-        `truncated` of the last quarter of the log, the step after which this quarter begins, and the verdicts that are
+        `max_completion_length`; `full_context` (mean of that metric; `None` if it was not logged); `kept_dead` (share
+        of dead groups that `skip` would have left out with the same gradient); `end` (`groups` and `truncated` of the
+        last quarter of the log, the step after which this quarter begins, and the verdicts that are
         `dead`).
     """
     before, end = _parted(history)
