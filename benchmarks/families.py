@@ -15,6 +15,8 @@ attempt. Data and models are made once per seed, into outputs/families.
 - `smollm2_passes`: the same with 96 problems, which a run visits four times on average.
 - `chains`: sums of up to eight terms, worked out line by line by the same model after a warm-up of some minutes
   (recipes/chain_sums.py).
+- `guesses`: sums of three to eight terms of one digit. After the warm-up the same model works out half of them line by
+  line, and guesses the others.
 - `digits`: sums of three digits, rewarded by the share of right digits. The warm model forgets a carry to the tens six
   times in ten and a carry to the hundreds always, so that there are groups with equal rewards of 2/3 as well as of 1.
 
@@ -301,19 +303,19 @@ def smollm2(condition: str, seed: int, name: str = "smollm2", mix: Mapping[str, 
     )
 
 
-def chains(condition: str, seed: int) -> Family:
-    """Make the family `chains`. All seeds share one warm model and one set of problems."""
+def chains(condition: str, seed: int, name: str = "chains", **options: Any) -> Family:
+    """Make the family `chains` or `guesses`. All seeds share one warm model and one set of problems."""
     _need_smollm2()
 
     def make(args: Any) -> DatasetDict:
         args.bf16 = True
-        return chain_sums.prepare(None, args, types.SimpleNamespace(model_name_or_path=str(SMOLLM2)))
+        return chain_sums.prepare(None, args, types.SimpleNamespace(model_name_or_path=str(SMOLLM2)), **options)
 
-    made, warm = _made("chain_sums", 1, make)
+    made, warm = _made(name, 1, make)
     data = _as_texts(made, key="terms", gold="solution")
     train, held_out = data.pop("train"), data
     return Family(
-        name="chains",
+        name=name,
         condition=condition,
         seed=seed,
         train=train,
@@ -378,7 +380,8 @@ FAMILIES: dict[str, Callable[[str, int], Family]] = {
     "digits": _also_noisy(digits),
     "smollm2": smollm2,
     "smollm2_passes": partial(smollm2, name="smollm2_passes", mix=FEW_PROBLEMS),
-    "chains": chains,
+    "chains": partial(chains, train_mix=dict.fromkeys((2, 3, 4, 5, 6, 8), 200), digits=2, guesses=0.0),
+    "guesses": partial(chains, name="guesses"),
 }
 
 

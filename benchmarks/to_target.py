@@ -756,6 +756,7 @@ TARGETS = {
     "smollm2": (0.3, 0.4),
     "smollm2_passes": (0.3, 0.4),
     "chains": (0.5, 0.6),
+    "guesses": (0.3, 0.4),
 }
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from trl_grpo_plus.recipes import chain_sums, mental_arithmetic, smollm2
+from trl_grpo_plus.recipes.warm_start import WarmUp
 from trl_grpo_plus.registry import get_reward
 from trl_grpo_plus.utils.validation import ConfigError
 
@@ -60,9 +61,17 @@ def test_an_impossible_mix_of_chains_is_refused(mix):
         chain_sums.prepare(None, types.SimpleNamespace(seed=1), None, train_mix=mix, smoke=True)
 
 
-def test_a_negative_number_of_steps_is_refused():
-    with pytest.raises(ConfigError, match=r"warm_steps=-1 must be an integer and >= 0\."):
-        chain_sums.prepare(None, types.SimpleNamespace(seed=1), None, warm_steps=-1, smoke=True)
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("warm_steps", -1, "an integer and >= 0"),
+        ("digits", 0, "an integer and >= 1"),
+        ("guesses", 1.5, "a finite number and >= 0 and <= 1"),
+    ],
+)
+def test_an_impossible_number_of_chains_is_refused(name, value, allowed):
+    with pytest.raises(ConfigError, match=rf"{name}={value} must be {allowed}\."):
+        chain_sums.prepare(None, types.SimpleNamespace(seed=1), None, **{name: value}, smoke=True)
 
 
 def test_worked_lines():
@@ -70,13 +79,13 @@ def test_worked_lines():
 
 
 def test_lessons_are_no_problems_of_a_split():
-    taken = {row["prompt"][-1]["content"] for row in chain_sums._problems(3, 20, seed=1)}
-    lessons = chain_sums._problems(3, 20, seed=1, other_than=taken)
+    taken = {row["prompt"][-1]["content"] for row in chain_sums._problems(3, 20, seed=2, digits=2)}
+    lessons = chain_sums._lessons([3], WarmUp(5, 4, 1e-4), 0.25, 1, 2, taken)
     assert len(lessons) == 20
     assert not taken & {row["prompt"][-1]["content"] for row in lessons}
-    assert get_reward("gsm8k_answer")(
-        [row["solution"] for row in lessons], answer=[row["answer"] for row in lessons]
-    ) == [1.0] * len(lessons)
+    solutions = [row["solution"] for row in lessons]
+    assert sum("\n" not in solution for solution in solutions) == 5
+    assert get_reward("gsm8k_answer")(solutions, answer=[row["answer"] for row in lessons]) == [1.0] * len(lessons)
 
 
 def test_a_missing_wheel_is_named(tmp_path, monkeypatch, capsys):
