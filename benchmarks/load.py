@@ -197,7 +197,7 @@ class Load:
         with self._clocked("filter, plan and exchange"):
             attempts = batch.attempts(scoring, inputs, prompts, {}, {EOS})
             counted = batch.count(scoring, attempts, False, rewards)
-            judged = judge_batch(self.args, rewards, self._weights, self._names, size, counted.in_loss > 0)
+            judged = judge_batch(self.args, rewards, self._weights, self._names, size, counted.loss_tokens > 0)
             return Round(
                 attempts, rewards, tuple(judged), self.args.dead, batch.row_indices, outcomes=counted.outcomes
             )

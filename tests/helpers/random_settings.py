@@ -109,7 +109,7 @@ def of_both(seed: int) -> tuple[Any, Options]:
     scales_each = "multi_objective_aggregation" in options  # each reward is scaled by itself, and there is no total
     kind = "baseline" if scales_each else chance.choice(["baseline", "estimator", "belief", "belief"])
     if chance.random() < 0.8:
-        options |= {"zero_variance_groups": chance.choice(["drop", "skip" if streams else "resample"])}
+        options |= {"zero_variance_groups": chance.choice(["drop", "skip", "drop" if streams else "resample"])}
         options |= _some(chance, FILTERS)
     if options.get("zero_variance_groups") == "resample":
         options |= _some(chance, ROUNDS)

@@ -8,17 +8,24 @@ import tiny_models
 from trl_grpo_plus.launch.previous_run import stamps
 from trl_grpo_plus.launch.report import report, summarise
 from trl_grpo_plus.rollouts.verdicts import ADVICE, VERDICTS
-from trl_grpo_plus.trainer.progress import TRUNCATED, closing_words
+from trl_grpo_plus.trainer.progress import DEAD, TRUNCATED, WITHOUT_DEAD, closing_words
 
 
-def ended(folder, *entries, dead=VERDICTS[1:], mode="drop", beta=0.0):
+# A run of 8 groups of 4, in micro-batches of 8, which kept its dead groups.
+KEPT = {**WITHOUT_DEAD, "zero_variance_groups": "keep", "loss_type": "dapo", "scale_rewards": "group"}
+KEPT |= {"num_generations": 4, "steps_per_generation": 4, "generation_batch_size": 32, "world_size": 1}
+
+
+def ended(folder, *entries, dead=VERDICTS[1:], **options):
     """Return the summary of a run with these log entries, each (share of attempts cut off, shares of verdicts)."""
     history = [
         {"step": 10 * i, TRUNCATED: cut_off, **{f"groups/{key}": groups.get(key, 0.0) for key in VERDICTS}}
         for i, (cut_off, groups) in enumerate(entries, 1)
     ]
-    args = SimpleNamespace(output_dir=str(folder), max_completion_length=16, dead=frozenset(dead))
-    args.zero_variance_groups, args.beta = mode, beta
+    for entry in history:
+        entry[DEAD] = 1 - entry["groups/alive"]
+    options = {**KEPT, "zero_variance_groups": "drop", **options}
+    args = SimpleNamespace(output_dir=str(folder), max_completion_length=16, dead=frozenset(dead), **options)
     state = SimpleNamespace(log_history=history, global_step=10 * len(history))
     return summarise(SimpleNamespace(args=args, state=state), [])
 
@@ -83,11 +90,14 @@ HINT = "dead groups: 50 % of those sampled. They taught nothing, and took their 
 @pytest.mark.parametrize(
     ("options", "groups", "hinted"),
     [
-        ({"mode": "keep"}, ALIVE, True),
-        ({"mode": "keep"}, {"alive": 0.8, "all_bad": 0.2}, False),
-        ({"mode": "keep", "beta": 0.1}, ALIVE, False),  # dead groups add to the KL term
-        ({"mode": "keep", "dead": ["tied"]}, ALIVE, False),
-        ({"mode": "skip"}, ALIVE, False),
+        (KEPT, ALIVE, True),
+        (KEPT, {"alive": 0.8, "all_bad": 0.2}, False),
+        ({**KEPT, "beta": 0.1}, ALIVE, False),  # dead groups add to the KL term
+        ({**KEPT, "entropy_coef": 0.1}, ALIVE, False),
+        ({**KEPT, "loss_type": "bnpo"}, ALIVE, False),
+        ({**KEPT, "advantage_estimator": "zvp"}, ALIVE, False),
+        ({**KEPT, "steps_per_generation": 32}, ALIVE, False),  # no group can leave
+        ({**KEPT, "zero_variance_groups": "skip"}, ALIVE, False),
     ],
 )
 def test_a_run_that_kept_many_dead_groups_says_how_to_leave_them_out(tmp_path, options, groups, hinted):

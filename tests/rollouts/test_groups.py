@@ -294,6 +294,6 @@ def test_where_lists_groups_by_verdict():
 def test_tokens_of_an_attempt_are_those_that_the_policy_wrote():
     whole, *masked = (Attempt({}, "p", [1], [2, 3, 4], "c", tool_mask=m) for m in (None, [1, 0, 1], [0, 0, 0]))
     assert [attempt.num_tokens for attempt in (whole, *masked)] == [3, 2, 0]
-    assert whole.trainable(masked=True)
-    assert not masked[1].trainable(masked=False)
-    assert [Attempt({}, "p", [1], [2], "c", truncated=True).trainable(masked) for masked in (0, 1)] == [True, False]
+    assert whole.loss_tokens(masked=True)
+    assert not masked[1].loss_tokens(masked=False)
+    assert [Attempt({}, "p", [1], [2], "c", truncated=True).loss_tokens(masked) for masked in (0, 1)] == [1, 0]

@@ -122,6 +122,10 @@ ONE_LONG_STEP = {"max_steps": 1, "optim": "sgd", "learning_rate": 1.0, "max_grad
     [
         *((name, {}) for name in NOT_BNPO),
         ("dapo", {"steps_per_generation": 2}),  # an optimizer step of two batches
+        ("dapo", {"scale_rewards": "batch"}),
+        ("dapo", {"scale_rewards": "none"}),
+        ("grpo", {"multi_objective_aggregation": "normalize_then_sum"}),
+        ("grpo", {"importance_sampling_level": "sequence"}),
     ],
 )
 def test_skip_has_trls_gradient(tmp_path, loss_type, options):
@@ -133,6 +137,31 @@ def test_skip_has_trls_gradient(tmp_path, loss_type, options):
     dropped = train(tmp_path, first_three_of_eight, zero_variance_groups="drop", **options)
     assert tiny_models.logged(ours, "grad_norm")[0] < 0.8 * tiny_models.logged(dropped, "grad_norm")[0]
     assert tiny_models.logged(ours, "groups/trained") == tiny_models.logged(dropped, "groups/trained")
+
+
+class Signs(GRPOPlusTrainer):
+    """A trainer with advantages of its own."""
+
+    def _generate_and_score_completions(self, inputs):
+        output = super()._generate_and_score_completions(inputs)
+        return {**output, "advantages": output["advantages"].sign()}
+
+
+def test_skip_keeps_the_denominator_of_a_subclass_with_advantages_of_its_own(tmp_path):
+    options = {**EIGHT, **IN_FOUR, **ONE_LONG_STEP, "cls": Signs}
+    ours, kept = (
+        train(tmp_path, first_three_of_eight, zero_variance_groups=mode, **options) for mode in ("skip", "keep")
+    )
+    assert_close(ours, kept)
+
+
+def test_skip_moves_the_running_std_as_keep_does(tmp_path):
+    options = {**EIGHT, **IN_FOUR, "optim": "sgd", "learning_rate": 1.0, "scale_rewards": "running"}
+    ours, kept = (
+        train(tmp_path, first_three_of_eight, zero_variance_groups=mode, **options) for mode in ("skip", "keep")
+    )
+    assert_close(ours, kept)
+    assert ours._credit.running_variance == pytest.approx(kept._credit.running_variance)
 
 
 @pytest.mark.parametrize("term", [{"beta": 0.5}, BONUS])

@@ -68,7 +68,7 @@ class GRPOPlusConfig(GRPOConfig):
 
             - `"keep"`: the group is forwarded and back-propagated, and its tokens count in the loss denominator (TRL).
             - `"drop"`: the group leaves the batch before any log-prob pass. The loss is that of the other groups.
-            - `"skip"`: as `"drop"`, but it counts in the denominator: the policy gradient is TRL's, in less time.
+            - `"skip"`: as `"drop"`, but it counts in the denominator: at TRL's defaults, TRL's gradient in less time.
             - `"resample"`: other prompts are sampled in its place, as in [DAPO](https://huggingface.co/papers/2503.14476).
         filter_metric (`str`, *optional*, defaults to `"total"`):
             The reward that decides a group's verdict. One of:

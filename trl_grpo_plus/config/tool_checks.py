@@ -33,6 +33,9 @@ _TEMPLATES = {
 }
 
 
+ROWLESS = "the rows that TRL makes where there is no dataset"
+
+
 def explained(error: str) -> str | None:
     """Return the words for TRL's error about a chat template or an environment; `None` for another error."""
     if error.startswith("Each environment instance returned by"):
@@ -161,7 +164,7 @@ def check_resets(environments: Any, datasets: Mapping[str, Any]) -> None:
     for what, rows in datasets.items():
         columns, used = _columns_dealt(rows), {None}
         if what == "train_dataset" and rows is None:
-            columns, what = ["prompt"], "the rows that TRL makes where there is no dataset"
+            columns, what = ["prompt"], ROWLESS
         if None not in by_name:
             used = {*rows.unique("environment")} if "environment" in columns and hasattr(rows, "unique") else set()
             columns = [name for name in columns if name != "environment"]

@@ -197,7 +197,8 @@ def check_stream(train_set: Any, training_args: Any) -> None:
     if training_args.zero_variance_groups == "resample":
         raise ConfigError(
             "zero_variance_groups='resample' needs a map-style dataset to draw other prompts from, got "
-            f"{type(train_set).__name__}. Load it without streaming, or set zero_variance_groups='drop'."
+            f"{type(train_set).__name__}. Load it without streaming, or set zero_variance_groups='skip' or "
+            "'drop'."
         )
     shipped = _shipped(training_args.prompt_selection)
     if training_args.chooses_prompts and not (shipped and shipped.streams):
@@ -221,7 +222,7 @@ def check_enough_rows(rows: int, args: Any) -> None:
     if args.zero_variance_groups == "resample" and rows <= prompts:
         raise ConfigError(
             f"zero_variance_groups='resample' needs more prompts than the {prompts} of one generation batch, but the "
-            f"dataset has {rows}. Use a larger dataset, a smaller generation batch, or zero_variance_groups='drop'."
+            f"dataset has {rows}. Use a larger dataset, a smaller generation batch, or zero_variance_groups='skip'."
         )
     if rows < prompts:
         raise ConfigError(

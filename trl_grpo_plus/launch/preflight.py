@@ -266,7 +266,7 @@ def reset(recipe: Recipe) -> list[CheckRow]:
         return []
     given = {what: [*next(iter(rows), {})] for what, rows in recipe.sets.items()}
     if recipe.rowless:
-        given["the rows that TRL makes where there is no dataset"] = ["prompt"]
+        given[tool_checks.ROWLESS] = ["prompt"]
     return [
         row
         for what, names in given.items()

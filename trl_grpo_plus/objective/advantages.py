@@ -151,6 +151,8 @@ def normalize_then_sum(
     scored = ~components.isnan().all(dim=-1)
     teaches = (weighted != 0).any(dim=-1).any(dim=-1, keepdim=True)
     over_batch, ddof = summed[scored], normalization.ddof
+    if batch.skipped is not None:  # each component of these attempts has the advantage 0
+        over_batch = torch.cat([over_batch, over_batch.new_zeros(int((~batch.skipped.isnan()).sum()))])
     if len(over_batch) <= ddof or over_batch.max() - over_batch.min() <= ROUNDING * weighted.abs().max():
         return nothing  # components that cancel leave only the rounding of their rewards
     divisor = max(batch_std(over_batch, ddof), floor) + normalization.eps

@@ -126,7 +126,8 @@ class Credit:
             return normalize_then_sum(rewards, weights, normalization, batch, floor)
         summed = totals(rewards, weights)
         if kl_to_go is None:
-            return compute(summed, normalization, replace(batch, running_std=self.running_std(summed)))
+            running_std = self.running_std(batch.with_skipped(summed))
+            return compute(summed, normalization, replace(batch, running_std=running_std))
         alike = not summed.numel() or not varies(summed.view(1, -1), config.zero_variance_tolerance)
         batch = replace(batch, running_std=self.running_std(summed - beta * kl_to_go[..., 0], alike))
         per_token = config.kl_reward_form == "reward_to_go"

@@ -35,6 +35,8 @@ class GroupBatch:
         running_std (`float`, *optional*): the moving average of the rewards' std, for the scale running.
         teaching (`Tensor`, *optional*): `(P,)` bool, the groups that have an advantage. `None`: the groups whose
             rewards differ.
+        skipped (`Tensor`, *optional*): `(M,)`, total rewards of attempts that are not trained on, but count in
+            statistics over the batch; NaN for an unscored one.
         marks (`Sequence[StepMarks]`): the scored steps of the P * G attempts, under `step_reward_credit`.
     """
 
@@ -49,6 +51,7 @@ class GroupBatch:
     lengths: Tensor | None = None
     running_std: float | None = None
     teaching: Tensor | None = None
+    skipped: Tensor | None = None
     marks: Sequence[StepMarks] = ()
 
     def __post_init__(self) -> None:
@@ -59,6 +62,11 @@ class GroupBatch:
     def belief(self) -> Belief | None:
         """The estimate of the P prompts' total reward; `None` in a run without beliefs."""
         return self.beliefs[0] if self.beliefs else None
+
+    def with_skipped(self, values: Tensor) -> Tensor:
+        """Return the rewards of all attempts that count in statistics over the batch, `(N + M,)`."""
+        flat = values.flatten()
+        return flat if self.skipped is None else torch.cat([flat, self.skipped.to(flat.dtype)])
 
     def generator(self) -> torch.Generator:
         """Make a generator for this batch, with the same draws on every process and after a resume."""

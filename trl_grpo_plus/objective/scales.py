@@ -90,6 +90,10 @@ def _positive_mean(rewards: Scored) -> Tensor:
     return torch.where(mean > 1e-6 * largest, mean, 0.0)  # rewards of both signs may cancel up to rounding
 
 
+def _batch_std(rewards: Scored) -> Tensor:
+    return rewards.values.new_full((1, 1), batch_std(rewards.batch.with_skipped(rewards.values), rewards.ddof))
+
+
 def _running_std(rewards: Scored) -> Tensor:
     if rewards.batch.running_std is None:
         raise ConfigError("scale='running' needs the batch's running_std, the std that the caller keeps.")
@@ -105,7 +109,7 @@ def _believed_std(rewards: Scored) -> Tensor:
 # To add a scale, write a function and an entry. The configuration's choices and refusals follow.
 SCALES: dict[str, Scale] = {
     "group": Scale(_std, over="group"),
-    "batch": Scale(lambda rewards: rewards.values.new_full((1, 1), batch_std(rewards.values, rewards.ddof)), "batch"),
+    "batch": Scale(_batch_std, over="batch"),
     "none": Scale(lambda rewards: rewards.values.new_ones(1, 1), over="nothing", as_it_is=True),
     "mad": Scale(_robust_std, over="group"),
     # MaxRL divides by the success rate. A KL would bring the divisor near 0, or below.

@@ -44,9 +44,9 @@ class Attempt:
         """Tokens that the policy generated."""
         return len(self.completion_ids) if self.tool_mask is None else int(sum(self.tool_mask))
 
-    def trainable(self, masked: bool) -> bool:
-        """Return whether any token is trained on; with `masked`, truncated completions are not trained on."""
-        return self.num_tokens > 0 and not (masked and self.truncated)
+    def loss_tokens(self, masked: bool) -> int:
+        """Return the number of tokens that are trained on; with `masked`, truncated completions have none."""
+        return 0 if masked and self.truncated else self.num_tokens
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,8 @@ class Round:
     not apply. `dead` holds the verdicts whose groups leave the batch. `row_indices` holds the index of each group's
     row in the training set (of a stream: in the window), if it is known. `marks` holds the steps of all ranks' P * G
     attempts, if steps are credited. `outcomes` is `(K, S)`, all ranks' number of samples by reward and status, and
-    `tokens` their number of generated tokens. `in_loss` is `(P * G,)`, each attempt's number of tokens in the loss.
+    `tokens` their number of generated tokens. `loss_tokens` is `(P * G,)`, each attempt's number of tokens in the
+    loss.
     """
 
     attempts: tuple[Attempt, ...]
@@ -68,7 +69,7 @@ class Round:
     marks: tuple[StepMarks, ...] = ()
     outcomes: Tensor = field(default_factory=lambda: torch.tensor(0))
     tokens: int = 0
-    in_loss: Tensor = field(default_factory=lambda: torch.tensor(0))
+    loss_tokens: Tensor = field(default_factory=lambda: torch.tensor(0))
 
     def where(self, alive: bool) -> list[int]:
         """Return the indices of the groups that are live (`alive` True) or dead (False)."""

@@ -135,9 +135,14 @@ def groups_at_least(args: Any, world_size: int) -> int:
     return math.lcm(args.num_generations, world_size * args.steps_per_generation) // args.num_generations
 
 
+def can_shrink(args: Any, world_size: int) -> bool:
+    """Return whether a batch can be made smaller."""
+    return bool(groups_at_least(args, world_size) * args.num_generations < args.generation_batch_size)
+
+
 def warn_if_nothing_is_saved(args: Any, world_size: int) -> None:
     """Warn if a batch cannot be made smaller."""
-    if groups_at_least(args, world_size) * args.num_generations == args.generation_batch_size:
+    if not can_shrink(args, world_size):
         logger.warning(
             f"zero_variance_groups={args.zero_variance_groups!r} cannot make a batch of {args.generation_batch_size} "
             f"attempts smaller: it must have whole groups of {args.num_generations}, and equally many attempts in "

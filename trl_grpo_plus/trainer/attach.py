@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from accelerate.logging import get_logger
 from torch import Tensor
-from trl import GRPOTrainer, RLOOTrainer
+from trl import GRPOConfig, GRPOTrainer, RLOOTrainer
 
 from ..config import GRPOPlusConfig
 from ..config.compatibility import check_filter_metric
@@ -92,7 +92,9 @@ class _Options:
     dead = DEAD
 
     def __init__(self, args: Any, options: dict[str, Any]):
-        self._args = args
+        self._args, self.world_size = args, args.world_size
+        if not isinstance(args, GRPOConfig):
+            self.zero_variance_groups = None  # an `RLOOTrainer` has no way to leave groups out
         self.__dict__.update(options)
 
     def __getattr__(self, name: str) -> Any:
@@ -166,7 +168,7 @@ class _Observer:
         unwatched = Scoring(trainer.reward_funcs, names)  # the outcomes are not known
         attempts = batch.attempts(unwatched, *sampled, trainer._pending_extra_logs, ends_of(trainer))
         masked, accelerator = trainer.mask_truncated_completions, trainer.accelerator
-        own = torch.tensor([int(attempt.trainable(masked)) for attempt in attempts], device=accelerator.device)
+        own = torch.tensor([attempt.loss_tokens(masked) for attempt in attempts], device=accelerator.device)
         in_loss = accelerator.gather(own).bool().cpu()
         values, weights = rewards.cpu(), trainer.reward_weights.cpu()
         verdicts = tuple(judge_batch(options, values, weights, names, batch.size, in_loss))

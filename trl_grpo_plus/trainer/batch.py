@@ -60,13 +60,13 @@ class Counted(NamedTuple):
     Args:
         outcomes (`Tensor`): `(K, S)`, number of samples by reward and status.
         tokens (`int`): number of generated tokens.
-        in_loss (`Tensor`): `(N,)`, number of tokens of each attempt that TRL leaves in the loss.
+        loss_tokens (`Tensor`): `(N,)`, number of tokens of each attempt that TRL leaves in the loss.
         marks (`tuple[StepMarks]`): the N attempts' steps, as tokens; none if steps are not credited.
     """
 
     outcomes: Tensor
     tokens: int
-    in_loss: Tensor
+    loss_tokens: Tensor
     marks: tuple[StepMarks, ...] = ()
 
 
@@ -158,8 +158,13 @@ class Batch:
         """Return the live groups' share of the sampled attempts, or of their tokens in the loss."""
         if of_attempts:
             return len(self.live) * self.size / len(self.sampled)
-        live = sum(one.in_loss.view(-1, self.size)[group].sum().item() for one, group in self.live)
-        return live / max(sum(one.in_loss.sum().item() for one in self.rounds), 1)
+        live = sum(one.loss_tokens.view(-1, self.size)[group].sum().item() for one, group in self.live)
+        return live / max(sum(one.loss_tokens.sum().item() for one in self.rounds), 1)
+
+    def skipped(self, weights: Tensor) -> Tensor:
+        """Return the total rewards of the attempts of dead groups, `(M,)`."""
+        dead = [one.rewards.view(-1, self.size, one.rewards.shape[1])[one.where(alive=False)] for one in self.rounds]
+        return totals(torch.cat(dead), weights).flatten()
 
     def of_all(self, rows: Tensor) -> Tensor:
         """Gather all ranks' `(B, T)`, padded to the longest. Collective."""
@@ -276,25 +281,27 @@ class Batch:
         marks = [] if tokenizer is None else _marked(attempts, scoring, tokenizer.decode)
         counts = scoring.counts()
         numbers = [*chain(*counts), len(scoring.failures), sum(attempt.num_tokens for attempt in attempts)]
-        trainable = [attempt.num_tokens if attempt.trainable(masked) else 0 for attempt in attempts]
+        loss_tokens = [attempt.loss_tokens(masked) for attempt in attempts]
         # One gather for all of them: its time depends on the number of messages, not of bytes.
-        everyones = self.accelerator.gather(torch.tensor([numbers + trainable], device=self.accelerator.device)).cpu()
+        everyones = self.accelerator.gather(
+            torch.tensor([numbers + loss_tokens], device=self.accelerator.device)
+        ).cpu()
         *summed, failures, tokens = everyones[:, : len(numbers)].sum(dim=0).tolist()
         if failures:
             raise RewardError(gather_object(scoring.failures)[0]) from scoring.cause
         if failure := scoring.failure_of_models(rewards):
             raise RewardError(failure)
         outcomes = torch.tensor(summed, dtype=torch.int64).view(len(counts), -1)
-        in_loss = everyones[:, len(numbers) :].flatten()
+        of_each = everyones[:, len(numbers) :].flatten()
         if tokenizer is None:
-            return Counted(outcomes, tokens, in_loss)
+            return Counted(outcomes, tokens, of_each)
         marks = gather_object(marks)
         if all(of_one is None for mark in marks for of_one in mark.steps):
             logger.warning_once(
                 "step_reward_credit is set, but no reward returned steps for any attempt of this batch. The option "
                 "has no effect until a reward returns a list of Step for a completion."
             )
-        return Counted(outcomes, tokens, in_loss, tuple(marks))
+        return Counted(outcomes, tokens, of_each, tuple(marks))
 
     def as_sampled(self, inputs: Rows, prompts: list[Any]) -> tuple[Rows, list[Any]]:
         """Keep the completions, and return rows and prompts, as they are before a reward can change them in place."""

@@ -346,14 +346,14 @@ class GRPOPlusTrainer(GRPOTrainer):
                 self._log_batch(output)
                 self._log(self._vllm_check.metrics(output, self.model, self.state.global_step).items())
                 output[GROUPS] = batch.groups_named(self.state.global_step)
+                if self.args.zero_variance_groups == "skip":
+                    share = batch.live_share(of_attempts=self.loss_type in padding.ROW_NORMALISED)
+                    output["live_share"] = torch.tensor(share)
             self._log(batch.outcome_shares(self.reward_funcs, self.reward_func_names))
             if batch.kl is None:
                 batch.kl = kl.at_hand(output, padding.loss_mask(output))
             self._record(output["advantages"])
             if training:
-                if self.args.zero_variance_groups == "skip":  # after the traces, which hold the unscaled advantages
-                    share = batch.live_share(of_attempts=self.loss_type in padding.ROW_NORMALISED)
-                    output["advantages"] = output["advantages"] * share
                 self._log(self._prompts.remember(batch).items())
                 self._metrics["train"]["rollouts"] = [self._prompts.rollouts]
             return output
@@ -512,10 +512,10 @@ class GRPOPlusTrainer(GRPOTrainer):
             for record in held:
                 _TRLS_LOGGER.handle(record)
         masked, decodes = self.mask_truncated_completions, self.args.step_reward_credit and self.processing_class
-        outcomes, tokens, in_loss, marks = batch.count(scoring, attempts, masked, rewards, decodes)
-        verdicts = tuple(self._judge(rewards, marks, in_loss > 0))
+        outcomes, tokens, loss_tokens, marks = batch.count(scoring, attempts, masked, rewards, decodes)
+        verdicts = tuple(self._judge(rewards, marks, loss_tokens > 0))
         return groups.Round(
-            attempts, rewards, verdicts, self.args.dead, batch.row_indices, marks, outcomes, tokens, in_loss
+            attempts, rewards, verdicts, self.args.dead, batch.row_indices, marks, outcomes, tokens, loss_tokens
         )
 
     def _judge(self, rewards: Tensor, marks: Sequence[Any], trainable: Tensor | None = None) -> list[str]:
@@ -538,6 +538,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             entropies,
             step=self.state.global_step,
             seed=f"{self.args.seed} {self._step}",
+            skipped=batch.skipped(self.reward_weights.cpu()) if self.args.zero_variance_groups == "skip" else None,
             **self._prompts.group_batch_fields(batch),
         )
         groups_of = (num_live, self.num_generations)
@@ -658,7 +659,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         # Every loss type is linear in the advantages, up to their sign, and in beta.
         weight = inputs.get("filler_weight", 1.0)
         beta = self.beta * weight if self.args.kl_placement == "loss" else 0.0
-        replaced, bias_correction = loss_inputs.for_trl(inputs, self.args, weight, beta)
+        share = float(inputs.get("live_share", 1.0))
+        replaced, bias_correction = loss_inputs.for_trl(inputs, self.args, weight * share, beta)
         with (
             temporarily(self, beta=beta),
             temporarily(self.args, use_bias_correction_kl=bias_correction),

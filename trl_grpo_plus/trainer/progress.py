@@ -10,6 +10,7 @@ from tqdm.auto import tqdm
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.utils import logging
 
+from ..rollouts.resampling import can_shrink
 from ..rollouts.verdicts import ADVICE, VERDICTS
 from ..traces import FOLDER, by_split, evaluated
 from ..utils.text import percent
@@ -19,7 +20,15 @@ if TYPE_CHECKING:
     from transformers import Trainer
 
 
-TRUNCATED = "completions/clipped_ratio"  # a metric of TRL
+TRUNCATED, DEAD = "completions/clipped_ratio", "frac_reward_zero_std"  # metrics of TRL
+# Options at which nothing reads the tokens of dead groups, and their advantages are 0.
+WITHOUT_DEAD: dict[str, Any] = {
+    "beta": 0.0,
+    "entropy_coef": 0.0,
+    "use_adaptive_entropy": False,
+    "top_entropy_quantile": 1.0,
+}
+WITHOUT_DEAD |= {"advantage_estimator": "grpo", "multi_objective_aggregation": "sum_then_normalize"}
 FULL_CONTEXT = "sampler/full_context"  # share of the first process's attempts that ended in vLLM's full context
 LAST = 0.25  # share of a run's log that is its end
 HARDLY_ALIVE = 0.05  # share of live groups in the end, below which the run has hardly learned anything
@@ -139,17 +148,16 @@ def sampled(history: list[dict[str, Any]], args: Any) -> dict[str, Any]:
 
     Returns:
         `dict`: `groups` (mean share of each verdict); `truncated` (mean share of attempts that were cut off);
-        `max_completion_length`; `full_context` (mean of that metric; `None` if it was not logged); `kept_dead` (share
-        of dead groups that `skip` would have left out with the same gradient); `end` (`groups` and `truncated` of the
-        last quarter of the log, the step after which this quarter begins, and the verdicts that are
+        `max_completion_length`; `full_context` (mean of that metric; `None` if it was not logged); `kept_dead` (mean
+        share of dead groups, if `skip` could have left them out with the same gradient, otherwise `None`); `end`
+        (`groups` and `truncated` of the last quarter of the log, the step after which this quarter begins, and the
+        verdicts that are
         `dead`).
     """
     before, end = _parted(history)
-    shares = _shares(history)
-    skips = args.zero_variance_groups == "keep" and args.beta == 0
     return {
-        "groups": shares,
-        "kept_dead": sum(share for verdict, share in shares.items() if skips and verdict in args.dead),
+        "groups": _shares(history),
+        "kept_dead": mean(history, DEAD) if _could_skip(args) else None,
         "truncated": mean(history, TRUNCATED),
         "max_completion_length": args.max_completion_length,
         "full_context": mean(history, FULL_CONTEXT),
@@ -196,13 +204,25 @@ def hardly_alive(summary: dict[str, Any]) -> list[str]:
 
 def kept_dead(summary: dict[str, Any]) -> list[str]:
     """Return a line that says how to save the time that dead groups took in the training phase, if they were many."""
-    if summary["kept_dead"] < MANY or hardly_alive(summary):
+    share = summary["kept_dead"]
+    if share is None or share < MANY or hardly_alive(summary):
         return []
     return [
-        f"dead groups: {percent(summary['kept_dead'])} of those sampled. They taught nothing, and took their share of "
-        "the training phase. GRPOPlusTrainer with zero_variance_groups='skip' leaves them out, and keeps the policy "
-        "gradient: docs/groups.md."
+        f"dead groups: {percent(share)} of those sampled. They taught nothing, and took their share of the training "
+        "phase. GRPOPlusTrainer with zero_variance_groups='skip' leaves them out, with the same gradient: "
+        "docs/groups.md."
     ]
+
+
+def _could_skip(args: Any) -> bool:
+    """Return whether `zero_variance_groups: skip` would have saved time with the same gradient; see docs/groups.md."""
+    return (
+        args.zero_variance_groups == "keep"
+        and all(getattr(args, name, value) == value for name, value in WITHOUT_DEAD.items())
+        and args.loss_type != "bnpo"
+        and args.scale_rewards != "batch"  # TRL's metric is then no share of dead groups
+        and can_shrink(args, args.world_size)
+    )
 
 
 def _parted(history: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -200,21 +200,21 @@ def _try(make: Callable[[], T]) -> tuple[T | None, Exception | None]:
         return None, error
 
 
-def _facts_of(error: Exception | None) -> tuple[tuple[str, ...], str] | None:
+def _facts_of(error: Exception | None) -> tuple[tuple[str, ...] | None, str] | None:
     """Return what other ranks need of an error: the refusals of a `ConfigError`, and the text with the type."""
     if error is None:
         return None
-    reasons = tuple(map(str, error.args)) if isinstance(error, ConfigError) else ()
+    reasons = tuple(map(str, error.args)) if isinstance(error, ConfigError) else None
     return reasons, f"{type(error).__name__}: {error}"
 
 
-def _raise_first(error: Exception | None, facts: Sequence[tuple[tuple[str, ...], str] | None]) -> None:
+def _raise_first(error: Exception | None, facts: Sequence[tuple[tuple[str, ...] | None, str] | None]) -> None:
     """Raise this rank's `error`, or the first error in the ranks' `facts`; return if there is none."""
     if error is not None:
         raise error
     failures = {rank: what for rank, what in enumerate(facts) if what}
     for reasons, _ in failures.values():
-        if reasons:
+        if reasons is not None:
             raise ConfigError(*reasons)
     if failures:
         raise RunError("; ".join(f"rank {rank}: {named}" for rank, (_, named) in failures.items()))
