@@ -297,7 +297,7 @@ MISTAKES = (
     Mistake("a stream without an end", ("a stream has no length: set max_steps",),
             {"dataset_streaming": True, "max_steps": -1}),
     Mistake("a stream to resample from", ("zero_variance_groups='resample' needs a map-style dataset",
-            "set zero_variance_groups='skip' or 'drop'"), {"dataset_streaming": True, "zero_variance_groups": "resample"}),
+            "zero_variance_groups='skip' or 'drop'"), {"dataset_streaming": True, "zero_variance_groups": "resample"}),
     Mistake("too few rows to resample from", ("zero_variance_groups='resample' needs more prompts than the 6",
             "the dataset has 6", "'skip'"), {"per_device_train_batch_size": 24, "zero_variance_groups": "resample"}),
     Mistake("a stream to choose from by a class", ("prompt_selection='my_rewards.py:even' needs a map-style dataset",
