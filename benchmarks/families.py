@@ -308,8 +308,9 @@ def chains(condition: str, seed: int, name: str = "chains", **options: Any) -> F
     _need_smollm2()
 
     def make(args: Any) -> DatasetDict:
-        args.bf16 = True
-        return chain_sums.prepare(None, args, types.SimpleNamespace(model_name_or_path=str(SMOLLM2)), **options)
+        return chain_sums.prepare(
+            None, args, types.SimpleNamespace(model_name_or_path=str(SMOLLM2), dtype="bfloat16"), **options
+        )
 
     made, warm = _made(name, 1, make)
     data = _as_texts(made, key="terms", gold="solution")

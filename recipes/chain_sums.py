@@ -49,6 +49,7 @@ def prepare(
     """Make the problems and warm up the model. The script's `prepare` option calls this function.
 
     The model `model_args.model_name_or_path` is read, taught, and written to `<output_dir>/warm_start` in bfloat16.
+    With `model_args.dtype` bfloat16 the lessons are computed in bfloat16 too.
     The argument is then set to this folder. Only the main process makes the model; the other processes must call this
     function after it. A run that resumes uses the model beside its checkpoint.
 
@@ -82,8 +83,8 @@ def prepare(
     if not smoke:
         seen = {row["prompt"][-1]["content"] for rows in made.values() for row in rows}
         lessons = partial(_lessons, list(mix), warm_up, guesses, training_args.seed, digits, seen)
-        name = model_args.model_name_or_path
-        start_from(training_args, model_args, lambda: _warm(name, warm_up, lessons(), training_args))
+        warm = partial(_warm, model_args.model_name_or_path, warm_up, training_args, model_args.dtype == "bfloat16")
+        start_from(training_args, model_args, lambda: warm(lessons()))
     splits = {f"terms_{terms}": Dataset.from_list(rows[:HELD_OUT]) for terms, rows in made.items()}
     return DatasetDict(train=Dataset.from_list(train), **splits)
 
@@ -142,7 +143,7 @@ def _lessons(terms: list[int], warm_up: WarmUp, guesses: float, seed: int, digit
 
 
 def _warm(
-    name: str, warm_up: WarmUp, lessons: list[Row], training_args: Any
+    name: str, warm_up: WarmUp, training_args: Any, bf16: bool, lessons: list[Row]
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Read the model, and teach it the form of the lessons' solutions."""
     tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left")
@@ -150,7 +151,7 @@ def _warm(
     if lessons:
         starts = range(0, len(lessons), warm_up.batch)
         batches = [_batch(tokenizer, lessons[at : at + warm_up.batch]) for at in starts]
-        teach(model, batches, warm_up.rate, training_args, weight_decay=0.0)
+        teach(model, batches, warm_up.rate, training_args, weight_decay=0.0, bf16=bf16)
     return model.to(torch.bfloat16), tokenizer
 
 

@@ -154,6 +154,7 @@ def teach(
     rate: float,
     training_args: Any,
     weight_decay: float = 0.3,
+    bf16: bool | None = None,
 ) -> None:
     """Train a model by supervised steps, one for each batch.
 
@@ -164,9 +165,10 @@ def teach(
         rate (`float`): highest learning rate. The rate rises over a tenth of the steps and falls to 0.
         training_args: the run's training arguments, for device, bf16 and `disable_tqdm`.
         weight_decay (`float`, *optional*, defaults to 0.3): weight decay of AdamW.
+        bf16 (`bool`, *optional*): whether to compute in bfloat16; by default as the run does.
     """
     # Plain PyTorch: transformers' Trainer would wait for the other processes, but only the main one runs this.
-    device = training_args.device
+    device, half = training_args.device, training_args.bf16 if bf16 is None else bf16
     model.to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=weight_decay)
     steps = max(2, len(batches))
@@ -175,7 +177,7 @@ def teach(
     for ids, labels in tqdm(batches, desc="Warm-up", disable=training_args.disable_tqdm, unit="step"):
         learned = (labels != NOT_LEARNED).any(0)
         first, last = int(learned.int().argmax()), int(learned.nonzero().max()) + 1
-        with torch.autocast(device.type, torch.bfloat16, enabled=training_args.bf16):
+        with torch.autocast(device.type, torch.bfloat16, enabled=half):
             logits = model(input_ids=ids[:, :last].to(device)).logits[:, first - 1 : -1]
         targets = labels[:, first:last].to(device)
         loss = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=NOT_LEARNED)
