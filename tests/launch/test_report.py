@@ -96,6 +96,7 @@ HINT = "dead groups: 50 % of those sampled. They taught nothing, and took their 
         ({**KEPT, "entropy_coef": 0.1}, ALIVE, False),
         ({**KEPT, "loss_type": "bnpo"}, ALIVE, False),
         ({**KEPT, "advantage_estimator": "zvp"}, ALIVE, False),
+        ({**KEPT, "advantage_baseline": "belief"}, ALIVE, False),  # groups of equal rewards can teach
         ({**KEPT, "steps_per_generation": 32}, ALIVE, False),  # no group can leave
         ({**KEPT, "zero_variance_groups": "skip"}, ALIVE, False),
     ],

@@ -82,6 +82,20 @@ def test_the_records_are_those_of_our_trainer(tmp_path):
 
 
 @pytest.mark.parametrize("kind", TRAINERS)
+def test_a_run_that_kept_many_dead_groups_says_how_to_leave_them_out(tmp_path, kind, capsys):
+    """TRL's `RLOOTrainer` cannot be replaced by `GRPOPlusTrainer`, so it gets no such line."""
+
+    def first_half_dead(completions, number, **columns):
+        return [0.0 if n % 2 else 0.1 * (place % 4) for place, n in enumerate(number)]
+
+    trainer = made(tmp_path, kind, first_half_dead, beta=0.0, per_device_train_batch_size=16)
+    trl_grpo_plus.attach(trainer)
+    trainer.train()
+    assert 0.25 < trainer.state.log_history[0]["frac_reward_zero_std"] < 1
+    assert ("zero_variance_groups='skip' leaves them out" in capsys.readouterr().out) == (kind == "grpo")
+
+
+@pytest.mark.parametrize("kind", TRAINERS)
 def test_a_judge_that_generates_leaves_the_attempts_as_they_were(tmp_path, kind):
     def judge(prompts, completions, **columns):
         seen.extend(completions)

@@ -10,9 +10,9 @@ methods, in TRL's order of calls:
   after it. Each further round calls TRL's method again, since it prepares rows (environments, tools, images).
 - Inside it TRL's calls of `_generate` and `_calculate_rewards` reach this trainer's stand-ins, which call those two
   methods, a subclass's if it overrides them.
-- `_generated_batch`: under drop and resample, samples and scores in rounds, judges the groups on rewards gathered from
-  all ranks, and replaces the caller's `inputs` and `prompts` by the batch to train on. TRL's later work (padding, old
-  and reference log-probs, counts, metrics) is then on that batch.
+- `_generated_batch`: unless all groups are kept, samples and scores in rounds, judges the groups on rewards gathered
+  from all ranks, and replaces the caller's `inputs` and `prompts` by the batch to train on. TRL's later work (padding,
+  old and reference log-probs, counts, metrics) is then on that batch.
 - `_tool_call_loop`: lets ranks that generate together take the turns of tools together.
 - `_batch_rewards`: keeps the gathered rewards and outcomes, and stops all ranks if a reward failed. Called for a
   filtered batch, it returns the rewards that are computed already. TRL does not get monitors (weight 0).

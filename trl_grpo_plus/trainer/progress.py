@@ -28,7 +28,8 @@ WITHOUT_DEAD: dict[str, Any] = {
     "use_adaptive_entropy": False,
     "top_entropy_quantile": 1.0,
 }
-WITHOUT_DEAD |= {"advantage_estimator": "grpo", "multi_objective_aggregation": "sum_then_normalize"}
+WITHOUT_DEAD |= {"advantage_estimator": "grpo", "advantage_baseline": "mean"}
+WITHOUT_DEAD |= {"multi_objective_aggregation": "sum_then_normalize"}
 FULL_CONTEXT = "sampler/full_context"  # share of the first process's attempts that ended in vLLM's full context
 LAST = 0.25  # share of a run's log that is its end
 HARDLY_ALIVE = 0.05  # share of live groups in the end, below which the run has hardly learned anything
