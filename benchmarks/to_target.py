@@ -251,7 +251,6 @@ class Measured:
     whole: int  # rollouts of the run
     falls: bool  # whether the learning rate falls to 0
     choose: Callable[[Any, int], list[int]] | None = None
-    sampled: int  # tokens of the last batch
 
     def _generate_single_turn(self, prompt_ids: Any, *rest: Any, **more: Any) -> Any:
         made = super()._generate_single_turn(prompt_ids, *rest, **more)  # type: ignore[misc]

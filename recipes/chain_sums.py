@@ -15,7 +15,6 @@ answers become longer.
 
 import random
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import torch
@@ -82,9 +81,14 @@ def prepare(
     random.Random(training_args.seed).shuffle(train)
     if not smoke:
         seen = {row["prompt"][-1]["content"] for rows in made.values() for row in rows}
-        lessons = partial(_lessons, list(mix), warm_up, guesses, training_args.seed, digits, seen)
-        warm = partial(_warm, model_args.model_name_or_path, warm_up, training_args, model_args.dtype == "bfloat16")
-        start_from(training_args, model_args, lambda: warm(lessons()))
+        name, bf16 = model_args.model_name_or_path, model_args.dtype == "bfloat16"
+
+        def make() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+            """Make the warm model, on the main process alone."""
+            lessons = _lessons(list(mix), warm_up, guesses, training_args.seed, digits, seen)
+            return _warm(name, warm_up, lessons, training_args, bf16)
+
+        start_from(training_args, model_args, make)
     splits = {f"terms_{terms}": Dataset.from_list(rows[:HELD_OUT]) for terms, rows in made.items()}
     return DatasetDict(train=Dataset.from_list(train), **splits)
 
@@ -143,7 +147,7 @@ def _lessons(terms: list[int], warm_up: WarmUp, guesses: float, seed: int, digit
 
 
 def _warm(
-    name: str, warm_up: WarmUp, training_args: Any, bf16: bool, lessons: list[Row]
+    name: str, warm_up: WarmUp, lessons: list[Row], training_args: Any, bf16: bool
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Read the model, and teach it the form of the lessons' solutions."""
     tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left")

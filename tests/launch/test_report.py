@@ -95,6 +95,7 @@ HINT = "dead groups: 50 % of those sampled. They taught nothing, and took their 
         ({**KEPT, "beta": 0.1}, ALIVE, False),  # dead groups add to the KL term
         ({**KEPT, "entropy_coef": 0.1}, ALIVE, False),
         ({**KEPT, "loss_type": "bnpo"}, ALIVE, False),
+        ({**KEPT, "filter_metric": "accuracy"}, ALIVE, False),  # other rewards may differ in dead groups
         ({**KEPT, "advantage_estimator": "zvp"}, ALIVE, False),
         ({**KEPT, "advantage_baseline": "belief"}, ALIVE, False),  # groups of equal rewards can teach
         ({**KEPT, "steps_per_generation": 32}, ALIVE, False),  # no group can leave

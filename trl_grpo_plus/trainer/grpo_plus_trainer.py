@@ -348,7 +348,7 @@ class GRPOPlusTrainer(GRPOTrainer):
                 output[GROUPS] = batch.groups_named(self.state.global_step)
                 if self.args.zero_variance_groups == "skip":
                     share = batch.live_share(of_attempts=self.loss_type in padding.ROW_NORMALISED)
-                    output["live_share"] = torch.tensor(share)
+                    output["live_share"] = torch.tensor(share)  # TRL splits tensors and lists alone
             self._log(batch.outcome_shares(self.reward_funcs, self.reward_func_names))
             if batch.kl is None:
                 batch.kl = kl.at_hand(output, padding.loss_mask(output))

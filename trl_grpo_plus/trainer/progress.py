@@ -27,9 +27,11 @@ WITHOUT_DEAD: dict[str, Any] = {
     "entropy_coef": 0.0,
     "use_adaptive_entropy": False,
     "top_entropy_quantile": 1.0,
+    "filter_metric": "total",
+    "advantage_estimator": "grpo",
+    "advantage_baseline": "mean",
+    "multi_objective_aggregation": "sum_then_normalize",
 }
-WITHOUT_DEAD |= {"advantage_estimator": "grpo", "advantage_baseline": "mean"}
-WITHOUT_DEAD |= {"multi_objective_aggregation": "sum_then_normalize"}
 FULL_CONTEXT = "sampler/full_context"  # share of the first process's attempts that ended in vLLM's full context
 LAST = 0.25  # share of a run's log that is its end
 HARDLY_ALIVE = 0.05  # share of live groups in the end, below which the run has hardly learned anything
@@ -152,8 +154,7 @@ def sampled(history: list[dict[str, Any]], args: Any) -> dict[str, Any]:
         `max_completion_length`; `full_context` (mean of that metric; `None` if it was not logged); `kept_dead` (mean
         share of dead groups, if `skip` could have left them out with the same gradient, otherwise `None`); `end`
         (`groups` and `truncated` of the last quarter of the log, the step after which this quarter begins, and the
-        verdicts that are
-        `dead`).
+        verdicts that are `dead`).
     """
     before, end = _parted(history)
     return {
