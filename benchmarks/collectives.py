@@ -49,6 +49,7 @@ TIMED = {
     "TRL once more": "TRL",
     "everything off": "everything off",
     "keep, traces, alarms": "keep, traces, alarms",
+    "skip, traces, alarms": "skip, traces, alarms",
     "drop, traces, alarms": "drop, traces, alarms",
     "resample, one more round, traces, alarms": "resample, one more round, traces, alarms",
     "prompt choice, belief baseline, traces, alarms": "prompt choice, belief baseline, traces, alarms",

@@ -177,6 +177,7 @@ MODES: dict[str, dict[str, Any]] = {
     "traces": {"trace_every": 1, "alarms": False},
     "keep, traces, alarms": {},
     "keep, traces, alarms, halt_on_alarm": {"halt_on_alarm": ["dead_groups"]},
+    "skip, traces, alarms": {"zero_variance_groups": "skip"},
     "drop": {**OFF, **DROP},
     "drop, traces, alarms": DROP,
     "drop, one group live (filler)": {**OFF, **DROP, "num_generations": SMALL_GROUP},

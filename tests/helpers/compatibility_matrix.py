@@ -73,9 +73,11 @@ PAGE = Path(__file__).parents[2] / "docs" / "what_works.md"
 # -- modes of this package
 
 FILTER = {"filter_metric": "half_dead"}
+EXACT = {"optim": "sgd", "learning_rate": 0.05, "max_grad_norm": 0.0}  # equal weights mean equal gradients
 KL = {"beta": 0.1}
 MODES = {
     "off": Mode("options off", {}, lambda run: None),
+    "skip": Mode("`skip`", {"zero_variance_groups": "skip", **FILTER, **EXACT}, filtered),
     "drop": Mode("`drop`", {"zero_variance_groups": "drop", **FILTER}, filtered),
     "resample": Mode("`resample`", {"zero_variance_groups": "resample", **FILTER}, resampled),
     "belief": Mode(
@@ -319,6 +321,7 @@ ELSEWHERE = {
             '`vllm_mode="colocate"`',
             {
                 "off": f"{COLOCATE}::test_each_batch_is_whole",
+                "skip": f"{COLOCATE}::test_each_batch_is_whole",
                 "drop": f"{COLOCATE}::test_each_batch_is_whole",
                 "resample": f"{COLOCATE}::test_each_batch_is_whole",
                 "belief": f"{COLOCATE}::test_beliefs_and_the_choice_by_them",
@@ -329,7 +332,7 @@ ELSEWHERE = {
         ),
         Elsewhere(
             '`vllm_mode="server"`',
-            {"drop": f"{SERVER}::test_each_batch_is_whole", "resample": f"{SERVER}::test_each_batch_is_whole"},
+            dict.fromkeys(("skip", "drop", "resample"), f"{SERVER}::test_each_batch_is_whole"),
         ),
         Elsewhere(
             "vLLM on two processes: an engine each, one engine, a server",
@@ -341,7 +344,8 @@ ELSEWHERE = {
         Elsewhere(
             "`vllm_importance_sampling_correction`",
             dict.fromkeys(
-                ("off", "drop", "resample"), f"{COLOCATE}::test_sampling_metrics_are_of_the_batch_that_is_trained_on"
+                ("off", "skip", "drop", "resample"),
+                f"{COLOCATE}::test_sampling_metrics_are_of_the_batch_that_is_trained_on",
             )
             | {"kl_in_reward": f"{COLOCATE}::test_kl_in_the_reward"},
         ),
@@ -364,6 +368,7 @@ ELSEWHERE = {
             "several processes (DDP)",
             {
                 "off": f"{RANKS}::test_defaults_are_trl",
+                "skip": f"{RANKS}::test_skipping_is_trls_training_on_all_groups",
                 "drop": f"{RANKS}::test_dropping_is_training_on_the_live_groups_alone",
                 "resample": f"{RANKS}::test_resampling_is_collective",
                 "belief": f"{RANKS}::test_ranks_agree",
@@ -415,6 +420,12 @@ IDLE: dict[tuple[str, str], str] = {
     ("bias_correction", "kl_in_reward"): "With the KL in the reward the loss has no KL term.",
     ("shuffle", "belief"): "The choice draws its pools from shuffled rows, whatever `shuffle_dataset` is.",
 }
+# Features with which dead groups have a part in TRL's gradient (docs/groups.md), so that `skip` has another one. With
+# more rewards than `half_dead`, groups that are dead by it have advantages in TRL.
+DEAD_GROUPS_TEACH = {"beta", "sync_ref_model", "peft_beta", "peft_model_beta", "bias_correction"}
+DEAD_GROUPS_TEACH |= {"entropy_bonus", "entropy_adaptive", "moe", "entropy_quantile", "loss_bnpo"}
+DEAD_GROUPS_TEACH |= {"reward_model", "reward_model_loaded", "async_reward", "weights", "log_extra"}
+DEAD_GROUPS_TEACH |= {"normalize_then_sum", "environments"}
 
 
 # -- the page
@@ -432,7 +443,9 @@ this page from `tests/helpers/compatibility_matrix.py`, the table that the tests
 | – | [not run](#not-run) |
 
 Each test asserts that the weights moved, that the losses were finite, and that both the feature and the mode had their
-effect. For a feature that is about speed or memory it asserts that the trained weights are the same as without it.
+effect. For a feature that is about speed or memory it asserts that the trained weights are the same as without it. For
+`skip` it asserts that the weights are the same as with all groups, except where [dead groups have a part in TRL's
+gradient](groups.md#skip-drop-and-trls-gradient): there they must differ.
 """
 
 

@@ -10,7 +10,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from transformers import (
     Qwen2ForSequenceClassification,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
+    TrainerCallback,
 )
 from transformers.generation.continuous_batching.continuous_api import ContinuousMixin
 
@@ -46,8 +47,9 @@ Options = Mapping[str, Any]
 class Run:
     """A finished run, and what the checks read of it.
 
-    `without` returns the weights that the same mode ends with if the feature is off. `seen` holds what the feature's
-    rewards noted, and how often each function of `SPIED` was called.
+    `without` returns the weights that the same mode ends with if the feature is off. `keeping` returns those with the
+    feature if all groups are kept. `seen` holds what the feature's rewards noted, and how often each function of
+    `SPIED` was called.
     """
 
     trainer: Any
@@ -55,6 +57,7 @@ class Run:
     reference: dict[str, torch.Tensor] | None
     seen: dict[str, Any]
     without: Callable[[], dict[str, torch.Tensor]]
+    keeping: Callable[[], dict[str, torch.Tensor]]
 
     @property
     def after(self) -> dict[str, torch.Tensor]:
@@ -523,6 +526,7 @@ def new_adapter(models: Models, seen: dict[str, Any]) -> Made:
 
 def own_adapter(models: Models, seen: dict[str, Any]) -> Made:
     model = AutoModelForCausalLM.from_pretrained(models.plain)
+    torch.manual_seed(0)
     return Made(peft.get_peft_model(model, adapter(init_lora_weights=False)))
 
 
@@ -584,6 +588,14 @@ def card_is_there(run: Run) -> None:
 
 # -- running
 
+
+class Seeded(TrainerCallback):
+    """A callback that seeds each step, so that a step's attempts do not depend on the shuffles of earlier steps."""
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        torch.manual_seed(7 + state.global_step)
+
+
 QUIET = {"trace_every": 0, "alarms": False, "shuffle_dataset": False, "max_steps": 2, "learning_rate": 2e-2}
 
 
@@ -596,6 +608,7 @@ def run(models: Models, feature: Feature, mode: Mode, folder: Path, with_it: boo
     extra = {
         "train_dataset": made.data or tiny_models.prompts(30),
         "processing_class": tiny_models.tokenizer(),
+        "callbacks": [Seeded()],
         **made.extra,
     }
     with pytest.MonkeyPatch.context() as patch:
@@ -620,7 +633,11 @@ def run(models: Models, feature: Feature, mode: Mode, folder: Path, with_it: boo
             models.without[alike] = other.after
         return models.without[alike]
 
-    return Run(trainer, before, reference, seen, without)
+    def keeping() -> dict[str, torch.Tensor]:
+        kept = replace(mode, options={**mode.options, "zero_variance_groups": "keep"})
+        return run(models, feature, kept, folder.with_name(f"{folder.name}-keeping")).after
+
+    return Run(trainer, before, reference, seen, without, keeping)
 
 
 def counted(function: Callable[..., Any], calls: Counter[str]) -> Callable[..., Any]:

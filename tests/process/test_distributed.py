@@ -521,6 +521,7 @@ COLLECTIVES = {
     "traces": {TENSORS: 2, EXCHANGES: 1},
     "keep, traces, alarms": {TENSORS: 2, EXCHANGES: 1},
     "keep, traces, alarms, halt_on_alarm": {TENSORS: 2, EXCHANGES: 1, BROADCASTS: 1},
+    "skip, traces, alarms": {TENSORS: 3, OBJECTS: 1, EXCHANGES: 2},
     "drop": {TENSORS: 2, OBJECTS: 1, EXCHANGES: 1},
     "drop, traces, alarms": {TENSORS: 3, OBJECTS: 1, EXCHANGES: 2},
     "drop, one group live (filler)": {TENSORS: 4, OBJECTS: 1, EXCHANGES: 1},

@@ -28,7 +28,11 @@ from trl_grpo_plus.utils.validation import ConfigError
 pytestmark = pytest.mark.usefixtures("engine")
 
 ENDS = (tiny_models.tokenizer().eos_token_id, tiny_models.tokenizer().pad_token_id)
-MODES = {"keep": {}, "drop": {"zero_variance_groups": "drop"}, "resample": watched.RESAMPLE}
+MODES = {
+    "keep": {},
+    **{mode: {"zero_variance_groups": mode} for mode in ("skip", "drop")},
+    "resample": watched.RESAMPLE,
+}
 
 
 @pytest.fixture(scope="module", params=MODES)

@@ -21,7 +21,7 @@ from trl_grpo_plus.trainer.vllm.server import ServerFailed
 
 pytestmark = pytest.mark.usefixtures("engine")
 
-MODES = {"drop": {"zero_variance_groups": "drop"}, "resample": watched.RESAMPLE}
+MODES = {**{mode: {"zero_variance_groups": mode} for mode in ("skip", "drop")}, "resample": watched.RESAMPLE}
 
 
 @pytest.mark.parametrize("mode", MODES)
