@@ -90,6 +90,8 @@ class Arm:
     - `rewards`: entries of reward_funcs in addition to the family's reward
     - `batches`: the number of batches into which the family's rollouts of a step are divided: with 2 (`small`) half of
       the rollouts make as many batches as all do elsewhere; with 4 (`tiny`) a quarter of them
+    - `paired`: whether each step has a random seed of its own. Then two arms with equal weights sample the same
+      attempts in a step, whatever random numbers they drew in earlier steps
     """
 
     config: dict[str, Any]
@@ -97,6 +99,7 @@ class Arm:
     oracle: bool = False
     rewards: tuple[Any, ...] = ()
     batches: int = 1
+    paired: bool = False
 
     def a_step(self, family: Family) -> int:
         """Return the number of rollouts in a step."""
@@ -169,6 +172,7 @@ ARMS: dict[str, Arm] = {
         for name, arm in (PLAIN | SMALL).items()
         if arm.batches > 1 or name in ("trl-8", "trl-4", "trl-2", "choice-2", "key-2", "head-2")
     },
+    **{f"{name}-paired": replace(PLAIN[name], paired=True) for name in ("trl-4", "skip-4")},
     "oracle-2": _belief(2, oracle=True),
     "oracle-drop-2": _plus(2, oracle=True),
     "easy-first-2": _by_level("easy_first"),
@@ -180,15 +184,19 @@ ARMS: dict[str, Arm] = {
 }
 BY_LEVEL = ("easy-first-2", "hard-first-2", "interleaved-2")
 FLOORS = tuple(name for name in ARMS if "floor" in name)
+PAIRED = tuple(name for name, arm in ARMS.items() if arm.paired)
 SEVERAL_STEPS = tuple(name for name, arm in ARMS.items() if "num_iterations" in arm.config)
 SETS = {
     "all": tuple(
-        name for name, arm in ARMS.items() if name not in (*BY_LEVEL, *FLOORS, *SEVERAL_STEPS) and arm.batches == 1
+        name
+        for name, arm in ARMS.items()
+        if name not in (*BY_LEVEL, *FLOORS, *SEVERAL_STEPS, *PAIRED) and arm.batches == 1
     ),
     "matter": ("trl-8", "trl-4", "trl-2", "belief-2", "head-4", "head-2"),
     "by_level": BY_LEVEL,
     "floors": FLOORS,
     "several_steps": SEVERAL_STEPS,
+    "paired": PAIRED,
 }
 
 
@@ -338,6 +346,13 @@ class Looks(TrainerCallback):
             control.should_training_stop = True
 
 
+class SeededSteps(TrainerCallback):
+    """A callback that seeds the random numbers at the begin of each step."""
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        torch.manual_seed(state.global_step)
+
+
 def accuracies(
     family: Family, tokenizer: Any, model: Any, splits: Iterable[str], times: int
 ) -> tuple[dict[str, float], dict[str, float], float]:
@@ -420,6 +435,8 @@ def run(spec: Spec) -> Line:
         )
         if arm.trl:
             cpu_lm_head.spare_copies(trainer.model)  # our trainer does this too; it makes TRL's faster
+        if arm.paired:
+            trainer.add_callback(SeededSteps())
         trainer.remove_callback(PrinterCallback)
         trainer.spent, trainer.whole, trainer.falls = spent, whole, spec.budget != CONSTANT
         if arm.oracle:
