@@ -16,6 +16,7 @@ from packaging.version import Version
 
 from ..config.compatibility import no_step, out_of_bounds
 from ..config.evaluation_checks import parts_of_groups
+from ..config.trained_weights import loses_updates
 from ..curriculum.selection import believes
 from ..objective.advantage_functions import named_by
 from ..utils import optional_packages
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from ..config import GRPOPlusConfig
 
 
-LEAST_16_BIT_RATE = 1e-5  # learning rate; `lost_in_rounding` explains the trouble below it
 LONG = 2000  # tokens of a completion; `kept_by_product` explains the trouble above it
 # A tracker needs any of its modules. transformers could tell which are installed, but imports wandb to do so.
 TRACKERS = {"tensorboard": ("tensorboard", "tensorboardX"), "azure_ml": ("azureml",), "flyte": ("flytekit",)}
@@ -137,15 +137,10 @@ def kept_by_product(tokens: int, difference: float, highest: float) -> float:
 
 
 def lost_in_rounding(training_args: Any, model_args: Any, sharded: bool) -> str | None:
-    """Return a warning if most updates of 16-bit weights are lost in rounding; `None` otherwise.
-
-    A bfloat16 has 8 significant bits. The neighbours of 0.02, a common size of a weight, are 1e-4 away, and an AdamW
-    step is about as large as the learning rate. DeepSpeed keeps float32 copies of the weights. Under FSDP, accelerate
-    makes the weights float32.
-    """
+    """Return a warning if most updates of 16-bit weights are lost in rounding; `None` otherwise."""
     dtype = dtype_of(training_args, model_args)
-    kept = sharded or model_args.use_peft or "adam" not in str(training_args.optim.value)
-    if kept or dtype not in ("bfloat16", "float16") or not 0 < training_args.learning_rate < LEAST_16_BIT_RATE:
+    kept = sharded or model_args.use_peft or not loses_updates(training_args)
+    if kept or dtype not in ("bfloat16", "float16"):
         return None
     return (
         f"dtype={dtype!r} with learning_rate={training_args.learning_rate:g}: nearly all updates of 16-bit weights "

@@ -97,12 +97,16 @@ def machine(recipe: Recipe) -> list[CheckRow]:
 
 
 def dtype(recipe: Recipe) -> list[CheckRow]:
-    """Check that the weights have the precision that updates and adapters need. A launched run gets only a warning."""
+    """Check that the weights have the precision that updates and adapters need.
+
+    The trainer of a launched run warns of lost updates itself.
+    """
+    if not recipe.stands:
+        return []
     sharded = recipe.spread.sharding not in ("none", "ddp")
-    lost = lost_in_rounding(recipe.training, recipe.model, sharded) if recipe.stands else None
-    status = WARNED if recipe.launching else UNSEEN if recipe.spread.guessed else FAILED
-    if lost or not recipe.stands:
-        return [CheckRow("dtype", status, lost)] if lost else []
+    lost = lost_in_rounding(recipe.training, recipe.model, sharded)
+    if lost and not recipe.launching:
+        return [CheckRow("dtype", UNSEEN if recipe.spread.guessed else FAILED, lost)]
     doubts = [base_drifts(recipe.training, recipe.model, recipe.spread.sharding)]
     if recipe.on_cpu:
         doubts.append(slow_on_processor(recipe.training, recipe.model))

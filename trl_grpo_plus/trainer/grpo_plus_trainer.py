@@ -45,7 +45,7 @@ from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import nanstd
 
-from ..config import compatibility, evaluation_checks, start_errors, tool_checks, trl_releases
+from ..config import compatibility, evaluation_checks, start_errors, tool_checks, trained_weights, trl_releases
 from ..config.grpo_plus_config import GRPOPlusConfig, config_for
 from ..config.sampling_distribution import warn_of_another_distribution
 from ..curriculum import indexed_dataset, selection
@@ -736,10 +736,12 @@ class GRPOPlusTrainer(GRPOTrainer):
 
         Raises:
             ConfigError: a dataset that a script has set cannot be trained on, the training set has too few rows for
-                a step, or another run writes into `output_dir`; see [`trl_grpo_plus.utils.folder_lock`].
+                a step, no weight of the model is trained, or another run writes into `output_dir`; see
+                [`trl_grpo_plus.utils.folder_lock`].
         """
         self._check_new_data()
         self._check_rows(self.train_dataset, self.args)
+        trained_weights.check_trained(self.model)
         folder = self.args.output_dir
         with folder_lock.hold(folder), self._recorder.blaming_trackers():
             checkpoint = checkpoint_integrity.complete_checkpoint(resume_from_checkpoint, folder)
@@ -783,6 +785,8 @@ class GRPOPlusTrainer(GRPOTrainer):
             resampling.warn_if_nothing_is_saved(args, self.accelerator.num_processes)
         if args.draws_prompts and self._overrides("get_train_dataloader"):
             compatibility.warn_of_own_dataloader(args, type(self).__name__)
+        if self.optimizer is None and not (self.is_deepspeed_enabled or self.is_fsdp_enabled):
+            trained_weights.warn_of_lost_updates(args, self.model)
         if self.rollout_func is None:  # a rollout_func samples in its own way
             compatibility.warn_of_masked_stops(args, ends_of(self))
             compatibility.warn_of_rounded_weights(args, self.model)
