@@ -378,8 +378,9 @@ def test_a_prompt_is_shown_as_the_model_is_given_it(place, capsys):
         ("{{ mood }}" + KIND, asked("6 times 7?"), {"mood": "gaily "}, ""),
         (CHATML.partition("{% if add_g")[0], asked("6 times 7?"), {}, "it has no generation prompt"),
         (CHATML, "6 times 7 is ", {}, "it ends in white space"),
+        (CHATML, asked("6 times 7?"), {"mood": "gaily "}, "chat_template_kwargs has 'mood', which the model's chat"),
     ],
-    ids=["adds", "has", "kwargs", "no turn", "text"],
+    ids=["adds", "has", "kwargs", "no turn", "text", "unread"],
 )
 def test_the_shown_prompt_is_what_trl_gives_the_model(place, tmp_path, stream, template, prompt, kwargs, warns):
     tokenizer = with_template(template)

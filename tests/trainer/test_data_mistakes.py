@@ -400,7 +400,7 @@ def test_rows_that_were_filtered_out_are_not_checked(tmp_path):
     ("columns", "words"),
     [
         (["Prompt", "answer"], r"Rename it: dataset.rename_column\('Prompt', 'prompt'\)"),
-        (["id", "messages"], r"If it is 'messages', rename it: dataset.rename_column\('messages', 'prompt'\)"),
+        (["id", "messages"], r"rename_column\('messages', 'prompt'\)\. Remove the assistant's last message"),
         (["id", "PROMPT"], r"If it is 'PROMPT', rename it"),
         (
             ["id", "cost"],

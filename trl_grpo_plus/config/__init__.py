@@ -9,6 +9,7 @@ sampling_distribution  settings that make the sampled distribution differ from t
 trl_releases           the releases of TRL that are tested
 tool_checks            checks of tools and environments
 evaluation_checks      checks of evaluations
+chat_checks            doubts about the chat template, its arguments, and where answers end
 trained_weights        checks of the weights that are trained: that there are any, and their dtype
 start_errors           TRL's errors about batch sizes, folders, models and tools, with the cause and the fix
 """

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MethodType
 from typing import Any
 
-from ..scoring import datasets_named, first_text
+from ..scoring import datasets_named, first_prompt
 from ..utils.signatures import name_of, signature_of
 from ..utils.tables import in_short
 from ..utils.validation import ConfigError
@@ -144,7 +144,7 @@ def check_length(train_dataset: Any, max_steps: int) -> None:
 def check_conversations(train_dataset: Any, eval_dataset: Any) -> None:
     """Refuse plain texts as prompts: a conversation is what tool calls and the answers of tools are added to."""
     for what, dataset in datasets_named(train_dataset, eval_dataset).items():
-        if (text := first_text(dataset)) is not None:
+        if isinstance(text := first_prompt(dataset), str):
             raise ConfigError(
                 f"{what}: with tools a prompt must be a list of messages such as "
                 f"{{role: user, content: ...}}. The first one is the text {text!r:.80}."

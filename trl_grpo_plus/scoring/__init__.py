@@ -35,7 +35,7 @@ from .prompts import (
     check_tokens,
     columns_given,
     datasets_named,
-    first_text,
+    first_prompt,
     has_messages,
     is_conversation,
     lacks_template,

@@ -100,11 +100,11 @@ def has_messages(dataset: Any) -> bool:
     return any(is_conversation(row.get("prompt")) for row in islice(dataset, 1))
 
 
-def first_text(dataset: Any) -> str | None:
-    """Return the first prompt of a dataset if it is stored there as a plain text, else `None`."""
+def first_prompt(dataset: Any) -> Any:
+    """Return the first prompt of a dataset if it is stored there, else `None`."""
     if not _is_stored(dataset) or "prompt" not in dataset.column_names or not len(dataset):
         return None
-    return first if isinstance(first := _first(dataset), str) else None
+    return _first(dataset)
 
 
 def columns_given(dataset: Any, needed: Iterable[str]) -> list[str]:
@@ -149,7 +149,9 @@ def _renaming(columns: Sequence[str], named: bool) -> str:
     how = f"dataset.rename_column({likely or 'question'!r}, 'prompt')"
     if likely is None:
         return f"Rename the column that holds the prompts, as in {how}."
-    return f"Rename it: {how}." if named else f"If it is {likely!r}, rename it: {how}."
+    advice = f"Rename it: {how}." if named else f"If it is {likely!r}, rename it: {how}."
+    answered = " Remove the assistant's last message, if the messages end with it: it is the answer."
+    return advice + (answered if likely.lower() == "messages" else "")
 
 
 def _wrong_values(dataset: Any, what: str, first: Any, mask: Any) -> str | None:

@@ -45,7 +45,15 @@ from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import nanstd
 
-from ..config import compatibility, evaluation_checks, start_errors, tool_checks, trained_weights, trl_releases
+from ..config import (
+    chat_checks,
+    compatibility,
+    evaluation_checks,
+    start_errors,
+    tool_checks,
+    trained_weights,
+    trl_releases,
+)
 from ..config.grpo_plus_config import GRPOPlusConfig, config_for
 from ..config.sampling_distribution import warn_of_another_distribution
 from ..curriculum import indexed_dataset, selection
@@ -110,10 +118,14 @@ def _raising_in_short(method: Callable[..., Any]) -> Callable[..., Any]:
     return in_short
 
 
+def stops_of(trainer: GRPOTrainer) -> set[int]:
+    """Return the tokens at which generation stops."""
+    return {*getattr(trainer, "eos_token_ids", [trainer._tokenizer.eos_token_id])}
+
+
 def ends_of(trainer: GRPOTrainer) -> set[int]:
     """Return the tokens with which a completion ends unless it is truncated."""
-    tokenizer = trainer._tokenizer
-    return {*getattr(trainer, "eos_token_ids", [tokenizer.eos_token_id]), tokenizer.pad_token_id}
+    return {*stops_of(trainer), trainer._tokenizer.pad_token_id}
 
 
 class GRPOPlusTrainer(GRPOTrainer):
@@ -791,6 +803,8 @@ class GRPOPlusTrainer(GRPOTrainer):
             compatibility.warn_of_masked_stops(args, ends_of(self))
             compatibility.warn_of_rounded_weights(args, self.model)
             warn_of_another_distribution(args, self.model, getattr(self, "generation_kwargs", None))
+            template = {"chat_template": self.chat_template, **self.chat_template_kwargs}
+            chat_checks.warn_of_doubts(self.train_dataset, self.processing_class, template, stops_of(self))
 
     def _overrides(self, *names: str) -> bool:
         """Return whether a subclass overrides one of these methods."""

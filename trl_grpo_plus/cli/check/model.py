@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
-from ...config import sampling_distribution
+from ...config import chat_checks, sampling_distribution
 from ...launch.option_checks import dtype_of
 from ...launch.recipe import Recipe, total_steps
 from ...scoring import default_size
@@ -95,10 +95,21 @@ def given(recipe: Recipe, tokens: Loaded) -> list[CheckRow]:
     (ids,) = _encoded(recipe, tokens.what, [recipe.first_prompt])
     rendered = as_given(ids, recipe.first_prompt, tokens.what, _template(recipe))
     bare = ", without what the environment adds to it" if recipe.script.environment_factory else ""
-    about = [f"{whose}, as the model is given it{bare}, in {rendered['tokens']:,} tokens", *rendered["flags"]]
+    flags = [*rendered["flags"], *_doubts(recipe, tokens.what)]
+    about = [f"{whose}, as the model is given it{bare}, in {rendered['tokens']:,} tokens", *flags]
     # Most models whose template adds a system message were trained with it. Other flags are mistakes.
-    status = WARNED if set(rendered["flags"]) - {ADDS_SYSTEM} else OK
+    status = WARNED if set(flags) - {ADDS_SYSTEM} else OK
     return [CheckRow("given", status, "; ".join(about) + f":\n{rendered['text']}")]
+
+
+def _doubts(recipe: Recipe, tokenizer: Any) -> list[str]:
+    """Return doubts about prompts of messages, which the trainer would warn of."""
+    if isinstance(recipe.first_prompt, str) or recipe.script.rollout_func:
+        return []
+    own = hub.generation_config(recipe.model.model_name_or_path, recipe.model.model_revision)
+    ends = own.get("eos_token_id")
+    known = {tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])} if own else set()
+    return chat_checks.doubts(recipe.first_prompt, tokenizer, _template(recipe), known)
 
 
 def _encoded(recipe: Recipe, tokens: Any, prompts: list[Any]) -> list[list[int]]:

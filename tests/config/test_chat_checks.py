@@ -1,0 +1,75 @@
+"""Tests of doubts about prompts of messages and about where answers end."""
+
+import copy
+
+import pytest
+import tiny_models
+from datasets import Dataset
+from tokenizers import AddedToken
+
+from trl_grpo_plus.config import chat_checks
+
+
+# A turn is a letter for its role ("a" for the user, "b" for the assistant), its content and a token.
+TURNS = "{% for m in messages %}{{ 'a' if m['role'] == 'user' else 'b' }}{{ m['content'] }}<|end|>{% endfor %}"
+CHAT = TURNS + "{% if add_generation_prompt %}b{% if enable_thinking %}={% endif %}{% endif %}"
+ASKED = [{"role": "user", "content": "1+1"}]
+
+
+def chats(eos="<|end|>", then=""):
+    """Return a tokenizer whose template ends each turn with a token of its own, `then` with another text."""
+    made = copy.deepcopy(tiny_models.tokenizer())
+    made.add_tokens([AddedToken("<|end|>", special=True)])
+    made.chat_template, made.eos_token = CHAT.replace("<|end|>", f"<|end|>{then}"), eos
+    return made
+
+
+def made(folder, tokenizer, prompt=ASKED, **options):
+    data = Dataset.from_list([{"prompt": prompt}] * 8)
+    reward = tiny_models.digits if isinstance(prompt, str) else by_place
+    return tiny_models.trainer(folder, reward, data=data, extra={"processing_class": tokenizer}, **options)
+
+
+def by_place(completions, **columns):
+    return [float(i % 4) for i in range(len(completions))]
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "options", "said"),
+    [
+        (chats(), {}, None),
+        (chats(), {"chat_template_kwargs": {"enable_thinking": False}}, None),
+        (tiny_models.tokenizer(), {"prompt": "1+1="}, None),
+        (chats(then="<eos>", eos="<eos>"), {}, None),
+        (tiny_models.chat_tokenizer(), {}, None),  # its template ends turns with a text
+        (
+            chats(),
+            {"chat_template_kwargs": {"enable_think": False}},
+            "chat_template_kwargs has 'enable_think', which the model's chat template does not read, so it has no "
+            "effect. Did you mean enable_thinking?",
+        ),
+        (
+            chats(),
+            {"prompt": [*ASKED, {"role": "assistant", "content": "2"}]},
+            "The first prompt ends with a message of the assistant, and the chat template begins another turn",
+        ),
+        (
+            chats(eos="<eos>"),
+            {},
+            "The chat template ends a turn of the assistant with '<|end|>', but attempts end only with '<eos>'.",
+        ),
+    ],
+)
+def test_doubts_about_a_chat(tmp_path, caplog, tokenizer, options, said):
+    made(tmp_path, tokenizer, **options)
+    logged = [record.getMessage() for record in caplog.records if record.name == chat_checks.__name__]
+    assert len(logged) == bool(said)
+    if said:
+        assert said in logged[0]
+
+
+def test_the_template_does_what_the_doubts_say(tmp_path):
+    given = [*ASKED, {"role": "assistant", "content": "2"}]
+    trainer = made(tmp_path, chats(), given)
+    (ids,), *_ = trainer._tokenize_prompts([given])
+    assert trainer.processing_class.decode(ids) == "a1+1<|end|>b2<|end|>b"

@@ -1,0 +1,90 @@
+"""Doubts about how prompts of messages reach the model, and about where its answers end.
+
+TRL begins a turn of the assistant after each prompt, and ends an attempt at the end tokens of tokenizer and model. A
+chat template silently ignores arguments that it does not read.
+"""
+
+import inspect
+import re
+from collections.abc import Iterator, Mapping, Set
+from contextlib import suppress
+from typing import Any
+
+from accelerate.logging import get_logger
+
+from ..scoring import first_prompt, is_conversation
+from ..utils.validation import did_you_mean
+
+
+logger = get_logger(__name__)
+
+# Texts that no template contains.
+_ASKED, _ANSWERED = "THE-QUESTION", "THE-ANSWER"
+
+
+def doubts(prompt: Any, processing_class: Any, template: Mapping[str, Any], ends: Set[int | None]) -> list[str]:
+    """Return a text for each doubt about a prompt of messages.
+
+    Args:
+        prompt (`list[dict]`): a prompt of the training set.
+        processing_class: the tokenizer or the processor.
+        template (`Mapping[str, Any]`): what the chat template is given beside the messages: `chat_template_kwargs`.
+        ends (`set[int]`): the tokens at which an attempt ends; empty if they are not known.
+    """
+    texts = [*_unread(processing_class, template)]
+    if prompt[-1:] and prompt[-1].get("role") == "assistant":
+        texts.append(
+            "The first prompt ends with a message of the assistant, and the chat template begins another turn of the "
+            "assistant after it. If this message is the answer, the model is given it. Leave it out of the prompts."
+        )
+    with suppress(Exception):  # a user's template may fail on the made-up messages
+        texts += _unended(processing_class, template, ends)
+    return texts
+
+
+def warn_of_doubts(dataset: Any, processing_class: Any, template: Mapping[str, Any], ends: Set[int | None]) -> None:
+    """Log the texts of [`doubts`] about the first prompt of a dataset on the main process."""
+    if is_conversation(prompt := first_prompt(dataset)):
+        for text in doubts(prompt, processing_class, template, ends):
+            logger.warning(text)
+
+
+def _unread(processing_class: Any, template: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a text for each argument that a tokenizer's chat template does not read.
+
+    A processor may read arguments itself.
+    """
+    written = template.get("chat_template") or getattr(processing_class, "chat_template", None)
+    if not isinstance(written, str) or hasattr(processing_class, "tokenizer"):
+        return
+    read = {*re.findall(r"[A-Za-z_]\w*", written)}
+    own = inspect.signature(processing_class.apply_chat_template).parameters
+    for name in template:
+        if name not in read and name not in own:
+            yield (
+                f"chat_template_kwargs has {name!r}, which the model's chat template does not read, so it has no "
+                f"effect.{did_you_mean(name, read)}"
+            )
+
+
+def _unended(processing_class: Any, template: Mapping[str, Any], ends: Set[int | None]) -> Iterator[str]:
+    """Yield a text if the template ends a turn of the assistant with special tokens at which no attempt ends."""
+    tokenizer = getattr(processing_class, "tokenizer", processing_class)
+    parts = tokenizer is not processing_class  # a processor's template expects contents in parts
+    said = {"user": _ASKED, "assistant": _ANSWERED}
+    turns = [
+        {"role": role, "content": [{"type": "text", "text": text}] if parts else text} for role, text in said.items()
+    ]
+    written = processing_class.apply_chat_template(turns, tokenize=False, **template)
+    tail = tokenizer(written.partition(_ANSWERED)[2], add_special_tokens=False)["input_ids"]
+    special = {*tokenizer.all_special_ids, *tokenizer.get_added_vocab().values()}
+    last = next((token for token in tail if token in special), None)
+    if last is None or not ends or not ends.isdisjoint(tail):
+        return
+    token, known = tokenizer.convert_ids_to_tokens(last), sorted(end for end in ends if end is not None)
+    yield (
+        f"The chat template ends a turn of the assistant with {token!r}, but attempts end only with "
+        f"{', '.join(map(repr, tokenizer.convert_ids_to_tokens(known)))}. A model that ends its turns as the template "
+        f"does goes on after the answer, to max_completion_length. Make {token!r} the tokenizer's eos_token, and add "
+        f"its id, {last}, to eos_token_id in the model's generation_config.json."
+    )
