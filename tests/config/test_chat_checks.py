@@ -68,6 +68,25 @@ def test_doubts_about_a_chat(tmp_path, caplog, tokenizer, options, said):
         assert said in logged[0]
 
 
+@pytest.mark.parametrize("special", [["a", "7"], []])
+def test_special_tokens_that_no_reward_sees(tmp_path, caplog, special):
+    seen = set()
+
+    def reward(completions, **columns):
+        seen.update(*completions)
+        return tiny_models.digits(completions)
+
+    tokenizer = copy.deepcopy(tiny_models.tokenizer())
+    tokenizer.add_special_tokens({"additional_special_tokens": special})
+    tiny_models.trained(tmp_path, reward, extra={"processing_class": tokenizer}, max_steps=2)
+    logged = [record.getMessage() for record in caplog.records if record.name == chat_checks.__name__]
+    assert len(logged) == bool(special)
+    if special:
+        assert "Attempts of the first batch contain " in logged[0]
+        assert all(f"{token!r} (in " in logged[0] for token in special)
+    assert seen & {"a", "7"} == {"a", "7"} - {*special}
+
+
 def test_the_template_does_what_the_doubts_say(tmp_path):
     given = [*ASKED, {"role": "assistant", "content": "2"}]
     trainer = made(tmp_path, chats(), given)

@@ -1,12 +1,13 @@
 """Doubts about how prompts of messages reach the model, and about where its answers end.
 
 TRL begins a turn of the assistant after each prompt, and ends an attempt at the end tokens of tokenizer and model. A
-chat template silently ignores arguments that it does not read.
+chat template silently ignores arguments that it does not read. TRL drops special tokens from the text of attempts.
 """
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Any
 
@@ -47,6 +48,25 @@ def warn_of_doubts(dataset: Any, processing_class: Any, template: Mapping[str, A
     if is_conversation(prompt := first_prompt(dataset)):
         for text in doubts(prompt, processing_class, template, ends):
             logger.warning(text)
+
+
+def warn_of_dropped_tokens(completion_ids: Iterable[Sequence[int]], tokenizer: Any, ends: Set[int | None]) -> None:
+    """Warn on the main process of special tokens within attempts: no reward sees them, because TRL drops them.
+
+    Args:
+        completion_ids (`Iterable[Sequence[int]]`): the tokens of the first batch's attempts.
+        tokenizer: the run's.
+        ends (`set[int]`): the tokens with which an attempt ends.
+    """
+    special = {*tokenizer.all_special_ids} - {*ends, tokenizer.bos_token_id, tokenizer.unk_token_id}
+    counts = Counter(token for ids in completion_ids for token in special.intersection(ids))
+    if counts:
+        named = ", ".join(f"{tokenizer.convert_ids_to_tokens(token)!r} (in {n})" for token, n in counts.most_common(5))
+        logger.warning(
+            f"Attempts of the first batch contain {named}. The tokenizer has these as special tokens, and TRL drops "
+            "special tokens from the text, so no reward sees them. A reward that needs them can read completion_ids. "
+            "Or make them ordinary tokens: tokenizer.add_tokens([...]) in the place of add_special_tokens."
+        )
 
 
 def _unread(processing_class: Any, template: Mapping[str, Any]) -> Iterator[str]:

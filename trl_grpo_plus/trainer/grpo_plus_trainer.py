@@ -166,6 +166,7 @@ class GRPOPlusTrainer(GRPOTrainer):
     # The loss since the last log entry, and that entry's step, of the checkpoint that the training resumes from.
     _unlogged_loss: tuple[float, int] | None
     _begun: tuple[int, int]  # optimizer steps done and TRL's `_step`, both when the present step began
+    _has_sampled = False
     _batch = Batch()  # the batch in flight; empty between two batches, and in a trainer made without __init__
 
     def __init__(
@@ -512,6 +513,9 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def _score(self, inputs: list[dict[str, Any]], prompts: list[Any], *completions: Any) -> groups.Round:
         """Score the last generation. A failure of a reward stops all ranks with the same message."""
+        if not (self._has_sampled or self.tools or self.environment_factories or self.rollout_func):
+            chat_checks.warn_of_dropped_tokens(completions[1], self._tokenizer, ends_of(self))
+        self._has_sampled = True
         batch = self._batch
         sampled = batch.as_sampled(inputs, prompts)
         masks = batch.generated and batch.generated.tool_mask
