@@ -1,12 +1,14 @@
 """Tests of the errors for batch sizes, a wrong folder, a wrong model name and a text instead of a number."""
 
 import dataclasses
+import inspect
 import re
 
 import pytest
 import tiny_models
 
 from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
+from trl_grpo_plus.config.gone_options import GONE_ARGUMENTS
 from trl_grpo_plus.utils.validation import ConfigError
 
 
@@ -137,3 +139,23 @@ def test_a_value_of_another_type_is_refused(tmp_path, arguments, words):
 def test_one_weight_without_a_list_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"^reward_weights=1[.]0 must be a list with one weight per reward"):
         made("no model", reward_weights=1.0, output_dir=str(tmp_path / "out"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"tokenizer": None}, "'tokenizer'. Use processing_class instead."),
+        ({"compute_metrics": None}, "'compute_metrics'. Remove it: TRL never calls it."),
+        ({"learning_rate": 1e-5}, "'learning_rate'. It is an option: GRPOPlusConfig(learning_rate=...)."),
+        ({"reward_func": len}, "'reward_func'. Did you mean reward_funcs"),
+    ],
+)
+def test_an_argument_that_no_trainer_has_is_refused_with_advice(tmp_path, arguments, words):
+    with pytest.raises(TypeError, match=re.escape(f"GRPOPlusTrainer got an unexpected keyword argument {words}")):
+        tiny_models.trainer(tmp_path, extra=arguments)
+
+
+def test_the_replacement_of_a_gone_argument_is_an_argument():
+    known = inspect.signature(GRPOPlusTrainer).parameters
+    assert not GONE_ARGUMENTS.keys() & known
+    assert {word for advice in GONE_ARGUMENTS.values() for word in re.findall(r"Use (\w+)", advice)} <= known.keys()

@@ -1,4 +1,4 @@
-"""Options that the configuration of TRL or transformers had once, with advice for scripts and recipes that set one."""
+"""Options and arguments that TRL or transformers had once, or other trainers have, with advice for who gives one."""
 
 GONE_OPTIONS = {
     "warmup_ratio": "Use warmup_steps instead: a value below 1 is a share of all steps.",
@@ -15,4 +15,19 @@ GONE_OPTIONS = {
     "vllm_guided_decoding_regex": "Use vllm_structured_outputs_regex instead.",
     "vllm_device": "Use vllm_mode instead: 'colocate' or 'server'.",
     "wandb_log_unique_prompts": "Use log_unique_prompts instead.",
+    "torch_dtype": "Use model_init_kwargs instead: {'dtype': ...}.",
+    "vllm_dtype": "Remove it: vLLM takes the dtype that the model was saved in.",
+    "vllm_enable_prefix_caching": "Remove it: TRL leaves this to vLLM.",
+    "kl_coef": "Use beta instead.",
+    "kl_loss_coef": "Use beta instead.",
+    "max_new_tokens": "Use max_completion_length instead.",
+}
+# Arguments of a trainer, likewise.
+GONE_ARGUMENTS = {
+    "tokenizer": "Use processing_class instead.",
+    "reward_model": "Use reward_funcs instead.",
+    "ref_model": "Remove it: TRL makes the reference itself, if beta is above 0.",
+    "compute_metrics": "Remove it: TRL never calls it. Add a reward function with the weight 0, which is logged.",
+    "data_collator": "Remove it: TRL gives the rows to the rewards as they are.",
+    "formatting_func": "Remove it: make the column 'prompt' with dataset.map.",
 }

@@ -1,15 +1,17 @@
 """Errors of TRL's constructors with the cause and the fix: of batch sizes, a folder, a model's name, its template."""
 
+import inspect
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..utils.files import beside, looks_local, no_folder, not_writable
-from ..utils.validation import ConfigError
+from ..utils.validation import ConfigError, did_you_mean
 from .evaluation_checks import parts_of_groups
+from .gone_options import GONE_ARGUMENTS
 from .tool_checks import explained
 
 
@@ -71,6 +73,32 @@ def _explained(why: str, config: "GRPOPlusConfig", given: dict[str, int | None])
         f"{why} The former is {device} x {steps} ({config.steps_per_generation}) x {processes}. {multiple} one of "
         f"these factors so that {config.num_generations} divides their product."
     )
+
+
+def check_arguments(given: Iterable[str], trainer: type, known: Iterable[str], config: "GRPOPlusConfig") -> None:
+    """Refuse arguments of a trainer that neither this package's trainer nor TRL's has.
+
+    Args:
+        given (`Iterable[str]`): names of the arguments that this package's trainer does not have.
+        trainer (`type`): TRL's trainer.
+        known (`Iterable[str]`): names of the arguments that this package's trainer has.
+        config ([`GRPOPlusConfig`]): the configuration.
+
+    Raises:
+        TypeError: there is such an argument.
+    """
+    of_trl = inspect.signature(trainer).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in of_trl.values()):  # a script has replaced it
+        return
+    for name in given:
+        if name in of_trl:
+            continue
+        advice = did_you_mean(name, known)
+        if name in config.__dataclass_fields__:
+            advice = f" It is an option: {type(config).__name__}({name}=...)."
+        elif name in GONE_ARGUMENTS:
+            advice = f" {GONE_ARGUMENTS[name]}"
+        raise TypeError(f"GRPOPlusTrainer got an unexpected keyword argument {name!r}.{advice}")
 
 
 @contextmanager

@@ -188,6 +188,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         **later: Any,
     ):
         args = config_for(model, args)
+        start_errors.check_arguments(later, GRPOTrainer, inspect.signature(GRPOPlusTrainer).parameters, args)
         self._batch = Batch()
         self._sampler: Any = None  # TRL's sampler of the training set
         self._entropy: float | None = None  # mean over the last optimizer step
