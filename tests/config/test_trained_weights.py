@@ -60,11 +60,17 @@ def test_updates_that_16_bits_lose_are_warned_of(tmp_path, caplog, dtype, option
         assert f"The model's weights are {str(dtype)[6:]}, and learning_rate is 1e-06: nearly all" in said[0]
 
 
-def test_an_adapter_on_16_bit_weights_or_an_optimizer_of_the_script_is_not_warned_of(tmp_path, caplog):
+def test_an_optimizer_of_the_script_and_an_adapter_on_16_bit_weights_lose_no_updates(tmp_path, caplog):
     model = loaded(tmp_path, torch.bfloat16)
     made(tmp_path, model, torch.optim.AdamW(model.parameters(), lr=1e-6), **SMALL)
-    made(tmp_path, get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"])), **SMALL)
+    made(tmp_path, get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"])), learning_rate=2e-6)
     assert not [record for record in caplog.records if record.name == trained_weights.__name__]
+
+
+def test_a_learning_rate_for_whole_models_is_warned_of_with_an_adapter(tmp_path, caplog):
+    made(tmp_path, get_peft_model(loaded(tmp_path), LoraConfig(r=2, target_modules=["q_proj"])), **SMALL)
+    [record] = [record for record in caplog.records if record.name == trained_weights.__name__]
+    assert "learning_rate=1e-06 for an adapter" in record.getMessage()
 
 
 def test_the_warning_is_true(tmp_path):
@@ -78,3 +84,26 @@ def test_the_warning_is_true(tmp_path):
         shares[dtype] = float(changed) / sum(value.numel() for value in before.values())
     assert shares[torch.bfloat16] < 0.05
     assert shares[torch.float32] > 0.7
+
+
+@pytest.mark.parametrize(
+    ("dropout", "options", "said"),
+    [
+        (0.05, {"num_iterations": 2}, "The model has dropout (0.05)."),
+        (0.05, {"beta": 0.04}, "The KL term contains this noise."),
+        (0.05, {"num_iterations": 2, "disable_dropout": True}, None),
+        (0.05, {}, None),  # one step on each batch: the ratio is 1
+        (0.0, {"num_iterations": 2}, None),
+    ],
+)
+def test_dropout_that_disturbs_what_log_probs_are_compared_for(tmp_path, caplog, dropout, options, said):
+    """With the learning rate 0 all tokens that are clipped are noise."""
+    adapter = LoraConfig(r=4, target_modules="all-linear", lora_dropout=dropout, init_lora_weights=False)
+    model = get_peft_model(loaded(tmp_path), adapter)
+    trainer = made(tmp_path, model, learning_rate=0.0, max_steps=2, **options)
+    logged = [record.getMessage() for record in caplog.records if record.name == trained_weights.__name__]
+    assert len(logged) == bool(said)
+    assert said is None or said in logged[0]
+    trainer.train()
+    clipped = [entry["clip_ratio/region_mean"] for entry in trainer.state.log_history[:2]]
+    assert any(clipped) == bool(said and "num_iterations" in options)

@@ -350,6 +350,21 @@ def test_options_that_are_bad_together_give_a_warning(here, place, capsys, monke
     assert f"warning: {text}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ({"learning_rate": 1e-6}, "learning_rate=1e-06 for an adapter"),
+        ({"num_iterations": 2, "learning_rate": 1e-5}, "The model has dropout (0.05)."),
+        ({"num_iterations": 2, "learning_rate": 1e-5, "lora_dropout": 0.0}, None),
+    ],
+)
+def test_options_that_are_bad_for_an_adapter_give_a_warning(here, place, capsys, keys, text):
+    Mistake("none", (), {"use_peft": True, **keys}).write(place)
+    main(["check", "my_run.yaml"])
+    printed = words(capsys.readouterr().out)
+    assert f"options warning {text}" in printed if text else "options warning" not in printed
+
+
 def test_a_recipe_whose_rewards_have_no_weight_gives_a_warning(here, place, capsys):
     Mistake("none", (), {"reward_weights": [0.0]}).write(place)
     assert main(["check", "my_run.yaml"]) == 0

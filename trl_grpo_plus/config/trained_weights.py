@@ -1,4 +1,4 @@
-"""Checks of the weights that a run trains: that there are any, and that their dtype holds the optimizer's updates."""
+"""Checks of the model that a run trains: that weights are trained, that their dtype holds updates, and of dropout."""
 
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 LEAST_16_BIT_RATE = 1e-5  # learning rate below which updates of 16-bit weights are lost
+OF_WHOLE_MODELS = 1e-6  # learning rate: TRL's default
 
 
 def check_trained(model: torch.nn.Module) -> None:
@@ -71,3 +72,46 @@ def warn_of_lost_updates(args: "GRPOConfig", model: torch.nn.Module) -> None:
         "model_init_kwargs, or dtype: float32 in a recipe. With bf16=True the run still computes in bfloat16. If "
         "float32 does not fit, launch with DeepSpeed, which keeps float32 copies, or train an adapter."
     )
+
+
+def dropout_disturbs(args: "GRPOConfig", share: float) -> str | None:
+    """Return a warning if log-probs that a run compares have the noise of dropout; `None` otherwise.
+
+    Args:
+        args ([`~trl.GRPOConfig`]): configuration of the run.
+        share (`float`): the largest share that dropout leaves out; 0 if there is none.
+    """
+    several = args.gradient_accumulation_steps % (args.steps_per_generation * args.num_iterations)
+    if not (share and (several or args.beta)) or args.disable_dropout:
+        return None
+    what = "The KL term contains this noise."
+    if several:
+        what = "In later steps on a batch the importance ratio contains this noise, and clips tokens for it."
+    return (
+        f"The model has dropout ({share:g}). TRL samples and computes log-probs with it, so two passes over the same "
+        f"attempt differ. {what} Set disable_dropout=True, or lora_dropout to 0 (0.05 is the default of TRL's "
+        "ModelConfig, and so of recipes)."
+    )
+
+
+def hardly_moves(args: "GRPOConfig") -> str | None:
+    """Return a warning if the learning rate is too small for an adapter; `None` otherwise."""
+    if not 0 < args.learning_rate <= OF_WHOLE_MODELS:
+        return None
+    return (
+        f"learning_rate={args.learning_rate:g} for an adapter: TRL's default is for whole models, and an adapter "
+        "hardly moves at it. Set 1e-5 or more."
+    )
+
+
+def warn_of_slow_adapter(args: "GRPOConfig", model: torch.nn.Module) -> None:
+    """Log the warning of [`hardly_moves`] on the main process."""
+    if hasattr(model, "peft_config") and (why := hardly_moves(args)) and args.process_index == 0:
+        logger.warning(why)
+
+
+def warn_of_dropout(args: "GRPOConfig", model: torch.nn.Module) -> None:
+    """Log the warning of [`dropout_disturbs`] on the main process."""
+    layers = [layer.p for layer in model.modules() if isinstance(layer, torch.nn.Dropout)]
+    if (why := dropout_disturbs(args, max(layers, default=0))) and args.process_index == 0:
+        logger.warning(why)

@@ -16,7 +16,7 @@ from packaging.version import Version
 
 from ..config.compatibility import no_step, out_of_bounds
 from ..config.evaluation_checks import parts_of_groups
-from ..config.trained_weights import loses_updates
+from ..config.trained_weights import dropout_disturbs, hardly_moves, loses_updates
 from ..curriculum.selection import believes
 from ..objective.advantage_functions import named_by
 from ..utils import optional_packages
@@ -101,6 +101,14 @@ def bad_together(args: "GRPOPlusConfig") -> list[str]:
         )
     unwise.extend(_weighed_by_product(args))
     return unwise
+
+
+def bad_for_adapter(training_args: Any, model_args: Any) -> list[str]:
+    """Return why options are unwise for the adapter that a run trains; [] if it trains none."""
+    if not model_args.use_peft:
+        return []
+    found = hardly_moves(training_args), dropout_disturbs(training_args, model_args.lora_dropout)
+    return [why for why in found if why]
 
 
 def _weighed_by_product(args: "GRPOPlusConfig") -> Iterator[str]:

@@ -26,6 +26,7 @@ from ..utils.tables import FAILED, OK, UNSEEN, WARNED, CheckRow, refused
 from ..utils.validation import ConfigError, did_you_mean
 from .command_line import load
 from .option_checks import (
+    bad_for_adapter,
     bad_together,
     base_drifts,
     lacks_compiler,
@@ -70,7 +71,12 @@ def options(recipe: Recipe) -> list[CheckRow]:
 
 def together(recipe: Recipe) -> list[CheckRow]:
     """Warn of valid combinations of options that are known to be unwise."""
-    return [CheckRow("options", WARNED, why) for why in bad_together(recipe.training)] if recipe.stands else []
+    if not recipe.stands:
+        return []
+    unwise = bad_together(recipe.training)
+    if not recipe.launching:  # the trainer of a launched run says it
+        unwise += bad_for_adapter(recipe.training, recipe.model)
+    return [CheckRow("options", WARNED, why) for why in unwise]
 
 
 def machine(recipe: Recipe) -> list[CheckRow]:

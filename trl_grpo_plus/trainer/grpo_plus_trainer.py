@@ -804,6 +804,8 @@ class GRPOPlusTrainer(GRPOTrainer):
             compatibility.warn_of_own_dataloader(args, type(self).__name__)
         if self.optimizer is None and not (self.is_deepspeed_enabled or self.is_fsdp_enabled):
             trained_weights.warn_of_lost_updates(args, self.model)
+        trained_weights.warn_of_slow_adapter(args, self.model)
+        trained_weights.warn_of_dropout(args, self.model)
         if self.rollout_func is None:  # a rollout_func samples in its own way
             compatibility.warn_of_masked_stops(args, ends_of(self))
             compatibility.warn_of_rounded_weights(args, self.model)
