@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import tiny_models
+import trl.rewards
 from datasets import Dataset
 from tokenizers import AddedToken
 
@@ -66,6 +67,31 @@ def test_doubts_about_a_chat(tmp_path, caplog, tokenizer, options, said):
     assert len(logged) == bool(said)
     if said:
         assert said in logged[0]
+
+
+def tagged(completions, **columns):
+    return [float(str(completion).startswith("<think>")) for completion in completions]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "named"),
+    [
+        ([tagged], ["tagged"]),
+        (["think_format", trl.rewards.think_format_reward], ["think_format", "think_format_reward"]),
+        ([{"name": "think_format", "args": {"think_opened": True}}, "repetition", by_place], []),
+    ],
+)
+@pytest.mark.parametrize("opened", [True, False])
+def test_rewards_for_a_tag_that_the_prompt_has(tmp_path, caplog, rewards, named, opened):
+    tokenizer = chats()
+    tokenizer.chat_template += "{% if add_generation_prompt %}<think>\n{% endif %}" if opened else ""
+    data = Dataset.from_list([{"prompt": ASKED}] * 8)
+    tiny_models.trainer(tmp_path, rewards, data=data, extra={"processing_class": tokenizer})
+    logged = [record.getMessage() for record in caplog.records if record.name == chat_checks.__name__]
+    assert len(logged) == len(named) * opened
+    for name, text in zip(named, logged, strict=False):
+        assert "The chat template ends each prompt with <think>, so attempts begin within the thought" in text
+        assert f"The reward {name!r} looks for the tag" in text
 
 
 @pytest.mark.parametrize("special", [["a", "7"], []])

@@ -13,7 +13,7 @@ from typing import Any
 
 from accelerate.logging import get_logger
 
-from ..scoring import first_prompt, is_conversation
+from ..scoring import Reward, first_prompt, is_conversation
 from ..utils.validation import did_you_mean
 
 
@@ -21,9 +21,12 @@ logger = get_logger(__name__)
 
 # Texts that no template contains.
 _ASKED, _ANSWERED = "THE-QUESTION", "THE-ANSWER"
+_THINK = "<think>"
 
 
-def doubts(prompt: Any, processing_class: Any, template: Mapping[str, Any], ends: Set[int | None]) -> list[str]:
+def doubts(
+    prompt: Any, processing_class: Any, template: Mapping[str, Any], ends: Set[int | None], rewards: Iterable[Any]
+) -> list[str]:
     """Return a text for each doubt about a prompt of messages.
 
     Args:
@@ -31,6 +34,7 @@ def doubts(prompt: Any, processing_class: Any, template: Mapping[str, Any], ends
         processing_class: the tokenizer or the processor.
         template (`Mapping[str, Any]`): what the chat template is given beside the messages: `chat_template_kwargs`.
         ends (`set[int]`): the tokens at which an attempt ends; empty if they are not known.
+        rewards (`Iterable`): the reward functions.
     """
     texts = [*_unread(processing_class, template)]
     if prompt[-1:] and prompt[-1].get("role") == "assistant":
@@ -40,13 +44,14 @@ def doubts(prompt: Any, processing_class: Any, template: Mapping[str, Any], ends
         )
     with suppress(Exception):  # a user's template may fail on the made-up messages
         texts += _unended(processing_class, template, ends)
+        texts += _opened(processing_class, template, rewards)
     return texts
 
 
-def warn_of_doubts(dataset: Any, processing_class: Any, template: Mapping[str, Any], ends: Set[int | None]) -> None:
+def warn_of_doubts(dataset: Any, *given: Any) -> None:
     """Log the texts of [`doubts`] about the first prompt of a dataset on the main process."""
     if is_conversation(prompt := first_prompt(dataset)):
-        for text in doubts(prompt, processing_class, template, ends):
+        for text in doubts(prompt, *given):
             logger.warning(text)
 
 
@@ -87,15 +92,38 @@ def _unread(processing_class: Any, template: Mapping[str, Any]) -> Iterator[str]
             )
 
 
+def _opened(processing_class: Any, template: Mapping[str, Any], rewards: Iterable[Any]) -> Iterator[str]:
+    """Yield a text for each reward that looks for a tag with which the template ends each prompt."""
+    written = _written(processing_class, template, add_generation_prompt=True)
+    if not written.rstrip().endswith(_THINK):
+        return
+    for reward in filter(_asks_for_thought, rewards):
+        name = getattr(reward, "__name__", type(reward).__name__)
+        yield (
+            "The chat template ends each prompt with <think>, so attempts begin within the thought, without the tag. "
+            f"The reward {name!r} looks for the tag, and may score each attempt 0. Give think_format the argument "
+            "think_opened=True. A reward of yours must not ask for the tag."
+        )
+
+
+def _asks_for_thought(reward: Any) -> bool:
+    """Return whether a reward has `<think>` in its code; of those of this package, whether it asks for the tag."""
+    if isinstance(reward, Reward):
+        if reward.definition.name == "think_format":
+            return not reward.all_args()["think_opened"]
+        reward = reward.definition.function
+    if getattr(reward, "__module__", "").startswith("trl_grpo_plus."):
+        return False
+    try:
+        return _THINK in inspect.getsource(inspect.unwrap(reward))
+    except (OSError, TypeError):  # a reward model, a built-in function
+        return False
+
+
 def _unended(processing_class: Any, template: Mapping[str, Any], ends: Set[int | None]) -> Iterator[str]:
     """Yield a text if the template ends a turn of the assistant with special tokens at which no attempt ends."""
     tokenizer = getattr(processing_class, "tokenizer", processing_class)
-    parts = tokenizer is not processing_class  # a processor's template expects contents in parts
-    said = {"user": _ASKED, "assistant": _ANSWERED}
-    turns = [
-        {"role": role, "content": [{"type": "text", "text": text}] if parts else text} for role, text in said.items()
-    ]
-    written = processing_class.apply_chat_template(turns, tokenize=False, **template)
+    written = _written(processing_class, template, _ANSWERED)
     tail = tokenizer(written.partition(_ANSWERED)[2], add_special_tokens=False)["input_ids"]
     special = {*tokenizer.all_special_ids, *tokenizer.get_added_vocab().values()}
     last = next((token for token in tail if token in special), None)
@@ -108,3 +136,14 @@ def _unended(processing_class: Any, template: Mapping[str, Any], ends: Set[int |
         f"does goes on after the answer, to max_completion_length. Make {token!r} the tokenizer's eos_token, and add "
         f"its id, {last}, to eos_token_id in the model's generation_config.json."
     )
+
+
+def _written(processing_class: Any, template: Mapping[str, Any], answer: str = "", **options: Any) -> str:
+    """Render a question, and an answer if there is one."""
+    parts = hasattr(processing_class, "tokenizer")  # a processor's template expects contents in parts
+    said = {"user": _ASKED, **({"assistant": answer} if answer else {})}
+    turns = [
+        {"role": role, "content": [{"type": "text", "text": text}] if parts else text} for role, text in said.items()
+    ]
+    written: str = processing_class.apply_chat_template(turns, tokenize=False, **template, **options)
+    return written

@@ -811,7 +811,8 @@ class GRPOPlusTrainer(GRPOTrainer):
             compatibility.warn_of_rounded_weights(args, self.model)
             warn_of_another_distribution(args, self.model, getattr(self, "generation_kwargs", None))
             template = {"chat_template": self.chat_template, **self.chat_template_kwargs}
-            chat_checks.warn_of_doubts(self.train_dataset, self.processing_class, template, stops_of(self))
+            given = self.processing_class, template, stops_of(self), self.reward_funcs
+            chat_checks.warn_of_doubts(self.train_dataset, *given)
 
     def _overrides(self, *names: str) -> bool:
         """Return whether a subclass overrides one of these methods."""
