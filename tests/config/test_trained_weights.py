@@ -1,8 +1,11 @@
 """Tests of the checks of the weights that a run trains."""
 
+import copy
+
 import pytest
 import tiny_models
 import torch
+from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
@@ -107,3 +110,22 @@ def test_dropout_that_disturbs_what_log_probs_are_compared_for(tmp_path, caplog,
     trainer.train()
     clipped = [entry["clip_ratio/region_mean"] for entry in trainer.state.log_history[:2]]
     assert any(clipped) == bool(said and "num_iterations" in options)
+
+
+def test_tokens_without_an_embedding_are_warned_of(tmp_path, caplog):
+    tokenizer = copy.deepcopy(tiny_models.tokenizer())
+    tokenizer.add_tokens(["<think>"])
+    data = Dataset.from_dict({"prompt": ["1+1=<think>"] * 8})
+    given = {"processing_class": tokenizer, "train_dataset": data}
+    config = GRPOPlusConfig(str(tmp_path / "run"), **{**tiny_models.BASE, "max_steps": 1})
+    trainer = GRPOPlusTrainer(loaded(tmp_path), tiny_models.digits, config, **given)
+    [record] = [record for record in caplog.records if record.name == trained_weights.__name__]
+    assert "has 19 tokens, and the model has embeddings of 18" in record.getMessage()
+    assert "such as '<think>', ends the run with 'index out of range'" in record.getMessage()
+    with pytest.raises(IndexError, match="index out of range"):
+        trainer.train()
+    model = loaded(tmp_path)
+    model.resize_token_embeddings(len(tokenizer))
+    caplog.clear()
+    GRPOPlusTrainer(model, tiny_models.digits, config, **given).train()
+    assert not [record for record in caplog.records if record.name == trained_weights.__name__]

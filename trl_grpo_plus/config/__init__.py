@@ -10,7 +10,7 @@ trl_releases           the releases of TRL that are tested
 tool_checks            checks of tools and environments
 evaluation_checks      checks of evaluations
 chat_checks            doubts about the chat template, its arguments, and where answers end
-trained_weights        checks of the model: that weights are trained, their dtype, and dropout
+trained_weights        checks of the model: its trained weights, their dtype, its dropout and its embeddings
 start_errors           TRL's errors about batch sizes, folders, models and tools, with the cause and the fix
 """
 

@@ -1,6 +1,6 @@
-"""Checks of the model that a run trains: that weights are trained, that their dtype holds updates, and of dropout."""
+"""Checks of the model that a run trains: its trained weights, their dtype, its dropout and its embeddings."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate.logging import get_logger
@@ -115,3 +115,22 @@ def warn_of_dropout(args: "GRPOConfig", model: torch.nn.Module) -> None:
     layers = [layer.p for layer in model.modules() if isinstance(layer, torch.nn.Dropout)]
     if (why := dropout_disturbs(args, max(layers, default=0))) and args.process_index == 0:
         logger.warning(why)
+
+
+def warn_of_unknown_tokens(model: Any, tokenizer: Any) -> None:
+    """Warn on the main process of a tokenizer with tokens for which the model has no embedding.
+
+    Some published tokenizers have such tokens and never use them.
+    """
+    try:
+        rows = getattr(model.get_input_embeddings(), "num_embeddings", None)  # the weight may be sharded
+    except NotImplementedError:  # of a model whose embeddings transformers does not find
+        return
+    if rows is None or len(tokenizer) <= rows:
+        return
+    first = tokenizer.convert_ids_to_tokens(rows)
+    logger.warning(
+        f"The tokenizer has {len(tokenizer):,} tokens, and the model has embeddings of {rows:,}. A prompt with one of "
+        f"the others, such as {first!r}, ends the run with 'index out of range', on a GPU with 'device-side assert "
+        "triggered'. If you have added tokens, call model.resize_token_embeddings(len(tokenizer)) first."
+    )

@@ -806,6 +806,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             trained_weights.warn_of_lost_updates(args, self.model)
         trained_weights.warn_of_slow_adapter(args, self.model)
         trained_weights.warn_of_dropout(args, self.model)
+        trained_weights.warn_of_unknown_tokens(self.model, self._tokenizer)
         if self.rollout_func is None:  # a rollout_func samples in its own way
             compatibility.warn_of_masked_stops(args, ends_of(self))
             compatibility.warn_of_rounded_weights(args, self.model)
