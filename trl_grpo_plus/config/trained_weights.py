@@ -68,7 +68,7 @@ def warn_of_lost_updates(args: "GRPOConfig", model: torch.nn.Module) -> None:
     name = str(most).removeprefix("torch.")
     logger.warning(
         f"The model's weights are {name}, and learning_rate is {args.learning_rate:g}: nearly all updates are lost in "
-        "rounding, so the model does not learn. Load the weights in float32: dtype='float32' in from_pretrained or "
+        "rounding, so most weights never change. Load the weights in float32: dtype='float32' in from_pretrained or "
         "model_init_kwargs, or dtype: float32 in a recipe. With bf16=True the run still computes in bfloat16. If "
         "float32 does not fit, launch with DeepSpeed, which keeps float32 copies, or train an adapter."
     )
