@@ -4,6 +4,7 @@ import re
 
 import pytest
 import tiny_models
+from datasets import Dataset
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
@@ -135,6 +136,17 @@ def test_unknown_options_and_wrong_values_are_refused(tmp_path):
         trl_grpo_plus.attach("trainer")
     with pytest.raises(TypeError, match="keeps its traces itself"):
         trl_grpo_plus.attach(tiny_models.trainer(tmp_path / "ours"))
+
+
+@pytest.mark.parametrize("kind", TRAINERS)
+def test_a_model_that_learns_little_is_warned_of(tmp_path, caplog, kind):
+    rounded = {"learning_rate": 1e-6, "model_init_kwargs": {"dtype": "bfloat16"}}
+    trainer = made(tmp_path, kind, **rounded, top_p=0.9, num_iterations=2)
+    trainer.train_dataset = Dataset.from_dict({"prompt": [[{"role": "assistant", "content": "1"}]] * 8})
+    assert not caplog.records
+    trl_grpo_plus.attach(trainer)
+    for words in ("nearly all updates are lost in rounding", "top_p", "ends with a message of the assistant"):
+        assert words in caplog.text
 
 
 def test_a_trainer_that_has_trained_already_is_warned_of(tmp_path, caplog):

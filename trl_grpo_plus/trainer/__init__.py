@@ -2,6 +2,7 @@
 
 grpo_plus_trainer     [`GRPOPlusTrainer`]: TRL's methods that are overridden, in the order in which TRL calls them
 attach                keeps the same records for one of TRL's own trainers
+model_warnings        warns of models, adapters and chat templates with which a run learns little
 batch                 the generation batch in flight
 progress              prints while a run trains
 prompt_source         chooses the prompts that the run samples, and remembers their results

@@ -28,7 +28,8 @@ from ..utils.patching import temporarily
 from ..utils.validation import ConfigError, did_you_mean
 from . import hub
 from .batch import Batch
-from .grpo_plus_trainer import GRPOPlusTrainer, ends_of
+from .grpo_plus_trainer import GRPOPlusTrainer, ends_of, stops_of
+from .model_warnings import warn_of_model
 from .recorder import Recorder
 from .run_metadata import describe
 
@@ -46,7 +47,8 @@ def attach(trainer: Any, **options: Any) -> None:
     Call `attach` before the first `train()`: it keeps nothing of earlier steps, and warns if there are any. The
     weights, TRL's metrics and TRL's checkpoints are the same as without it, bit for bit. `log` gains the metrics
     `alarms/*` and `completions/mean_length_of/*`. The alarms' history is not in TRL's checkpoints: after a resume the
-    alarms start anew.
+    alarms start anew. `attach` warns of models, adapters and chat templates with which a run learns little, as
+    [`GRPOPlusTrainer`] does.
 
     Args:
         trainer ([`~trl.GRPOTrainer`] or [`~trl.RLOOTrainer`]): the trainer. A subclass must make its batches as TRL
@@ -78,7 +80,9 @@ def attach(trainer: Any, **options: Any) -> None:
                 f"attach got an unexpected keyword argument {name!r}.{did_you_mean(name, OPTIONS)} "
                 f"It takes {', '.join(OPTIONS)}."
             )
-    _Observer(trainer, _Options(trainer.args, options)).wrap()
+    observed = _Options(trainer.args, options)
+    _Observer(trainer, observed).wrap()
+    warn_of_model(trainer, observed, trainer._tokenizer, stops_of(trainer))
     if steps := trainer.state.global_step:
         logger.warning(
             f"This trainer has trained {steps} steps already. attach cannot record these steps: traces and alarms "
@@ -92,7 +96,7 @@ class _Options:
     dead = DEAD
 
     def __init__(self, args: Any, options: dict[str, Any]):
-        self._args, self.world_size = args, args.world_size
+        self._args, self.world_size, self.process_index = args, args.world_size, args.process_index
         if not isinstance(args, GRPOConfig):
             self.zero_variance_groups = None  # an `RLOOTrainer` has no way to leave groups out
         self.__dict__.update(options)

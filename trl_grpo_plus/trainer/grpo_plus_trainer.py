@@ -55,7 +55,6 @@ from ..config import (
     trl_releases,
 )
 from ..config.grpo_plus_config import GRPOPlusConfig, config_for
-from ..config.sampling_distribution import warn_of_another_distribution
 from ..curriculum import indexed_dataset, selection
 from ..curriculum.prompt_states import states_of_share
 from ..objective import kl, loss_inputs, padding
@@ -75,6 +74,7 @@ from . import completions_table as table
 from .batch import Batch, Filtered, failures_explain
 from .cpu_lm_head import spare_copies
 from .image_rows import check_images, lacks_images, with_images_in_prompts
+from .model_warnings import warn_of_model
 from .nonfinite_guard import GROUPS, StepGuard
 from .progress import FULL_CONTEXT, SlimProgress
 from .prompt_source import PromptSource
@@ -802,18 +802,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             resampling.warn_if_nothing_is_saved(args, self.accelerator.num_processes)
         if args.draws_prompts and self._overrides("get_train_dataloader"):
             compatibility.warn_of_own_dataloader(args, type(self).__name__)
-        if self.optimizer is None and not (self.is_deepspeed_enabled or self.is_fsdp_enabled):
-            trained_weights.warn_of_lost_updates(args, self.model)
-        trained_weights.warn_of_slow_adapter(args, self.model)
-        trained_weights.warn_of_dropout(args, self.model)
-        trained_weights.warn_of_unknown_tokens(self.model, self._tokenizer)
-        if self.rollout_func is None:  # a rollout_func samples in its own way
-            compatibility.warn_of_masked_stops(args, ends_of(self))
-            compatibility.warn_of_rounded_weights(args, self.model)
-            warn_of_another_distribution(args, self.model, getattr(self, "generation_kwargs", None))
-            template = {"chat_template": self.chat_template, **self.chat_template_kwargs}
-            given = self.processing_class, template, stops_of(self), self.reward_funcs
-            chat_checks.warn_of_doubts(self.train_dataset, *given)
+        warn_of_model(self, args, self._tokenizer, stops_of(self))
 
     def _overrides(self, *names: str) -> bool:
         """Return whether a subclass overrides one of these methods."""
