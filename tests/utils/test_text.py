@@ -53,6 +53,24 @@ def test_blocks_that_are_no_text(block, text):
     assert as_text([{"role": "user", "content": [block]}]) == text
 
 
+@pytest.mark.parametrize(
+    ("returned", "text"),
+    [
+        ([("G1", 2), ("G\u00e9", None)], '["G1", 2]\n["G\u00e9", null]'),
+        ([{"gene": "G1"}, {"gene": "G2"}], '{"gene": "G1"}\n{"gene": "G2"}'),
+        (["G1", "G2"], "G1\nG2"),
+        ([1, 0.5], "1\n0.5"),
+        ([{"text": "G1"}, {"type": "text", "text": 5}], "G1\n<text>"),
+        ([], ""),
+        ({"gene": "G1"}, '{"gene": "G1"}'),
+    ],
+    ids=["rows of a table", "records", "texts", "numbers", "blocks", "nothing", "an object"],
+)
+def test_what_a_tool_returned(returned, text):
+    """TRL makes a tool's list the content of a message, whatever is in the list."""
+    assert as_text([{"role": "tool", "name": "query", "content": returned}]) == text
+
+
 def test_repetition():
     assert repeated(words("The cat sat. The dog ran.")) == 0.0
     assert repeated(words("no no no no no no no no")) == pytest.approx(0.8)

@@ -1,5 +1,6 @@
 """Properties of a completion's text: its words, its repetition and the place of its answer."""
 
+import json
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -156,10 +157,19 @@ def _content(message: dict[str, Any] | str) -> str:
     if isinstance(message, str):  # TRL trains on prompts of two texts
         return message
     content = message.get("content") or ""
-    if not isinstance(content, str):  # a list of blocks
-        content = "\n".join(block.get("text") or _named(block) for block in content)
+    if not isinstance(content, str):  # blocks, or what a tool returned
+        content = "\n".join(map(_block, content if isinstance(content, list | tuple) else [content]))
     calls = [str(call.get("function", call)) for call in message.get("tool_calls") or ()]
     return "\n".join(part for part in (content, *calls) if part)
+
+
+def _block(block: Any) -> str:
+    """Return the text of a block, or the JSON of another value: TRL makes any list that a tool returns the content."""
+    if isinstance(block, dict) and isinstance(text := block.get("text"), str) and text:
+        return text
+    if isinstance(block, dict) and isinstance(block.get("type"), str):
+        return _named(block)
+    return block if isinstance(block, str) else json.dumps(block, ensure_ascii=False, default=str)
 
 
 def _named(block: dict[str, Any]) -> str:
@@ -167,7 +177,7 @@ def _named(block: dict[str, Any]) -> str:
 
     The placeholder of a picture holds its name in the trace, or the beginning of its address or data.
     """
-    kind = block.get("type", "block")
+    kind = block["type"]
     about = block.get(kind)
     if not isinstance(about, str) or not about:
         return f"<{kind}>"
