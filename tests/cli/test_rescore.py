@@ -69,6 +69,9 @@ gated = gate(alike, by=RewardSpec(failing, on_error="zero").build())
 def anser(completions, anser): ...
 
 def ids(completions, completion_ids): ...
+
+def from_env(completions, env_reward):
+    return env_reward
 '''
 
 
@@ -167,6 +170,13 @@ def test_planted_errors_are_found(run, capsys):
         **{"step": 2, "split": "train", "batch": 0, "round": 0, "group": 3, "attempt": 3},
         **{"recorded": 0, "new": 0, "outcome": {"broken": "ok"}},
     }
+
+
+def test_a_reward_reads_what_rollout_func_returned_for_each_attempt(tmp_path, run, capsys):
+    groups = [[{**row, "extra": {"env_reward": row["reward"]}} for row in group] for group in GROUPS]
+    synthetic_traces.write_traces(tmp_path / "told", groups, about={"rewards": {"exact_answer": 1.0}})
+    assert main(["rescore", "told", "--reward", "mine.py:from_env", "--against", "exact_answer"]) == 0
+    assert "equal     48 of 48 (100.00 %)" in capsys.readouterr().out
 
 
 def test_a_reward_of_another_name_is_compared_with_the_one_that_is_named(run, capsys):

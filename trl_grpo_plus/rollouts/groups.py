@@ -38,6 +38,7 @@ class Attempt:
     outcomes: tuple[str | None, ...] = ()  # one of `scoring.STATUSES` a reward, None if unknown
     steps: tuple[tuple[Any, ...] | None, ...] = ()  # `scoring.Step`s of each reward, None if it gave none
     truncated: bool = False  # the completion ran into the length limit
+    added: tuple[str, ...] = ()  # the names of the inputs that `rollout_func` added
 
     @property
     def num_tokens(self) -> int:

@@ -35,7 +35,7 @@ A line of a file of attempts holds
     kl                     mean over tokens of log pi - log pi_ref when sampled, if the run computes both, or null
     belief                 the belief about the prompt before sampling: "mean" and "std" of a reward, from a number of
                            "attempts"; "of" names the reward, without "of" it is the total. Or null
-    extra                  values that reward functions logged for the attempt through `log_extra`
+    extra                  values that `rollout_func` returned for the attempt, or reward functions through `log_extra`
     alarms                 the alarms that name the group
 
 A number that is not finite is written as null.

@@ -185,9 +185,11 @@ def _details(attempts: Iterable[Attempt], alike: bool) -> Iterator[Details]:
     reference = prompt = None
     for attempt in attempts:
         if reference is None or not alike:
-            reference = json_value({k: value for k, value in attempt.inputs.items() if k not in _SHOWN_ELSEWHERE})
+            elsewhere = (*_SHOWN_ELSEWHERE, *attempt.added)
+            reference = json_value({k: value for k, value in attempt.inputs.items() if k not in elsewhere})
             prompt = json_value(attempt.prompt)
-        logged = json_value(attempt.logged) if attempt.logged else {}
+        own = {**{name: attempt.inputs[name] for name in attempt.added if name in attempt.inputs}, **attempt.logged}
+        logged = json_value(own) if own else {}
         steps = [None if one is None else [(step.end, step.reward) for step in one] for one in attempt.steps]
         yield Details(prompt, json_value(attempt.completion), reference, attempt.outcomes, logged, steps)
 

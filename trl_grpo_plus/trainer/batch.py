@@ -326,6 +326,7 @@ class Batch:
             )
         logged = {name: values for name, values in logged.items() if len(values) == len(inputs)}
         prompt_ids, completion_ids, tool_mask, completions, logprobs, *_, tool_images = self.generated
+        added = tuple(self.generated.extra_fields)
         return tuple(
             Attempt(
                 inputs=inputs[i],
@@ -340,6 +341,7 @@ class Batch:
                 outcomes=statuses[i],
                 steps=steps[i],
                 truncated=not any(int(token) in ends for token in completion_ids[i][-1:]),
+                added=added,
             )
             for i in range(len(inputs))
         )

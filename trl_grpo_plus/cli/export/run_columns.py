@@ -70,7 +70,7 @@ class RunColumns:
         if "reference" not in self.dropped and keys:
             inside.append(f"the reference, with any gold answers ({listed(keys)})")
         if "extra" not in self.dropped and self.extra:
-            inside.append(f"what rewards logged ({listed(self.extra)})")
+            inside.append(f"what rollout_func and rewards told ({listed(self.extra)})")
         return f"Whoever gets this table can read: {', '.join(inside)}." if inside else ""
 
 

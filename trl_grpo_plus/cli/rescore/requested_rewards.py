@@ -103,11 +103,16 @@ def build(
     return rewards
 
 
+def columns_of(row: Row) -> dict[str, Any]:
+    """Return the columns that an attempt's rewards got: those of its row, and those that `rollout_func` added."""
+    return {**(row.get("extra") or {}), **(row.get("reference") or {})}
+
+
 class _Columns:
     """A group's columns, with the parts of a dataset's interface that the check needs."""
 
     def __init__(self, rows: Sequence[Row]):
-        self._rows = [row.get("reference") or {} for row in rows]
+        self._rows = [columns_of(row) for row in rows]
         self.column_names = list(self._rows[0])
 
     def __len__(self) -> int:

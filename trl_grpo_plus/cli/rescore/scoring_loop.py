@@ -8,7 +8,7 @@ from ...scoring import Outcome, all_failed
 from ...traces import Row, attempt_label
 from ...utils.text import as_text
 from ...utils.validation import ConfigError
-from .requested_rewards import TOTAL, RequestedReward
+from .requested_rewards import TOTAL, RequestedReward, columns_of
 
 
 Score = float | None
@@ -105,8 +105,9 @@ def _outcomes(reward: RequestedReward, groups: Sequence[Sequence[Row]]) -> list[
     rows = [row for group in groups for row in group]
     if not rows:
         return []
-    names = dict.fromkeys(name for row in rows for name in row["reference"])
-    columns = {name: [row["reference"].get(name) for row in rows] for name in names}
+    of_each = [columns_of(row) for row in rows]
+    names = dict.fromkeys(name for own in of_each for name in own)
+    columns = {name: [own.get(name) for own in of_each] for name in names}
     columns["prompts"] = [row["prompt"] for row in rows]
     given = reward.score([row["completion"] for row in rows], columns)
     if reward.at_once and len(rows) > 1 and all_failed(outcome for outcome in given if not outcome.decided):
