@@ -171,6 +171,16 @@ def test_entries_hold_the_mean_length_where_it_is_known():
 # -- equal attempts
 
 
+def test_attempts_with_other_prompts_or_logged_values_have_columns_of_their_own(opened, tmp_path):
+    rows = write(synthetic_traces.group([0.0] * 4, prompt="2"), *["I give up."] * 4)
+    rows[1]["prompt"] = "3"  # as an environment may change it
+    rows[2]["extra"] = {"turns": 2}
+    run = synthetic_traces.write_traces(tmp_path / "run", [rows])
+    page = opened(write_page(run, tmp_path / "report.html").path, FIRST)
+    soon(lambda: attempts(page) == ["0", "1", "2"])
+    assert page.locator(".attempt[data-attempt='0'] h3").inner_text().split() == ["#0", "\u00d7", "2"]
+
+
 def test_equal_attempts_share_a_column_until_they_are_set_apart(opened, reading):
     page = opened(reading, FIRST)
     soon(lambda: attempts(page) == ["0", "1", "3"])

@@ -195,9 +195,9 @@ function mergeEqual(attempts, apart) {
   return [...equals.values()].map((all) => ({ ...all[0], members: all.map(({ attempt }) => attempt) }));
 }
 
-// Return a key that two attempts share if their texts, rewards, outcomes and rescored rewards are the same.
-function equalKey({ text, roles, reward, advantage, parts, truncated, steps, rescored }) {
-  return JSON.stringify([text, roles, number(reward), number(advantage), parts, truncated, steps, rescored]);
+// Return a key that two attempts share if all that their column shows is the same, except their number and lengths.
+function equalKey({ text, roles, reward, advantage, parts, truncated, steps, extra, rescored }) {
+  return JSON.stringify([text, roles, number(reward), number(advantage), parts, truncated, steps, extra, rescored]);
 }
 
 // Move each pin to the column that holds its attempt, and drop pins without a column. At most two pins stay.
