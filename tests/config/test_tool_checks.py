@@ -7,6 +7,8 @@ import re
 import pytest
 import tiny_models
 import tool_models
+from accelerate import PartialState
+from accelerate.logging import MultiProcessAdapter
 from datasets import Dataset
 from trl import chat_template_utils
 
@@ -18,6 +20,7 @@ from trl_grpo_plus.config.tool_checks import (
     check_reset,
     check_template,
     tools_of,
+    warn_of_unread_answers,
 )
 from trl_grpo_plus.utils.validation import ConfigError
 
@@ -212,3 +215,27 @@ def test_only_stored_texts_are_refused():
     with pytest.raises(ConfigError, match=r"^eval_dataset other: with tools"):
         check_conversations(messages, {"other": text})
     check_described([tool_models.adder([])])
+
+
+@pytest.mark.parametrize(
+    ("returned", "template", "warned"),
+    [
+        ([("G1", "G2"), ("G1", "G3")], "qwen3", "a list of tuple values"),
+        ([{"gene": "G1"}], "qwen3_vl", "a list of dict values"),
+        ([{"type": "text", "text": "G1"}], "qwen3", "a list of dict values"),
+        ([{"type": "text", "text": "G1"}], "qwen3_vl", None),
+        ([("G1", "G2")], "llama3_2", None),
+        ([], "qwen3", None),
+        ("[('G1', 'G2')]", "qwen3", None),
+    ],
+    ids=["rows", "records", "blocks of a model of texts", "blocks", "a template of JSON", "empty", "a text"],
+)
+def test_a_warning_tells_of_answers_that_the_model_does_not_read(returned, template, warned, caplog):
+    PartialState()  # accelerate's logger needs it
+    tokenizer = with_template(getattr(chat_template_utils, f"{template}_chat_template"))
+    call = {"role": "assistant", "content": "", "tool_calls": []}
+    completions = ["a text", [call, {"role": "tool", "name": f"query_{template}", "content": returned}]]
+    MultiProcessAdapter.warning_once.cache_clear()
+    warn_of_unread_answers(completions, functools.partial(tokenizer.apply_chat_template, tokenize=False))
+    said = [record.message for record in caplog.records]
+    assert [warned in message and f"query_{template}" in message for message in said] == [True] * (warned is not None)

@@ -17,6 +17,7 @@ import pytest
 import tiny_models
 import torch
 import warm_processes
+from accelerate.logging import MultiProcessAdapter
 from datasets import Dataset
 from tool_models import (
     CALL,
@@ -34,9 +35,9 @@ from tool_models import (
     tokenizer,
 )
 from transformers import TrainerCallback
-from trl import GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer
 
-from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
+from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer, attach
 from trl_grpo_plus.traces import reader as traces
 
 
@@ -377,3 +378,35 @@ def test_environments_on_two_processes(policy, tmp_path):
     # Each rank has its own environments, and each rollout is begun once.
     assert len(first["resets"]) + len(second["resets"]) == first["generated"] * 4
     assert set(first["resets"] + second["resets"]) > set(range(8))
+
+
+@pytest.mark.parametrize("cls", [GRPOPlusTrainer, GRPOTrainer], ids=["swapped", "attached"])
+def test_a_tool_whose_answers_the_model_does_not_read_is_named(policy, tmp_path, caplog, cls):
+    def add(a: int, b: int) -> int:
+        """
+        Add.
+
+        Args:
+            a: One.
+            b: Other.
+        """
+        return [a + b]  # type: ignore[return-value]
+
+    MultiProcessAdapter.warning_once.cache_clear()
+    config = GRPOPlusConfig if cls is GRPOPlusTrainer else GRPOConfig
+    args = config(**{**tiny_models.BASE, **OPTIONS, "max_steps": 1, "output_dir": str(tmp_path / "run")})
+    data = Dataset.from_dict({"prompt": [question(n) for n in range(30)]})
+    trainer = cls(policy, by_length, args, data, processing_class=tokenizer(), tools=[add])
+    if cls is GRPOTrainer:
+        attach(trainer)
+    trainer.train()
+    said = [record.message for record in caplog.records if "does not see this answer" in record.message]
+    assert ["The tool add returned a list of int values." in message for message in said] == [True]
+    rows = [row for group in traces.groups(tmp_path / "run", "train") for row in group]
+    answers = [message["content"] for row in rows for message in row["completion"] if message["role"] == "tool"]
+    assert {type(answer) for answer in answers} == {list}
+
+
+def by_length(completions, **kwargs) -> list[float]:
+    """Return the number of messages of each completion."""
+    return [float(len(messages)) for messages in completions]

@@ -6,11 +6,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MethodType
 from typing import Any
 
+from accelerate.logging import get_logger
+
 from ..scoring import datasets_named, first_prompt
 from ..utils.signatures import name_of, signature_of
 from ..utils.tables import in_short
 from ..utils.validation import ConfigError
 
+
+logger = get_logger(__name__)
 
 # How TRL's errors about chat templates begin, what they mean, and the fix.
 _TEMPLATES = {
@@ -110,6 +114,40 @@ def check_described(tools: Iterable[Callable[..., Any]]) -> None:
                 "and a docstring: a text, and below `Args:` a line `NAME: ...` for each argument. "
                 "A method that is no tool has a name that begins with _."
             ) from None
+
+
+def warn_of_unread_answers(completions: Iterable[Any], write: Callable[[list[dict[str, Any]]], Any]) -> None:
+    """Warn of tools that return lists which the chat template leaves out, so that the model does not read them.
+
+    TRL makes a list that a tool returns the content of a message, as blocks of text and images. Many templates leave
+    out what is neither, and some leave out all blocks.
+
+    Args:
+        completions (`Iterable`): completions, of which only those with messages are looked at.
+        write (`Callable`): turns messages into a text with the model's chat template.
+    """
+    messages = [
+        message for one in completions if isinstance(one, list) for message in one if message["role"] == "tool"
+    ]
+    listed = {one["name"]: one for one in messages if isinstance(one["content"], list) and one["content"]}
+    for name, answer in listed.items():
+        try:
+            unread = _written(write, answer) == _written(write, {**answer, "content": ""})
+        except Exception:  # the template's own: TRL has written the answer in another way
+            continue
+        if unread:
+            kind = type(answer["content"][0]).__name__
+            logger.warning_once(
+                f"The tool {name} returned a list of {kind} values. TRL gives the list to the chat template, which "
+                "writes nothing of it, so the model does not see this answer. Let the tool return a text, such as "
+                "json.dumps(answer)."
+            )
+
+
+def _written(write: Callable[[list[dict[str, Any]]], Any], answer: dict[str, Any]) -> Any:
+    call = {"type": "function", "function": {"name": answer["name"], "arguments": {}}}
+    calling = {"role": "assistant", "content": "", "tool_calls": [call]}
+    return write([{"role": "user", "content": ""}, calling, answer])
 
 
 def check_made(environment: Callable[..., Any]) -> None:

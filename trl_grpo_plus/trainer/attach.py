@@ -28,7 +28,7 @@ from ..utils.patching import temporarily
 from ..utils.validation import ConfigError, did_you_mean
 from . import hub
 from .batch import Batch
-from .grpo_plus_trainer import GRPOPlusTrainer, ends_of, stops_of
+from .grpo_plus_trainer import GRPOPlusTrainer, ends_of, stops_of, warn_of_unread_answers
 from .model_warnings import warn_of_model
 from .recorder import Recorder
 from .run_metadata import describe
@@ -161,6 +161,7 @@ class _Observer:
             self._batch.generated = Generated(prompt_ids, completion_ids, None, completions, None, {}, None, [])
         else:
             self._batch.generated = Generated(*output)
+            warn_of_unread_answers(self._trainer, self._batch.generated.completions)
         return output
 
     def _calculate_rewards(self, method: Callable[..., Any], inputs: Any, prompts: Any, *completions: Any) -> Tensor:

@@ -128,6 +128,14 @@ def ends_of(trainer: GRPOTrainer) -> set[int]:
     return {*stops_of(trainer), trainer._tokenizer.pad_token_id}
 
 
+def warn_of_unread_answers(trainer: GRPOTrainer, completions: Sequence[Any]) -> None:
+    """Warn of answers of tools that the trainer's chat template leaves out."""
+    if getattr(trainer, "tools", None):
+        template = {"chat_template": getattr(trainer, "chat_template", None), **trainer.chat_template_kwargs}
+        write = partial(trainer.processing_class.apply_chat_template, tokenize=False, **template)
+        tool_checks.warn_of_unread_answers(completions, write)
+
+
 class GRPOPlusTrainer(GRPOTrainer):
     """Subclass of [`~trl.GRPOTrainer`] that filters or resamples zero-variance groups.
 
@@ -475,6 +483,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             generated = Generated(*self._call_replaced("_generate", prompts))
         if generated.images is not None:  # TRL has None for a row without images, which its processors refuse
             generated = generated._replace(images=[images or [] for images in generated.images])
+        warn_of_unread_answers(self, generated.completions)
         self._batch.generated = generated
         return generated
 
