@@ -21,7 +21,8 @@ FOLDER = "completions"
 NOTE = (
     "Read from TRL's own completions: verdicts, outcomes, weights, rounds, token counts and splits are not in them. "
     "Columns of floats are taken for rewards (a float logged by a reward looks the same), the total is their "
-    "unweighted sum, and consecutive rows with one prompt are taken for a group."
+    "unweighted sum, and consecutive rows with one prompt are taken for a group. So groups with equal prompts look "
+    "like one, and a group whose prompts an environment changes looks like several. Runs with attach tell them apart."
 )
 
 
