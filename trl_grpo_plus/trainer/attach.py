@@ -28,8 +28,8 @@ from ..utils.patching import temporarily
 from ..utils.validation import ConfigError, did_you_mean
 from . import hub
 from .batch import Batch
-from .grpo_plus_trainer import GRPOPlusTrainer, ends_of, stops_of, warn_of_unread_answers
-from .model_warnings import warn_of_model
+from .grpo_plus_trainer import GRPOPlusTrainer, ends_of, stops_of
+from .model_warnings import warn_of_model, warn_of_unread_answers
 from .recorder import Recorder
 from .run_metadata import describe
 

@@ -74,7 +74,7 @@ from . import completions_table as table
 from .batch import Batch, Filtered, failures_explain
 from .cpu_lm_head import spare_copies
 from .image_rows import check_images, lacks_images, with_images_in_prompts
-from .model_warnings import warn_of_model
+from .model_warnings import warn_of_model, warn_of_unread_answers
 from .nonfinite_guard import GROUPS, StepGuard
 from .progress import FULL_CONTEXT, SlimProgress
 from .prompt_source import PromptSource
@@ -126,14 +126,6 @@ def stops_of(trainer: GRPOTrainer) -> set[int]:
 def ends_of(trainer: GRPOTrainer) -> set[int]:
     """Return the tokens with which a completion ends unless it is truncated."""
     return {*stops_of(trainer), trainer._tokenizer.pad_token_id}
-
-
-def warn_of_unread_answers(trainer: GRPOTrainer, completions: Sequence[Any]) -> None:
-    """Warn of answers of tools that the trainer's chat template leaves out."""
-    if getattr(trainer, "tools", None):
-        template = {"chat_template": getattr(trainer, "chat_template", None), **trainer.chat_template_kwargs}
-        write = partial(trainer.processing_class.apply_chat_template, tokenize=False, **template)
-        tool_checks.warn_of_unread_answers(completions, write)
 
 
 class GRPOPlusTrainer(GRPOTrainer):

@@ -1,9 +1,10 @@
-"""Warnings of a model, tokenizer or adapter with which a run learns little, or something else than intended."""
+"""Warnings of a model, adapter or chat template with which a run learns little, or something else than intended."""
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
+from functools import partial
 from typing import Any
 
-from ..config import chat_checks, compatibility, trained_weights
+from ..config import chat_checks, compatibility, tool_checks, trained_weights
 from ..config.sampling_distribution import warn_of_another_distribution
 
 
@@ -27,7 +28,17 @@ def warn_of_model(trainer: Any, args: Any, tokenizer: Any, stops: Set[int]) -> N
     compatibility.warn_of_masked_stops(args, {*stops, tokenizer.pad_token_id})
     compatibility.warn_of_rounded_weights(args, model)
     warn_of_another_distribution(args, model, getattr(trainer, "generation_kwargs", None))
-    # An RLOOTrainer has no template of its own.
-    template = {"chat_template": getattr(trainer, "chat_template", None), **trainer.chat_template_kwargs}
-    given = trainer.processing_class, template, stops, trainer.reward_funcs
+    given = trainer.processing_class, _template(trainer), stops, trainer.reward_funcs
     chat_checks.warn_of_doubts(trainer.train_dataset, *given)
+
+
+def warn_of_unread_answers(trainer: Any, completions: Iterable[Any]) -> None:
+    """Warn of answers of tools that the trainer's chat template leaves out."""
+    if getattr(trainer, "tools", None):
+        write = partial(trainer.processing_class.apply_chat_template, tokenize=False, **_template(trainer))
+        tool_checks.warn_of_unread_answers(completions, write)
+
+
+def _template(trainer: Any) -> dict[str, Any]:
+    """Return what the chat template is given beside the messages. An `RLOOTrainer` has no template of its own."""
+    return {"chat_template": getattr(trainer, "chat_template", None), **trainer.chat_template_kwargs}
