@@ -118,6 +118,16 @@ def test_the_first_step_is_by_hand(tmp_path):
     assert list(rows.belief) == [{"mean": 0.5, "std": 0.5, "attempts": 2.0}] * len(rows)
 
 
+@pytest.mark.parametrize(("solved", "warned"), [(1.0, True), (50.0, False)])
+def test_rewards_far_outside_of_the_range_are_warned_of_once(tmp_path, caplog, solved, warned):
+    def points(completions, **columns):
+        return [48 * share for share in tiny_models.digits(completions)]
+
+    tiny_models.trained(tmp_path, points, **{**PAIRS, "max_steps": 2}, **BELIEF, solved_reward=solved)
+    words = r"go from [0-9.]+ to [0-9.]+\. Beliefs begin with the range from failed_reward=0 to solved_reward=1,"
+    assert len(re.findall(words, caplog.text)) == warned
+
+
 def test_filtered_verdicts_decides_which_groups_leave(tmp_path):
     options = {**PAIRS, **BELIEF, "zero_variance_groups": "drop", "filtered_verdicts": ["all_good", "unscored"]}
     tiny_models.trained(tmp_path, solved_in_part, **options)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
+FAR = 0.01  # share of the first batch's rewards that may be further outside of the range than the range is wide
+
 
 class PromptSource:
     """The source of a run's training prompts, with their reward estimates.
@@ -180,8 +182,10 @@ class PromptSource:
         Call it after the advantages are computed and before the policy moves.
         """
         rows = [row for one_round in batch.rounds for row in one_round.row_indices]
-        self.rollouts += len(batch.sampled)
         rewards = batch.sampled.unflatten(0, (-1, batch.size))
+        if not self.rollouts and self._config.advantage_baseline == "belief":
+            self._warn_of_range(totals(rewards, self._weights))
+        self.rollouts += len(batch.sampled)
         metrics: dict[str, float] = {}
         if self.memory is not None:
             affordable = math.inf
@@ -194,6 +198,18 @@ class PromptSource:
             verdicts = [verdict for one in batch.rounds for verdict in one.verdicts]
             metrics |= self.draw.observe(rows, totals(rewards, self._weights), verdicts)
         return metrics
+
+    def _warn_of_range(self, rewards: Tensor) -> None:
+        """Warn if the first batch's rewards lie far outside of the range with which beliefs begin."""
+        low, high = self._config.failed_reward, self._config.solved_reward
+        found = rewards[rewards.isfinite()]
+        far = (found < 2 * low - high) | (found > 2 * high - low)
+        if far.float().mean() > FAR:
+            logger.warning(
+                f"Rewards of the first batch go from {found.min():g} to {found.max():g}. Beliefs begin with the range "
+                f"from failed_reward={low:g} to solved_reward={high:g}, so the advantages of the first step are far "
+                "too large. Set failed_reward and solved_reward to the rewards of a failed and of a solved attempt."
+            )
 
     def follow(self, before: "PromptSource") -> None:
         """Go on after a training on another training set in the same process. Collective.
