@@ -173,7 +173,8 @@ def test_planted_errors_are_found(run, capsys):
 
 
 def test_a_reward_reads_what_rollout_func_returned_for_each_attempt(tmp_path, run, capsys):
-    groups = [[{**row, "extra": {"env_reward": row["reward"]}} for row in group] for group in GROUPS]
+    told = {"extra": {"env_reward": -1.0, "completions": ""}}  # what rewards logged is no column
+    groups = [[{**row, **told, "returned": {"env_reward": row["reward"]}} for row in group] for group in GROUPS]
     synthetic_traces.write_traces(tmp_path / "told", groups, about={"rewards": {"exact_answer": 1.0}})
     assert main(["rescore", "told", "--reward", "mine.py:from_env", "--against", "exact_answer"]) == 0
     assert "equal     48 of 48 (100.00 %)" in capsys.readouterr().out

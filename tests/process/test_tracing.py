@@ -431,7 +431,7 @@ def test_a_rollout_function_may_return_tensors_and_columns_of_its_own(tmp_path):
 
     train(tmp_path, tiny_models.digits, extra={"rollout_func": rollout}, max_steps=1)
     rows = rows_of(tmp_path)
-    assert [row["extra"]["of_attempt"] for row in rows] == [f"{i}" for i in range(8)]
+    assert [row["returned"]["of_attempt"] for row in rows] == [f"{i}" for i in range(8)]
     assert [list(row["reference"]) for row in rows] == [["number"]] * 8  # the columns of the dataset
     assert not any(row["truncated"] for row in rows)
     assert all(row["tokens"] == len(row["completion"]) + 1 for row in rows)

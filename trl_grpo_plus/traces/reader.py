@@ -21,6 +21,7 @@ A line of a file of attempts holds
     attempt, size          index of the attempt in the group; number of attempts in the group
     prompt, completion     text or messages
     reference              the row's other columns
+    returned               only if a `rollout_func` returned values for the attempt: the values, which rewards got too
     rewards, outcomes      for each reward: its score or null; "ok" or another of `scoring.STATUSES`
     steps                  for each reward that scored steps: [[end, reward], ...], as offsets in the completion's text
     reward                 the weighted total, null if no reward scored
@@ -35,7 +36,7 @@ A line of a file of attempts holds
     kl                     mean over tokens of log pi - log pi_ref when sampled, if the run computes both, or null
     belief                 the belief about the prompt before sampling: "mean" and "std" of a reward, from a number of
                            "attempts"; "of" names the reward, without "of" it is the total. Or null
-    extra                  values that `rollout_func` returned for the attempt, or reward functions through `log_extra`
+    extra                  values that reward functions logged for the attempt through `log_extra`
     alarms                 the alarms that name the group
 
 A number that is not finite is written as null.

@@ -94,6 +94,7 @@ class Details(NamedTuple):
     prompt: Any
     completion: Any
     reference: dict[str, Any]
+    returned: dict[str, Any]
     outcomes: tuple[str | None, ...]
     extra: dict[str, Any]
     steps: Sequence[list[tuple[int, float]] | None]
@@ -188,10 +189,11 @@ def _details(attempts: Iterable[Attempt], alike: bool) -> Iterator[Details]:
             elsewhere = (*_SHOWN_ELSEWHERE, *attempt.added)
             reference = json_value({k: value for k, value in attempt.inputs.items() if k not in elsewhere})
             prompt = json_value(attempt.prompt)
-        own = {**{name: attempt.inputs[name] for name in attempt.added if name in attempt.inputs}, **attempt.logged}
-        logged = json_value(own) if own else {}
+        returned = {name: json_value(attempt.inputs[name]) for name in attempt.added if name in attempt.inputs}
+        logged = json_value(attempt.logged) if attempt.logged else {}
         steps = [None if one is None else [(step.end, step.reward) for step in one] for one in attempt.steps]
-        yield Details(prompt, json_value(attempt.completion), reference, attempt.outcomes, logged, steps)
+        completion = json_value(attempt.completion)
+        yield Details(prompt, completion, reference, returned, attempt.outcomes, logged, steps)
 
 
 def _lines(
@@ -218,7 +220,11 @@ def _lines(
         for attempt, of_attempt in enumerate(of_group):
             row, line = first + attempt, line.copy()
             # Setting keys one by one is a third faster than building a dict for all.
-            line["prompt"], line["completion"], line["reference"], outcomes, line["extra"], steps = of_attempt
+            line["prompt"], line["completion"], line["reference"], returned, outcomes, line["extra"], steps = (
+                of_attempt
+            )
+            if returned:
+                line["returned"] = returned
             line["steps"] = {name: of_one for name, of_one in zip(sampled.weights, steps) if of_one is not None}  # noqa: B905
             line["tokens"], line["truncated"] = sampled.tokens[row], sampled.truncated[row]
             line["attempt"] = attempt

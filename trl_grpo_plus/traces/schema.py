@@ -97,7 +97,7 @@ ATTEMPT: dict[str, ValueShape] = {
     "attempt": ValueShape("a whole number from 0 on", lambda value: _is_whole(value) and value >= 0),
     "size": ValueShape("a whole number above 0", lambda value: _is_whole(value) and value > 0),
     "completion": ValueShape("a text or messages", _is_written),
-    **dict.fromkeys(("reference", "extra"), OBJECT),
+    **dict.fromkeys(("reference", "returned", "extra"), OBJECT),
     "rewards": SCORES,
     "outcomes": ValueShape("an object of texts", _values(_is_text)),
     "steps": ValueShape("an object of lists of [end, number]", _values(PAIRS.fits)),

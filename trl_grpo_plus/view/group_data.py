@@ -78,7 +78,7 @@ def _attempt(row: Row, prompt: Any) -> dict[str, Any]:
         ],
         **{key: finite_or_none(row.get(key)) for key in ("reward", "advantage", "tokens", "kl")},
         "truncated": row.get("truncated"),
-        "extra": _pairs({**own, **(row.get("extra") or {})}),
+        "extra": _pairs({**own, **(row.get("returned") or {}), **(row.get("extra") or {})}),
         **credit(row),
         **({"calls": called} if (called := calls(row["completion"])) else {}),
     }

@@ -59,7 +59,8 @@ COLUMNS = {
     "truncated": Column("flag", "whether the attempt was cut off at the length limit"),
     "kl": Column("float", "KL to the reference model when the attempt was sampled, mean over tokens"),
     "belief": Column("json", "belief about the prompt before the attempt was sampled: mean and std of a reward; JSON"),
-    "extra": Column("json", "what rollout_func and reward functions told of the attempt; JSON"),
+    "returned": Column("json", "what a rollout_func returned for the attempt; JSON"),
+    "extra": Column("json", "what reward functions logged about the attempt; JSON"),
     "alarms": Column("texts", "those that name its group"),
 }
 

@@ -22,6 +22,7 @@ class RunColumns:
         written (`dict[str, str]`): "prompt" and "completion" -> "text", "messages" or "JSON". If some are text and
             some are messages, all become messages.
         reference (`dict[str, None]`): names of the dataset's other columns.
+        returned (`dict[str, None]`): names of the values that a `rollout_func` returned.
         extra (`dict[str, None]`): names of the values that rewards logged.
         steps (`dict[str, list[int]]`): split -> the steps at which the split was sampled.
         unknown (`dict[str, None]`): keys of lines that have no column.
@@ -31,6 +32,7 @@ class RunColumns:
     rewards: dict[str, None] = field(default_factory=dict)
     written: dict[str, str] = field(default_factory=lambda: {"prompt": TEXT, "completion": TEXT})
     reference: dict[str, None] = field(default_factory=dict)
+    returned: dict[str, None] = field(default_factory=dict)
     extra: dict[str, None] = field(default_factory=dict)
     steps: dict[str, list[int]] = field(default_factory=dict)
     unknown: dict[str, None] = field(default_factory=dict)
@@ -69,8 +71,10 @@ class RunColumns:
         keys = [key for key in self.reference if f"reference.{key}" not in self.dropped]
         if "reference" not in self.dropped and keys:
             inside.append(f"the reference, with any gold answers ({listed(keys)})")
+        if "returned" not in self.dropped and self.returned:
+            inside.append(f"what rollout_func returned ({listed(self.returned)})")
         if "extra" not in self.dropped and self.extra:
-            inside.append(f"what rollout_func and rewards told ({listed(self.extra)})")
+            inside.append(f"what rewards logged ({listed(self.extra)})")
         return f"Whoever gets this table can read: {', '.join(inside)}." if inside else ""
 
 
@@ -83,6 +87,7 @@ def run_columns(groups: Iterable[Sequence[Row]]) -> RunColumns:
         for row in group:
             columns.rewards.update(dict.fromkeys([*(row.get("rewards") or {}), *(row.get("outcomes") or {})]))
             columns.reference.update(dict.fromkeys(row.get("reference") or {}))
+            columns.returned.update(dict.fromkeys(row.get("returned") or {}))
             columns.extra.update(dict.fromkeys(row.get("extra") or {}))
             columns.unknown.update(dict.fromkeys(key for key in row if key not in COLUMNS))
             for name, forms in forms_by_name.items():

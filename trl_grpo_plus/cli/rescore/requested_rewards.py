@@ -104,8 +104,8 @@ def build(
 
 
 def columns_of(row: Row) -> dict[str, Any]:
-    """Return the columns that an attempt's rewards got: those of its row, and those that `rollout_func` added."""
-    return {**(row.get("extra") or {}), **(row.get("reference") or {})}
+    """Return the columns that an attempt's rewards got: those of its row, and those that `rollout_func` returned."""
+    return {**(row.get("reference") or {}), **(row.get("returned") or {})}
 
 
 class _Columns:
