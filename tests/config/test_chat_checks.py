@@ -42,6 +42,7 @@ def by_place(completions, **columns):
         (chats(), {"chat_template_kwargs": {"enable_thinking": False}}, None),
         (tiny_models.tokenizer(), {"prompt": "1+1="}, None),
         (chats(then="<eos>", eos="<eos>"), {}, None),
+        (chats(eos="<eos>"), {"generation_kwargs": {"stop_strings": ["<|end|>"]}}, None),
         (tiny_models.chat_tokenizer(), {}, None),  # its template ends turns with a text
         (
             chats(),
@@ -91,7 +92,7 @@ def test_rewards_for_a_tag_that_the_prompt_has(tmp_path, caplog, rewards, named,
     assert len(logged) == len(named) * opened
     for name, text in zip(named, logged, strict=False):
         assert "The chat template ends each prompt with <think>, so attempts begin within the thought" in text
-        assert f"The reward {name!r} looks for the tag" in text
+        assert f"The reward {name!r} mentions the tag" in text
 
 
 @pytest.mark.parametrize("special", [["a", "7"], []])

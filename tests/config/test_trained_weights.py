@@ -53,6 +53,7 @@ SMALL = {"learning_rate": 1e-6}
         (torch.float32, SMALL, False),
         (torch.bfloat16, {"learning_rate": 1e-5}, False),
         (torch.bfloat16, {**SMALL, "optim": "sgd"}, False),
+        (torch.bfloat16, {**SMALL, "optim": "adamw_anyprecision", "optim_args": "use_kahan_summation=True"}, False),
     ],
 )
 def test_updates_that_16_bits_lose_are_warned_of(tmp_path, caplog, dtype, options, warned):
@@ -66,7 +67,9 @@ def test_updates_that_16_bits_lose_are_warned_of(tmp_path, caplog, dtype, option
 def test_an_optimizer_of_the_script_and_an_adapter_on_16_bit_weights_lose_no_updates(tmp_path, caplog):
     model = loaded(tmp_path, torch.bfloat16)
     made(tmp_path, model, torch.optim.AdamW(model.parameters(), lr=1e-6), **SMALL)
-    made(tmp_path, get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"])), learning_rate=2e-6)
+    adapted = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"]))
+    made(tmp_path, adapted, learning_rate=2e-6)
+    made(tmp_path, adapted, torch.optim.AdamW(adapted.parameters(), lr=1e-4))
     assert not [record for record in caplog.records if record.name == trained_weights.__name__]
 
 
@@ -120,12 +123,14 @@ def test_tokens_without_an_embedding_are_warned_of(tmp_path, caplog):
     config = GRPOPlusConfig(str(tmp_path / "run"), **{**tiny_models.BASE, "max_steps": 1})
     trainer = GRPOPlusTrainer(loaded(tmp_path), tiny_models.digits, config, **given)
     [record] = [record for record in caplog.records if record.name == trained_weights.__name__]
-    assert "has 19 tokens, and the model has embeddings of 18" in record.getMessage()
-    assert "such as '<think>', ends the run with 'index out of range'" in record.getMessage()
+    assert "The first prompt has the token '<think>', for which the model has no embedding" in record.getMessage()
+    assert "the tokenizer has 19 tokens, the model embeddings of 18. Such a prompt ends" in record.getMessage()
     with pytest.raises(IndexError, match="index out of range"):
         trainer.train()
     model = loaded(tmp_path)
     model.resize_token_embeddings(len(tokenizer))
     caplog.clear()
     GRPOPlusTrainer(model, tiny_models.digits, config, **given).train()
+    unused = {**given, "train_dataset": tiny_models.prompts(8)}  # as with published tokenizers that have more tokens
+    GRPOPlusTrainer(loaded(tmp_path), tiny_models.digits, config, **unused)
     assert not [record for record in caplog.records if record.name == trained_weights.__name__]

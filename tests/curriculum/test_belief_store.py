@@ -118,7 +118,7 @@ def test_the_first_step_is_by_hand(tmp_path):
     assert list(rows.belief) == [{"mean": 0.5, "std": 0.5, "attempts": 2.0}] * len(rows)
 
 
-@pytest.mark.parametrize(("solved", "warned"), [(1.0, True), (50.0, False)])
+@pytest.mark.parametrize(("solved", "warned"), [(1.0, True), (25.0, False)])
 def test_rewards_far_outside_of_the_range_are_warned_of_once(tmp_path, caplog, solved, warned):
     def points(completions, **columns):
         return [48 * share for share in tiny_models.digits(completions)]

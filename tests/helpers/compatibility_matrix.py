@@ -443,9 +443,11 @@ this page from `tests/helpers/compatibility_matrix.py`, the table that the tests
 | – | [not run](#not-run) |
 
 Each test asserts that the weights moved, that the losses were finite, and that both the feature and the mode had their
-effect. For a feature that is about speed or memory it asserts that the trained weights are the same as without it. For
-`skip` it asserts that the weights are the same as with all groups, except where [dead groups have a part in TRL's
-gradient](groups.md#skip-drop-and-trls-gradient): there they must differ.
+effect. For a feature that is about speed or memory it asserts that the trained weights are the same as without it.
+
+In one process, the test of `skip` asserts that the weights are the same as with all groups, except where [dead
+groups have a part in TRL's gradient](groups.md#skip-drop-and-trls-gradient): there they must differ. With
+`steps_per_generation` chance deals rows to steps, so nothing is compared.
 """
 
 

@@ -19,6 +19,9 @@ from ..utils.validation import did_you_mean
 
 logger = get_logger(__name__)
 
+FEW = 0.05  # share of the attempts that may contain a special token by chance
+# Settings of generation with which attempts end at other tokens than those of tokenizer and model.
+_STOPS = ("eos_token_id", "stop", "stop_strings", "stop_token_ids")
 # Texts that no template contains.
 _ASKED, _ANSWERED = "THE-QUESTION", "THE-ANSWER"
 _THINK = "<think>"
@@ -48,6 +51,11 @@ def doubts(
     return texts
 
 
+def known_ends(ends: Set[int | None], generation_kwargs: Mapping[str, Any] | None) -> Set[int | None]:
+    """Return the tokens at which an attempt ends; none if `generation_kwargs` adds others."""
+    return set() if any((generation_kwargs or {}).get(name) for name in _STOPS) else ends
+
+
 def warn_of_doubts(dataset: Any, *given: Any) -> None:
     """Log the texts of [`doubts`] about the first prompt of a dataset on the main process."""
     if is_conversation(prompt := first_prompt(dataset)):
@@ -63,14 +71,16 @@ def warn_of_dropped_tokens(completion_ids: Iterable[Sequence[int]], tokenizer: A
         tokenizer: the run's.
         ends (`set[int]`): the tokens with which an attempt ends.
     """
+    attempts = list(completion_ids)
     special = {*tokenizer.all_special_ids} - {*ends, tokenizer.bos_token_id, tokenizer.unk_token_id}
-    counts = Counter(token for ids in completion_ids for token in special.intersection(ids))
-    if counts:
-        named = ", ".join(f"{tokenizer.convert_ids_to_tokens(token)!r} (in {n})" for token, n in counts.most_common(5))
+    counts = Counter(token for ids in attempts for token in special.intersection(ids))
+    often = [(tokenizer.convert_ids_to_tokens(token), n) for token, n in counts.items() if n > FEW * len(attempts)]
+    if often:
+        named = ", ".join(f"{token!r} (in {n} of {len(attempts)})" for token, n in often)
         logger.warning(
             f"Attempts of the first batch contain {named}. The tokenizer has these as special tokens, and TRL drops "
             "special tokens from the text, so no reward sees them. A reward that needs them can read completion_ids. "
-            "Or make them ordinary tokens: tokenizer.add_tokens([...]) in the place of add_special_tokens."
+            "If you have added them, use tokenizer.add_tokens([...]) in the place of add_special_tokens."
         )
 
 
@@ -82,7 +92,8 @@ def _unread(processing_class: Any, template: Mapping[str, Any]) -> Iterator[str]
     written = template.get("chat_template") or getattr(processing_class, "chat_template", None)
     if not isinstance(written, str) or hasattr(processing_class, "tokenizer"):
         return
-    read = {*re.findall(r"[A-Za-z_]\w*", written)}
+    code = " ".join(re.findall(r"\{[{%](.*?)[%}]\}", written, re.DOTALL))
+    read = {*re.findall(r"[A-Za-z_]\w*", re.sub(r"'[^']*'|\"[^\"]*\"", "", code))}
     own = inspect.signature(processing_class.apply_chat_template).parameters
     for name in template:
         if name not in read and name not in own:
@@ -101,8 +112,8 @@ def _opened(processing_class: Any, template: Mapping[str, Any], rewards: Iterabl
         name = getattr(reward, "__name__", type(reward).__name__)
         yield (
             "The chat template ends each prompt with <think>, so attempts begin within the thought, without the tag. "
-            f"The reward {name!r} looks for the tag, and may score each attempt 0. Give think_format the argument "
-            "think_opened=True. A reward of yours must not ask for the tag."
+            f"The reward {name!r} mentions the tag. If it asks for the tag, it scores each attempt 0. Give "
+            "think_format the argument think_opened=True. A reward of yours must not ask for the tag."
         )
 
 
@@ -126,15 +137,15 @@ def _unended(processing_class: Any, template: Mapping[str, Any], ends: Set[int |
     written = _written(processing_class, template, _ANSWERED)
     tail = tokenizer(written.partition(_ANSWERED)[2], add_special_tokens=False)["input_ids"]
     special = {*tokenizer.all_special_ids, *tokenizer.get_added_vocab().values()}
-    last = next((token for token in tail if token in special), None)
-    if last is None or not ends or not ends.isdisjoint(tail):
+    end = next((token for token in tail if token in special), None)
+    if end is None or not ends or not ends.isdisjoint(tail):
         return
-    token, known = tokenizer.convert_ids_to_tokens(last), sorted(end for end in ends if end is not None)
+    token, known = tokenizer.convert_ids_to_tokens(end), sorted(one for one in ends if one is not None)
     yield (
         f"The chat template ends a turn of the assistant with {token!r}, but attempts end only with "
         f"{', '.join(map(repr, tokenizer.convert_ids_to_tokens(known)))}. A model that ends its turns as the template "
         f"does goes on after the answer, to max_completion_length. Make {token!r} the tokenizer's eos_token, and add "
-        f"its id, {last}, to eos_token_id in the model's generation_config.json."
+        f"its id, {end}, to eos_token_id in the model's generation_config.json."
     )
 
 

@@ -16,7 +16,7 @@ GONE_OPTIONS = {
     "vllm_device": "Use vllm_mode instead: 'colocate' or 'server'.",
     "wandb_log_unique_prompts": "Use log_unique_prompts instead.",
     "torch_dtype": "Use model_init_kwargs instead: {'dtype': ...}.",
-    "vllm_dtype": "Remove it: vLLM takes the dtype that the model was saved in.",
+    "vllm_dtype": "Remove it: TRL leaves this to vLLM. `trl vllm-serve` has --dtype.",
     "vllm_enable_prefix_caching": "Remove it: TRL leaves this to vLLM.",
     "kl_coef": "Use beta instead.",
     "kl_loss_coef": "Use beta instead.",

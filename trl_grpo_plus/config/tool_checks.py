@@ -11,6 +11,7 @@ from accelerate.logging import get_logger
 from ..scoring import datasets_named, first_prompt
 from ..utils.signatures import name_of, signature_of
 from ..utils.tables import in_short
+from ..utils.text import as_text
 from ..utils.validation import ConfigError
 
 
@@ -129,7 +130,7 @@ def warn_of_unread_answers(completions: Iterable[Any], write: Callable[[list[dic
     messages = [
         message for one in completions if isinstance(one, list) for message in one if message["role"] == "tool"
     ]
-    listed = {one["name"]: one for one in messages if isinstance(one["content"], list) and one["content"]}
+    listed = {one["name"]: one for one in messages if isinstance(one["content"], list) and as_text([one])}
     for name, answer in listed.items():
         try:
             unread = _written(write, answer) == _written(write, {**answer, "content": ""})

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from accelerate.logging import get_logger
 
+from ..utils.text import as_text
 from ..utils.validation import ConfigError
 
 
@@ -45,10 +46,12 @@ def loses_updates(args: "GRPOConfig") -> bool:
 
     A bfloat16 has 8 significant bits. The neighbours of 0.02, a common size of a weight, are 1e-4 away, and an AdamW
     step is about as large as the learning rate. DeepSpeed keeps float32 copies of the weights. Under FSDP, accelerate
-    makes the weights float32.
+    makes the weights float32. Optimizers with Kahan summation keep what is rounded off.
     """
-    adam = "adam" in str(getattr(args.optim, "value", args.optim))
-    return adam and 0 < args.learning_rate < LEAST_16_BIT_RATE
+    optimizer = str(getattr(args.optim, "value", args.optim))
+    steps_alike = "adam" in optimizer or "lion" in optimizer
+    kept = "kahan" in str(args.optim_args)
+    return steps_alike and not kept and 0 < args.learning_rate < LEAST_16_BIT_RATE
 
 
 def warn_of_lost_updates(args: "GRPOConfig", model: torch.nn.Module) -> None:
@@ -82,9 +85,12 @@ def dropout_disturbs(args: "GRPOConfig", share: float) -> str | None:
         share (`float`): the largest share that dropout leaves out; 0 if there is none.
     """
     several = args.gradient_accumulation_steps % (args.steps_per_generation * args.num_iterations)
-    if not (share and (several or args.beta)) or args.disable_dropout:
+    corrects = args.use_vllm and args.vllm_importance_sampling_correction
+    if not (share and (several or corrects or args.beta)) or args.disable_dropout:
         return None
     what = "The KL term contains this noise."
+    if corrects:
+        what = "vLLM samples without it, so the importance ratio of each step contains this noise."
     if several:
         what = "In later steps on a batch the importance ratio contains this noise, and clips tokens for it."
     return (
@@ -117,20 +123,23 @@ def warn_of_dropout(args: "GRPOConfig", model: torch.nn.Module) -> None:
         logger.warning(why)
 
 
-def warn_of_unknown_tokens(model: Any, tokenizer: Any) -> None:
-    """Warn on the main process of a tokenizer with tokens for which the model has no embedding.
+def warn_of_unknown_tokens(model: Any, tokenizer: Any, prompt: Any) -> None:
+    """Warn on the main process of a first prompt with a token for which the model has no embedding.
 
-    Some published tokenizers have such tokens and never use them.
+    Some published tokenizers have such tokens, and no prompt has them.
     """
     try:
         rows = getattr(model.get_input_embeddings(), "num_embeddings", None)  # the weight may be sharded
     except NotImplementedError:  # of a model whose embeddings transformers does not find
         return
-    if rows is None or len(tokenizer) <= rows:
+    if rows is None or len(tokenizer) <= rows or not prompt:
         return
-    first = tokenizer.convert_ids_to_tokens(rows)
+    unknown = max(tokenizer(as_text(prompt), add_special_tokens=False)["input_ids"], default=0)
+    if unknown < rows:
+        return
     logger.warning(
-        f"The tokenizer has {len(tokenizer):,} tokens, and the model has embeddings of {rows:,}. A prompt with one of "
-        f"the others, such as {first!r}, ends the run with 'index out of range', on a GPU with 'device-side assert "
-        "triggered'. If you have added tokens, call model.resize_token_embeddings(len(tokenizer)) first."
+        f"The first prompt has the token {tokenizer.convert_ids_to_tokens(unknown)!r}, for which the model has no "
+        f"embedding: the tokenizer has {len(tokenizer):,} tokens, the model embeddings of {rows:,}. Such a prompt "
+        "ends the run with 'index out of range', on a GPU with 'device-side assert triggered'. If you have added "
+        "tokens, call model.resize_token_embeddings(len(tokenizer)) first."
     )

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..config import chat_checks, compatibility, tool_checks, trained_weights
 from ..config.sampling_distribution import warn_of_another_distribution
+from ..scoring import first_prompt
 
 
 def warn_of_model(trainer: Any, args: Any, tokenizer: Any, stops: Set[int]) -> None:
@@ -18,17 +19,19 @@ def warn_of_model(trainer: Any, args: Any, tokenizer: Any, stops: Set[int]) -> N
         stops (`set[int]`): the tokens at which its generation stops.
     """
     model = trainer.model
-    if trainer.optimizer is None and not (trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled):
-        trained_weights.warn_of_lost_updates(args, model)
-    trained_weights.warn_of_slow_adapter(args, model)
+    if trainer.optimizer is None:
+        if not (trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled):
+            trained_weights.warn_of_lost_updates(args, model)
+        trained_weights.warn_of_slow_adapter(args, model)
     trained_weights.warn_of_dropout(args, model)
-    trained_weights.warn_of_unknown_tokens(model, tokenizer)
+    trained_weights.warn_of_unknown_tokens(model, tokenizer, first_prompt(trainer.train_dataset))
     if getattr(trainer, "rollout_func", None) is not None:  # it samples in its own way
         return
     compatibility.warn_of_masked_stops(args, {*stops, tokenizer.pad_token_id})
     compatibility.warn_of_rounded_weights(args, model)
     warn_of_another_distribution(args, model, getattr(trainer, "generation_kwargs", None))
-    given = trainer.processing_class, _template(trainer), stops, trainer.reward_funcs
+    ends = chat_checks.known_ends(stops, args.generation_kwargs)
+    given = trainer.processing_class, _template(trainer), ends, trainer.reward_funcs
     chat_checks.warn_of_doubts(trainer.train_dataset, *given)
 
 

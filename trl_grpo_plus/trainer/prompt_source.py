@@ -207,8 +207,8 @@ class PromptSource:
         if far.float().mean() > FAR:
             logger.warning(
                 f"Rewards of the first batch go from {found.min():g} to {found.max():g}. Beliefs begin with the range "
-                f"from failed_reward={low:g} to solved_reward={high:g}, so the advantages of the first step are far "
-                "too large. Set failed_reward and solved_reward to the rewards of a failed and of a solved attempt."
+                f"from failed_reward={low:g} to solved_reward={high:g}, so the baseline and the scale of the first "
+                "step are far off. Set failed_reward and solved_reward to the rewards of failed and solved attempts."
             )
 
     def follow(self, before: "PromptSource") -> None:

@@ -109,7 +109,8 @@ def _doubts(recipe: Recipe, tokenizer: Any) -> list[str]:
     own = hub.generation_config(recipe.model.model_name_or_path, recipe.model.model_revision)
     ends = own.get("eos_token_id")
     known = {tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])} if own else set()
-    return chat_checks.doubts(recipe.first_prompt, tokenizer, _template(recipe), known, recipe.rewards)
+    ends = chat_checks.known_ends(known, recipe.training.generation_kwargs)
+    return chat_checks.doubts(recipe.first_prompt, tokenizer, _template(recipe), ends, recipe.rewards)
 
 
 def _encoded(recipe: Recipe, tokens: Any, prompts: list[Any]) -> list[list[int]]:
