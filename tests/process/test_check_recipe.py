@@ -835,7 +835,8 @@ def test_an_environment_that_makes_its_own_prompts_runs_in_small(place, warm_smo
 
 @pytest.mark.full
 def test_two_processes_run_in_small(place, warm_smoke):
-    keys = {"zero_variance_groups": "resample", "beta": 0.04, "use_peft": True}
+    keys = {"zero_variance_groups": "resample", "beta": 0.04}
+    keys |= {"use_peft": True, "learning_rate": 1e-5, "lora_dropout": 0.0}
     rows = checked(place(**keys), num_processes=2, smoke=True)
     assert [row for row in rows if row.status != OK] == []
     *_, ran, groups, weights, traces = rows
