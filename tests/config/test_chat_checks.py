@@ -5,6 +5,7 @@ import copy
 import pytest
 import tiny_models
 import trl.rewards
+import vision_models
 from datasets import Dataset
 from tokenizers import AddedToken
 
@@ -68,6 +69,29 @@ def test_doubts_about_a_chat(tmp_path, caplog, tokenizer, options, said):
     assert len(logged) == bool(said)
     if said:
         assert said in logged[0]
+
+
+@pytest.mark.parametrize("rolls_out", [True, False])
+def test_a_rollout_func_writes_its_attempts_in_its_own_way(tmp_path, caplog, rolls_out):
+    own = {"rollout_func": lambda prompts, trainer: {}} if rolls_out else {}
+    data = Dataset.from_list([{"prompt": ASKED}] * 8)
+    tiny_models.trainer(tmp_path, by_place, data=data, extra={"processing_class": chats(eos="<eos>"), **own})
+    assert ("ends a turn of the assistant with" in caplog.text) != rolls_out
+
+
+def test_a_processors_template_is_given_contents_in_parts():
+    processor = vision_models.processor("qwen2.5-vl")
+    template = {"chat_template": "{% for m in messages %}{{ m['content'][0]['text'] }}<eos>{% endfor %}"}
+    eos, pad = processor.tokenizer.convert_tokens_to_ids(["<eos>", "<pad>"])
+    assert chat_checks.doubts(ASKED, processor, template, {eos}, []) == []
+    [text] = chat_checks.doubts(ASKED, processor, template, {pad}, [])
+    assert text.startswith("The chat template ends a turn of the assistant with '<eos>', but attempts end only with")
+
+
+def test_a_template_that_fails_on_made_up_messages_gives_no_doubt():
+    tokenizer = chats()
+    tokenizer.chat_template = "{{ raise_exception('no') }}"
+    assert chat_checks.doubts(ASKED, tokenizer, {}, {0}, [tagged]) == []
 
 
 def tagged(completions, **columns):

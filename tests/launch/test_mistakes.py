@@ -209,7 +209,7 @@ def test_a_check_in_the_list_is_made_by_check_run_and_the_script(here, place, ca
     assert len(here) == 1
 
 
-def test_updates_lost_in_rounding_fail_a_check_and_the_trainer_warns_a_run(here, place, capsys, monkeypatch):
+def test_updates_lost_in_rounding_fail_a_check_and_are_left_to_the_trainer_of_a_run(here, place, capsys, monkeypatch):
     class MadeError(Exception):
         pass
 

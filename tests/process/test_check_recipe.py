@@ -33,7 +33,7 @@ from trl_grpo_plus.cli.check.estimate import GIB
 from trl_grpo_plus.cli.check.gpus import gpu_for
 from trl_grpo_plus.cli.check.recipe import check_recipe, refuse
 from trl_grpo_plus.cli.check.rewards import RewardCheck, as_row
-from trl_grpo_plus.cli.check.tiny_model import CHATML, byte_tokenizer, write
+from trl_grpo_plus.cli.check.tiny_model import CHATML, END, PAD, byte_tokenizer, write
 from trl_grpo_plus.cli.main import main
 from trl_grpo_plus.launch import LAUNCHERS, Start, option_checks, preflight
 from trl_grpo_plus.launch import accelerate as launch
@@ -379,8 +379,9 @@ def test_a_prompt_is_shown_as_the_model_is_given_it(place, capsys):
         (CHATML.partition("{% if add_g")[0], asked("6 times 7?"), {}, "it has no generation prompt"),
         (CHATML, "6 times 7 is ", {}, "it ends in white space"),
         (CHATML, asked("6 times 7?"), {"mood": "gaily "}, "chat_template_kwargs has 'mood', which the model's chat"),
+        (CHATML.replace(END, PAD), asked("6 times 7?"), {}, "The chat template ends a turn of the assistant with"),
     ],
-    ids=["adds", "has", "kwargs", "no turn", "text", "unread"],
+    ids=["adds", "has", "kwargs", "no turn", "text", "unread", "no end"],
 )
 def test_the_shown_prompt_is_what_trl_gives_the_model(place, tmp_path, stream, template, prompt, kwargs, warns):
     tokenizer = with_template(template)
@@ -394,6 +395,13 @@ def test_the_shown_prompt_is_what_trl_gives_the_model(place, tmp_path, stream, t
     assert f"in {len(ids)} tokens" in about
     assert row.status == ("warning" if warns else OK)
     assert warns in about
+
+
+def test_a_reward_for_a_tag_that_the_prompt_has_is_named(place):
+    with_template(CHATML + "{% if add_generation_prompt %}<think>\n{% endif %}")
+    write_prompts(*[asked("6 times 7?")] * 6)
+    row = by_name(checked(place(reward_funcs=["exact_answer", "think_format"])))["given"]
+    assert "The reward 'think_format' mentions the tag" in row.text
 
 
 TOOLS = """

@@ -8,7 +8,6 @@ import inspect
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import suppress
 from typing import Any
 
 from accelerate.logging import get_logger
@@ -45,10 +44,7 @@ def doubts(
             "The first prompt ends with a message of the assistant, and the chat template begins another turn of the "
             "assistant after it. If this message is the answer, the model is given it. Leave it out of the prompts."
         )
-    with suppress(Exception):  # a user's template may fail on the made-up messages
-        texts += _unended(processing_class, template, ends)
-        texts += _opened(processing_class, template, rewards)
-    return texts
+    return [*texts, *_unended(processing_class, template, ends), *_opened(processing_class, template, rewards)]
 
 
 def known_ends(ends: Set[int | None], generation_kwargs: Mapping[str, Any] | None) -> Set[int | None]:
@@ -150,11 +146,13 @@ def _unended(processing_class: Any, template: Mapping[str, Any], ends: Set[int |
 
 
 def _written(processing_class: Any, template: Mapping[str, Any], answer: str = "", **options: Any) -> str:
-    """Render a question, and an answer if there is one."""
+    """Render a question, and an answer if there is one; "" if the template fails on these made-up messages."""
     parts = hasattr(processing_class, "tokenizer")  # a processor's template expects contents in parts
     said = {"user": _ASKED, **({"assistant": answer} if answer else {})}
     turns = [
         {"role": role, "content": [{"type": "text", "text": text}] if parts else text} for role, text in said.items()
     ]
-    written: str = processing_class.apply_chat_template(turns, tokenize=False, **template, **options)
-    return written
+    try:
+        return str(processing_class.apply_chat_template(turns, tokenize=False, **template, **options))
+    except Exception:  # the template's own. TRL reports it if the template fails on a prompt too
+        return ""

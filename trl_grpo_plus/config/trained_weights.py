@@ -55,11 +55,11 @@ def loses_updates(args: "GRPOConfig") -> bool:
 
 
 def warn_of_lost_updates(args: "GRPOConfig", model: torch.nn.Module) -> None:
-    """Warn if most updates of a model that is not sharded are lost in the rounding of its 16-bit weights.
+    """Warn on the main process if an unsharded model loses most updates in the rounding of its 16-bit weights.
 
     Adapters are left out: they begin near 0, where 16 bits hold small updates.
     """
-    if args.process_index or hasattr(model, "peft_config") or not loses_updates(args):
+    if hasattr(model, "peft_config") or not loses_updates(args):
         return
     counts = {torch.float32: 0, torch.bfloat16: 0, torch.float16: 0}
     for weight in model.parameters():
@@ -112,14 +112,14 @@ def hardly_moves(args: "GRPOConfig") -> str | None:
 
 def warn_of_slow_adapter(args: "GRPOConfig", model: torch.nn.Module) -> None:
     """Log the warning of [`hardly_moves`] on the main process."""
-    if hasattr(model, "peft_config") and (why := hardly_moves(args)) and args.process_index == 0:
+    if hasattr(model, "peft_config") and (why := hardly_moves(args)):
         logger.warning(why)
 
 
 def warn_of_dropout(args: "GRPOConfig", model: torch.nn.Module) -> None:
     """Log the warning of [`dropout_disturbs`] on the main process."""
     layers = [layer.p for layer in model.modules() if isinstance(layer, torch.nn.Dropout)]
-    if (why := dropout_disturbs(args, max(layers, default=0))) and args.process_index == 0:
+    if why := dropout_disturbs(args, max(layers, default=0)):
         logger.warning(why)
 
 
