@@ -58,7 +58,7 @@ def test_a_run_without_live_groups_at_its_end_says_so_last(tmp_path, verdict):
     lines = lines_of(tmp_path, *[(0.0, ALIVE)] * 6, *[(0.0, {"alive": 0.04, verdict: 0.96})] * 2)
     assert lines[-3] == f"{LEARNT}s 61 to 80: the sampled groups were 96 % {verdict}."
     assert lines[-2] == f"{verdict}: {ADVICE[verdict]}"
-    assert lines[-1].startswith('More: docs/guide.md, "Nothing is learnt"')
+    assert lines[-1].startswith('More: docs/faq.md, "Nothing is learnt"')
 
 
 def test_groups_that_teach_under_the_options_are_not_dead(tmp_path):

@@ -36,7 +36,7 @@ FULL_CONTEXT = "sampler/full_context"  # share of the first process's attempts t
 LAST = 0.25  # share of a run's log that is its end
 HARDLY_ALIVE = 0.05  # share of live groups in the end, below which the run has hardly learned anything
 MANY = 0.25  # share of a dead verdict in the end, from which its advice is printed; of dead groups, of a hint
-WORTH_A_WORD = 0.1  # share of cut off attempts that is worth a line; docs/guide.md has the same share
+WORTH_A_WORD = 0.1  # share of cut off attempts that is worth a line; docs/faq.md has the same share
 
 
 class SlimProgress(ProgressCallback):
@@ -200,7 +200,7 @@ def hardly_alive(summary: dict[str, Any]) -> list[str]:
     first, last = summary["end"]["after_step"] + 1, summary["steps"]
     steps = f"step {last}" if first == last else f"steps {first} to {last}"
     why = [f"{verdict}: {ADVICE[verdict]}" for share, verdict in dead if share >= MANY]
-    where = 'More: docs/guide.md, "Nothing is learnt" and "All groups are dead".'
+    where = 'More: docs/faq.md, "Nothing is learnt" and "All groups are dead".'
     return ["", f"Little was learned in {steps}: the sampled groups were {of_each}.", *why, where]
 
 
