@@ -20,6 +20,7 @@ METHODS = {
     "_push_from_checkpoint": "overridden: traces stay at home",
     "_load_from_checkpoint": "overridden: adapters keep their dtype",
     "_load_best_model": "overridden: likewise",
+    "_issue_warnings_after_load": "overridden: it gets the names of the weights that were not found",
     "_load_optimizer_and_scheduler": "overridden: our state",
     "_load_rng_state": "overridden: the random state of a checkpoint within a step",
 }

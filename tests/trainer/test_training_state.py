@@ -6,6 +6,7 @@ import shutil
 import signal
 from types import SimpleNamespace
 
+import compatibility_runs
 import numpy as np
 import peft
 import pytest
@@ -345,6 +346,51 @@ def test_a_16_bit_adapter_keeps_its_dtype_over_a_resume_and_as_the_best_model(tm
         )
         assert tiny_models.same_weights(first, second)
     assert {weight.dtype for weight in whole.model.parameters()} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("of_parts", [False, True])
+@pytest.mark.parametrize("make", [compatibility_runs.experts, compatibility_runs.pictures])
+def test_weights_that_transformers_saves_under_other_names_are_loaded(tmp_path, make, of_parts):
+    """transformers saves each expert by itself, and `visual.*` for `model.visual.*`."""
+    made = make(compatibility_runs.Models(tmp_path), {})
+    if "processing_class" in made.extra:
+        made.extra["processing_class"].save_pretrained = lambda *args, **kwargs: []  # the tests' one cannot be saved
+    best = {"eval_strategy": "steps", "eval_steps": 1, "load_best_model_at_end": True, "greater_is_better": True}
+    best |= {"metric_for_best_model": "eval_reward", "save_strategy": "steps", "save_steps": 1}
+    options = {**tiny_models.BASE, **best, "generation_kwargs": {"suppress_tokens": [*range(2, 12)]}}
+
+    def trainer():
+        config = GRPOPlusConfig(**{**options, "output_dir": str(tmp_path / "run")})
+        rows = made.data or tiny_models.prompts(30)
+        extra = {"processing_class": tiny_models.tokenizer(), "eval_dataset": rows.select(range(2)), **made.extra}
+        return GRPOPlusTrainer(made.model, compatibility_runs.half_dead, config, rows, callbacks=[weights], **extra)
+
+    class Weights(TrainerCallback):
+        """Keeps the weights before and after each step."""
+
+        def on_step_begin(self, args, state, control, model, **kwargs):
+            before[state.global_step] = {name: value.clone() for name, value in model.state_dict().items()}
+
+        def on_step_end(self, args, state, control, model, **kwargs):
+            after[state.global_step] = {name: value.clone() for name, value in model.state_dict().items()}
+
+    weights, before, after = Weights(), {}, {}
+    whole = trainer()
+    whole.train()
+    last, trained = after[3], before[2]
+    best_step = int(whole.state.best_model_checkpoint.rpartition("-")[2])
+    assert tiny_models.same_weights(tiny_models.weights(whole), after[best_step])
+    checkpoint = tmp_path / "run" / "checkpoint-2"
+    if of_parts:
+        loaded = type(whole.model).from_pretrained(checkpoint)
+        (checkpoint / "model.safetensors").unlink()
+        loaded.save_pretrained(checkpoint, max_shard_size="5KB")
+        assert len([*checkpoint.glob("model-*.safetensors")]) > 1
+    before.clear()
+    trainer().train(resume_from_checkpoint=str(checkpoint))
+    assert [*before] == [2]
+    assert tiny_models.same_weights(before[2], trained)
+    assert tiny_models.same_weights(after[3], last)
 
 
 def test_weights_that_trl_does_not_round_stay_as_they_are(tmp_path):

@@ -35,6 +35,7 @@ SEAMS: dict[str, list[str] | None] = {  # method -> its parameters; `None`: all 
     "_push_from_checkpoint": ["checkpoint_folder"],
     "_load_from_checkpoint": ["resume_from_checkpoint", "model"],
     "_load_best_model": [],
+    "_issue_warnings_after_load": ["load_result"],
     "_load_optimizer_and_scheduler": ["checkpoint"],
     "_load_rng_state": ["checkpoint"],
 }

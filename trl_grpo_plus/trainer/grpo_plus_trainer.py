@@ -165,6 +165,7 @@ class GRPOPlusTrainer(GRPOTrainer):
     _entropies: list[tuple[float, float]]
     # The loss since the last log entry, and that entry's step, of the checkpoint that the training resumes from.
     _unlogged_loss: tuple[float, int] | None
+    _loads_from = ""  # the checkpoint, while its weights are loaded
     _begun: tuple[int, int]  # optimizer steps done and TRL's `_step`, both when the present step began
     _has_sampled = False
     _batch = Batch()  # the batch in flight; empty between two batches, and in a trainer made without __init__
@@ -939,13 +940,18 @@ class GRPOPlusTrainer(GRPOTrainer):
             **self._credit.state_dict(),
         }
 
-    def _load_from_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        with training_state.keeping_dtypes(self.model):
-            super()._load_from_checkpoint(*args, **kwargs)
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **kwargs: Any) -> None:
+        with training_state.keeping_dtypes(self.model), temporarily(self, _loads_from=resume_from_checkpoint):
+            super()._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)
 
     def _load_best_model(self) -> None:
-        with training_state.keeping_dtypes(self.model):
+        best = self.state.best_model_checkpoint
+        with training_state.keeping_dtypes(self.model), temporarily(self, _loads_from=best):
             super()._load_best_model()
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        if not training_state.load_renamed(self.model, self._loads_from, load_result):
+            super()._issue_warnings_after_load(load_result)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None, *rest: Any, **more: Any) -> None:
         if checkpoint is not None:

@@ -346,6 +346,29 @@ def keeping_dtypes(model: torch.nn.Module) -> Iterator[None]:
             parameter.data = parameter.data.to(before[name])
 
 
+def load_renamed(model: Any, checkpoint: str, result: Any) -> bool:
+    """Load the weights that transformers' `Trainer` did not find in a checkpoint under the names that they have there.
+
+    transformers saves some models under other names than the names in memory: one tensor for each expert of a Mixture
+    of Experts, or `visual.*` for `model.visual.*`. `Trainer` looks for the names in memory. It leaves each weight that
+    it does not find as it was (transformers issue 48805). `from_pretrained` knows both names.
+
+    Args:
+        model (`PreTrainedModel`): the model.
+        checkpoint (`str`): the checkpoint's folder.
+        result: what `load_state_dict` has returned: `missing_keys` and `unexpected_keys`.
+
+    Returns:
+        `bool`: whether weights had other names.
+    """
+    if not (result.missing_keys and result.unexpected_keys):
+        return False
+    # If there are several dtypes, float32 holds the numbers of each.
+    dtype = model.dtype if len({parameter.dtype for parameter in model.parameters()}) == 1 else torch.float32
+    model.load_state_dict(type(model).from_pretrained(checkpoint, dtype=dtype).state_dict())
+    return True
+
+
 def round_as_when_sampling(trainer: Any) -> None:
     """Round the model's weights as TRL rounds them before it generates with continuous batching.
 
