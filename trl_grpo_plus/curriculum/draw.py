@@ -23,20 +23,26 @@ class Draw:
 
     def __init__(self, stream: PromptSampler, believe: Believe | None, collective: bool, rank: int):
         self._stream, self._believe, self._collective, self._rank = stream, believe, collective, rank
+        self._asking = False  # whether all ranks are in an answer, in which rank 0 may begin no other collective
 
     def __call__(
         self, count: int, accepts: Callable[[int], bool], multiple_of: int, patience: int | None
     ) -> list[int]:
-        """Return the rows that rank 0's sampler takes, on every rank; a failure stops all ranks. Collective."""
+        """Return the rows that rank 0's sampler takes, on every rank. Collective.
+
+        A failure of the sampler is raised on all ranks. A failure within a collective answer is raised where it
+        happened.
+        """
         if self._rank == 0:
             believe = self._ask if self._believe and self._collective else self._believe
+            self._asking = False
             try:
                 answer = ("dealt", self._stream.take(count, accepts, multiple_of, patience, believe))
-            except ConfigError as error:
-                broadcast_object_list([("refused", str(error))])
-                raise
             except Exception as error:
-                broadcast_object_list([("failed", f"{type(error).__name__}: {error}")])
+                if not self._asking:  # the other ranks wait for rank 0's word
+                    refused = isinstance(error, ConfigError)
+                    said = ("refused", str(error)) if refused else ("failed", f"{type(error).__name__}: {error}")
+                    broadcast_object_list([said])
                 raise
             return broadcast_object_list([answer])[0][1]
         while True:
@@ -65,4 +71,7 @@ class Draw:
     def _ask(self, rows: list[int]) -> tuple[Belief, float]:
         assert self._believe is not None
         broadcast_object_list([("asked", rows)])
-        return self._believe(rows)
+        self._asking = True
+        answer = self._believe(rows)
+        self._asking = False
+        return answer
