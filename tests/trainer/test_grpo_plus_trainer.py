@@ -166,6 +166,18 @@ def test_the_last_entry_has_the_steps_since_the_entry_before(tmp_path):
     assert not trained._metrics["train"]
 
 
+def test_an_epochs_entry_has_its_steps_after_an_evaluation(tmp_path):
+    """With TRL no such entry has them: an evaluation comes before the log at the end of the epoch."""
+    options = {"data": tiny_models.prompts(4), "logging_strategy": "epoch", "max_steps": 4}
+    options |= {"eval_strategy": "steps", "eval_steps": 2, "extra": {"eval_dataset": tiny_models.prompts(2)}}
+    trained = tiny_models.trained(tmp_path, tiny_models.digits, **options)
+    entries = [entry for entry in trained.state.log_history if "loss" in entry]
+    assert [entry["step"] for entry in entries] == [2, 4]
+    assert all("reward" in entry and "eval_reward" not in entry for entry in entries)
+    assert entries[0]["reward"] != entries[1]["reward"]
+    assert len(tiny_models.logged(trained, "eval_reward")) == 2
+
+
 def test_frac_reward_zero_std_is_per_group(tmp_path):
     """The metric is a share of groups. With scale_rewards="batch" TRL's is only 0 or 1."""
     options = {"scale_rewards": "batch", "max_steps": 1, "shuffle_dataset": False}

@@ -631,11 +631,11 @@ class GRPOPlusTrainer(GRPOTrainer):
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log as TRL does. The recorder, a callback, writes the entry into the run's journal.
 
-        The last entry of a run has the metrics of the steps since the entry before it. TRL leaves them out if the run
-        ends with an evaluation, because the model is in evaluation mode then.
+        An entry of the training, also the last one of a run, has the metrics of the steps since the entry before it.
+        TRL leaves them out after an evaluation, because the model is in evaluation mode then.
         """
         self._recorder.settle()
-        training = self.model.training or "train_runtime" in logs
+        training = self.model.training or not {"loss", "train_runtime"}.isdisjoint(logs)
         with table.printed_visibly(sys.modules[GRPOTrainer.__module__]), temporarily(self.model, training=training):
             super().log(logs, *args, **kwargs)
 
