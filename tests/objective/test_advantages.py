@@ -386,6 +386,12 @@ def test_the_tolerance_of_rewards_does_not_bound_sums_of_normalised_ones():
     assert (found[1] != 0).all()
 
 
+@pytest.mark.parametrize("skipped", [None, torch.zeros(0), torch.ones(8)], ids=["none", "no attempts", "two groups"])
+def test_no_group_in_normalize_then_sum(skipped):
+    """A batch may have no live group."""
+    assert normalize_then_sum(torch.empty(0, 4, 2), torch.ones(2), skipped=skipped).shape == (0, 4)
+
+
 def test_one_attempt_or_no_score_in_normalize_then_sum():
     assert normalize_then_sum(torch.ones(1, 1, 2), torch.ones(2)).tolist() == [[0.0]]
     assert normalize_then_sum(torch.full((2, 4, 3), NAN), torch.ones(3)).tolist() == [[0.0] * 4] * 2

@@ -59,6 +59,29 @@ def test_memory_stays_flat_and_the_learning_rate_schedule_continues(tmp_path, mo
     assert tiny_models.logged(resumed, "learning_rate") == rates
 
 
+@pytest.mark.parametrize("mode", ["skip", "drop"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"multi_objective_aggregation": "normalize_then_sum"},
+        {
+            "multi_objective_aggregation": "normalize_then_sum",
+            "advantage_baseline": "belief",
+            "scale_rewards": "prior",
+            "failed_reward": 0.3,
+        },
+        {"scale_rewards": "batch"},
+        {"scale_rewards": "running"},
+        {"scale_rewards": "batch", "beta": 0.1, "kl_placement": "reward", "kl_estimator": "k1"},
+    ],
+    ids=lambda options: " ".join(map(str, options.values())),
+)
+def test_a_batch_without_a_live_group_ends_no_run(tmp_path, mode, options):
+    trained = tiny_models.trained(tmp_path, tiny_models.always_dead, zero_variance_groups=mode, max_steps=1, **options)
+    assert tiny_models.losses(trained) == [0.0]
+    assert tiny_models.logged(trained, "groups/trained") == [0]
+
+
 def test_a_training_that_can_only_do_nothing_says_so(tmp_path, caplog):
     """All weights are 0; or there is no step: no steps, no epochs, or a stream shorter than a batch."""
     trainer = tiny_models.trainer(tmp_path, reward_weights=[0.0])

@@ -153,7 +153,9 @@ def normalize_then_sum(
     over_batch, ddof = summed[scored], normalization.ddof
     if batch.skipped is not None:  # each component of these attempts has the advantage 0
         over_batch = torch.cat([over_batch, over_batch.new_zeros(int((~batch.skipped.isnan()).sum()))])
-    if len(over_batch) <= ddof or over_batch.max() - over_batch.min() <= ROUNDING * weighted.abs().max():
+    if not len(components) or len(over_batch) <= ddof:
+        return nothing
+    if over_batch.max() - over_batch.min() <= ROUNDING * weighted.abs().max():
         return nothing  # components that cancel leave only the rounding of their rewards
     divisor = max(batch_std(over_batch, ddof), floor) + normalization.eps
     normalised = (summed - over_batch.mean()) / divisor if divisor > 0 else torch.zeros_like(summed)
