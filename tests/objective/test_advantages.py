@@ -386,10 +386,19 @@ def test_the_tolerance_of_rewards_does_not_bound_sums_of_normalised_ones():
     assert (found[1] != 0).all()
 
 
-@pytest.mark.parametrize("skipped", [None, torch.zeros(0), torch.ones(8)], ids=["none", "no attempts", "two groups"])
+@pytest.mark.parametrize("skipped", [None, torch.zeros(0, 4, 2), torch.ones(2, 4, 2)], ids=["none", "0", "2 groups"])
 def test_no_group_in_normalize_then_sum(skipped):
     """A batch may have no live group."""
-    assert normalize_then_sum(torch.empty(0, 4, 2), torch.ones(2), skipped=skipped).shape == (0, 4)
+    assert normalize_then_sum(torch.empty(0, 4, 2), torch.ones(2), skipped_rewards=skipped).shape == (0, 4)
+
+
+@pytest.mark.parametrize("scale", ["group", "mad", "mean"])
+def test_skipped_groups_count_in_the_spread_of_normalize_then_sum(scale):
+    """They may have any rewards: those of a group whose attempts are all masked differ."""
+    rewards, weights = with_holes(uniform(6, 4, 3, seed=3), 0.2, 3), torch.tensor([1.0, 0.5, -2.0])
+    rewards[4] = 0.25
+    found = normalize_then_sum(rewards[:3], weights, scale=scale, skipped_rewards=rewards[3:])
+    close(found, normalize_then_sum(rewards, weights, scale=scale)[:3], rtol=1e-6, atol=1e-7)
 
 
 def test_one_attempt_or_no_score_in_normalize_then_sum():

@@ -129,6 +129,20 @@ def test_skip_counts_the_tokens_that_trl_counts(tmp_path, rollout, loss_type):
         torch.testing.assert_close(value, expected[name], rtol=1e-5, atol=2e-6)
 
 
+SPREADS = [{"scale_rewards": "batch"}, {"multi_objective_aggregation": "normalize_then_sum"}]
+
+
+@pytest.mark.parametrize("options", SPREADS, ids=str)
+def test_skip_counts_masked_groups_in_the_spread_of_the_batch(tmp_path, options):
+    """A masked group leaves the batch although its rewards differ, and TRL divides by the std of all groups."""
+    options = {**options, "max_steps": 1, "loss_type": "grpo"}
+    ours = train(tmp_path, zero_variance_groups="skip", **options)
+    theirs = train(tmp_path, cls=GRPOTrainer, **options)
+    assert tiny_models.losses(ours) == pytest.approx(tiny_models.losses(theirs), abs=1e-6)
+    for name, value in tiny_models.weights(theirs).items():
+        torch.testing.assert_close(tiny_models.weights(ours)[name], value, rtol=1e-5, atol=1e-6)
+
+
 def test_groups_of_an_evaluation_have_verdicts_too(kept, tmp_path):
     extra = {"rollout_func": cut_off, "eval_dataset": tiny_models.prompts(4)}
     options = {"mask_truncated_completions": True, "per_device_eval_batch_size": 8, "extra": extra}

@@ -137,22 +137,18 @@ def normalize_then_sum(
     Returns:
         `Tensor`: `(P, G)`. 0 for an attempt that nobody scored and for a group whose components are all tied.
     """
-    components, weights = components[..., weights != 0], weights[weights != 0]
     nothing = components.new_zeros(components.shape[:2])
-    if not len(weights):
+    if not weights.any():
         return nothing
     each = replace(normalization, scale="group") if normalization.scale in TRL_SCALES else normalization
-    parts = [
-        compute(part.double(), each, replace(batch, beliefs=batch.beliefs[k : k + 1]))
-        for k, part in enumerate(components.unbind(-1))
-    ]
-    weighted = torch.stack(parts, dim=-1) * weights.double()
+    weighted, scored = _weighted(components, weights, each, batch)
     summed = weighted.sum(dim=-1)
-    scored = ~components.isnan().all(dim=-1)
     teaches = (weighted != 0).any(dim=-1).any(dim=-1, keepdim=True)
     over_batch, ddof = summed[scored], normalization.ddof
-    if batch.skipped is not None:  # each component of these attempts has the advantage 0
-        over_batch = torch.cat([over_batch, over_batch.new_zeros(int((~batch.skipped.isnan()).sum()))])
+    if batch.skipped_rewards is not None:  # their rewards are alike, but for truncated groups and a `filter_metric`
+        plain = replace(each, baseline="mean", scale=each.scale if each.kind.over == "group" else "group")
+        of_skipped, counted = _weighted(batch.skipped_rewards, weights, plain, REWARDS_ALONE)
+        over_batch = torch.cat([over_batch, of_skipped.sum(dim=-1)[counted]])
     if not len(components) or len(over_batch) <= ddof:
         return nothing
     if over_batch.max() - over_batch.min() <= ROUNDING * weighted.abs().max():
@@ -160,6 +156,18 @@ def normalize_then_sum(
     divisor = max(batch_std(over_batch, ddof), floor) + normalization.eps
     normalised = (summed - over_batch.mean()) / divisor if divisor > 0 else torch.zeros_like(summed)
     return torch.where(scored & teaches, normalised, 0.0).to(components.dtype)
+
+
+def _weighted(
+    components: Tensor, weights: Tensor, normalization: Normalization, batch: GroupBatch
+) -> tuple[Tensor, Tensor]:
+    """Return the components' advantages times their weights, without those of weight 0, and who was scored."""
+    components, weights = components[..., weights != 0], weights[weights != 0]
+    parts = [
+        compute(part.double(), normalization, replace(batch, beliefs=batch.beliefs[k : k + 1]))
+        for k, part in enumerate(components.unbind(-1))
+    ]
+    return torch.stack(parts, dim=-1) * weights.double(), ~components.isnan().all(dim=-1)
 
 
 def compute_with_kl(

@@ -37,6 +37,7 @@ class GroupBatch:
             rewards differ.
         skipped (`Tensor`, *optional*): `(M,)`, total rewards of attempts that are not trained on, but count in
             statistics over the batch; NaN for an unscored one.
+        skipped_rewards (`Tensor`, *optional*): `(M / G, G, K)`, each reward of these attempts.
         marks (`Sequence[StepMarks]`): the scored steps of the P * G attempts, under `step_reward_credit`.
     """
 
@@ -52,6 +53,7 @@ class GroupBatch:
     running_std: float | None = None
     teaching: Tensor | None = None
     skipped: Tensor | None = None
+    skipped_rewards: Tensor | None = None
     marks: Sequence[StepMarks] = ()
 
     def __post_init__(self) -> None:

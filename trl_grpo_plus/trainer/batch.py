@@ -161,10 +161,11 @@ class Batch:
         live = sum(one.loss_tokens.view(-1, self.size)[group].sum().item() for one, group in self.live)
         return live / max(sum(one.loss_tokens.sum().item() for one in self.rounds), 1)
 
-    def skipped(self, weights: Tensor) -> Tensor:
-        """Return the total rewards of the attempts of dead groups, `(M,)`."""
+    def skipped(self, weights: Tensor) -> dict[str, Tensor]:
+        """Return the fields of a [`GroupBatch`] about the attempts of dead groups."""
         dead = [one.rewards.view(-1, self.size, one.rewards.shape[1])[one.where(alive=False)] for one in self.rounds]
-        return totals(torch.cat(dead), weights).flatten()
+        rewards = torch.cat(dead)
+        return {"skipped": totals(rewards, weights).flatten(), "skipped_rewards": rewards}
 
     def of_all(self, rows: Tensor) -> Tensor:
         """Gather all ranks' `(B, T)`, padded to the longest. Collective."""

@@ -557,7 +557,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             entropies,
             step=self.state.global_step,
             seed=f"{self.args.seed} {self._step}",
-            skipped=batch.skipped(self.reward_weights.cpu()) if self.args.zero_variance_groups == "skip" else None,
+            **(batch.skipped(self.reward_weights.cpu()) if self.args.zero_variance_groups == "skip" else {}),
             **self._prompts.group_batch_fields(batch),
         )
         groups_of = (num_live, self.num_generations)
