@@ -139,6 +139,15 @@ def test_batches_without_a_spread_leave_the_running_std():
     torch.testing.assert_close(values[:2], 0.3 * (to_go[:2, 0].mean() - to_go[:2, 0]) / before**0.5)
 
 
+@pytest.mark.parametrize("beta", [0.0, 0.3])
+def test_skipped_attempts_count_in_the_running_std_with_a_kl_in_the_reward(beta):
+    running, to_go = credit(scale_rewards="running"), torch.rand(4, 5, generator=torch.Generator().manual_seed(0))
+    skipped = torch.tensor([1.0, 1.0, torch.nan])
+    running.advantages((2, 2), REWARDS[:4], WEIGHTS, replace(LENGTHS_OF_TWO, skipped=skipped), to_go, beta)
+    expected = torch.cat([REWARDS[:4, 0] - beta * to_go[:, 0], torch.ones(2)])
+    assert running.running_variance == pytest.approx(expected.double().var().item(), rel=1e-6)
+
+
 def test_the_tables_of_the_modules_name_every_entry():
     for module, names in ((rule, BASELINES), (scales, scales.SCALES)):
         assert [name for name in names if module.__doc__.count(f"| {name} |") != 1] == []

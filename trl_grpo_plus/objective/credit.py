@@ -125,11 +125,12 @@ class Credit:
             floor = BELIEF_FLOOR if config.advantage_baseline == "belief" else 0.0
             return normalize_then_sum(rewards, weights, normalization, batch, floor)
         summed = totals(rewards, weights)
+        everyones = batch.with_skipped(summed)
         if kl_to_go is None:
-            running_std = self.running_std(batch.with_skipped(summed))
-            return compute(summed, normalization, replace(batch, running_std=running_std))
-        alike = not summed.numel() or not varies(summed.view(1, -1), config.zero_variance_tolerance)
-        batch = replace(batch, running_std=self.running_std(summed - beta * kl_to_go[..., 0], alike))
+            return compute(summed, normalization, replace(batch, running_std=self.running_std(everyones)))
+        alike = not everyones.numel() or not varies(everyones.view(1, -1), config.zero_variance_tolerance)
+        penalised = batch.with_skipped(summed - beta * kl_to_go[..., 0])  # the KL of skipped attempts is not known
+        batch = replace(batch, running_std=self.running_std(penalised, alike))
         per_token = config.kl_reward_form == "reward_to_go"
         return compute_with_kl(summed, kl_to_go, beta, per_token, normalization, batch)
 
