@@ -221,9 +221,15 @@ class BetaController:
 class ReferenceLogps:
     """Stands in for the reference log-probs in TRL's `_compute_loss`.
 
-    TRL's expression `exp(ref - logp) - (ref - logp) - 1` then evaluates to `term(logp)`. So TRL's masks, normalisers
-    and `kl` metric also apply to a KL term that TRL does not know. Any other expression raises a TypeError: if TRL
-    changes the line, training stops instead of going wrong.
+    TRL's expression `exp(ref - logp) - (ref - logp) - 1` then evaluates to `term(logp)`, step by step:
+
+        D = ref - logp        a _Difference, which holds term(logp)
+        E = exp(D)            awaits the subtraction of D
+        E - D                 awaits the subtraction of 1
+        E - D - 1             term(logp)
+
+    So TRL's masks, normalisers and `kl` metric also apply to a KL term that TRL does not know. Any other expression
+    raises a TypeError: if TRL changes the line, training stops instead of going wrong.
     """
 
     def __init__(self, term: Callable[[Tensor], Tensor]):
@@ -245,15 +251,12 @@ class _Difference:
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         if func is torch.exp and not kwargs and len(args) == 1:
-            return _Minus(args[0], _Minus(1, args[0].value))
+            return _AwaitsSubtraction(args[0], _AwaitsSubtraction(1, args[0].value))
         return NotImplemented
 
 
-class _Minus:
-    """`exp(ref - logp)`, and after one subtraction `exp(ref - logp) - (ref - logp)`.
-
-    Only `operand` may be subtracted from it.
-    """
+class _AwaitsSubtraction:
+    """A part of TRL's expression from which only `operand` may be subtracted, with `difference` as the result."""
 
     def __init__(self, operand: object, difference: object):
         self._operand, self._difference = operand, difference

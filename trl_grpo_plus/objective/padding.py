@@ -10,6 +10,16 @@ by the live share of all attempts (first row of the table) or of their tokens, w
 | grpo, sapo, dr_grpo, luspo | the micro-batch's rows | all rows / live rows |
 | bnpo | the micro-batch's tokens | micro-batches / those with live rows: a mean over the latter |
 | the others | the tokens of the batch, `num_items_in_batch` | 1 |
+
+The trainer adds these keys to TRL's batch, and reads them in `_compute_loss`. R rows are on a rank.
+
+| key | value | in |
+|---|---|---|
+| `live` | `(R,)` bool, rows that are not filler | a generation batch with filler |
+| `live_rows`, `live_tokens` | rows and tokens in the loss, over all ranks | its micro-batches, and those with masks |
+| `filler_weight` | the factor of advantages and beta | micro-batches of a batch with filler |
+| `entropy_weight` | the factor of the entropy bonus | the same |
+| `live_share` | the factor of advantages alone | a batch under `skip` |
 """
 
 from collections.abc import Mapping, Sequence

@@ -63,13 +63,17 @@ def _apart(home: Ranks, place: Ranks) -> int:
 
 
 def _fill(part: range, homes: Sequence[Ranks], places: Sequence[Ranks]) -> list[int]:
-    """Assign the groups in `part` to the places in `part`; return the group of each place."""
-    at = {i: i for i in part if homes[i] == places[i]}
+    """Assign the groups in `part` to the places in `part`; return the group of each place.
+
+    With two ranks and groups of two, `homes` [(0, 0), (1, 1), (0, 0)] and `places` [(0, 0), (0, 1), (1, 1)]: group 0
+    stays. Groups 1 and 2 go to places 2 and 1, where they have as many rows on their ranks as can be: [0, 2, 1].
+    """
+    group_of = {i: i for i in part if homes[i] == places[i]}
     # Groups and places with equal ranks are matched as kinds, in order: there are few kinds.
     groups: dict[Ranks, list[int]] = {}
     free: dict[Ranks, list[int]] = {}
     for i in part:
-        if i not in at:
+        if i not in group_of:
             groups.setdefault(homes[i], []).append(i)
             free.setdefault(places[i], []).append(i)
     on: dict[int, list[Ranks]] = {}
@@ -79,10 +83,10 @@ def _fill(part: range, homes: Sequence[Ranks], places: Sequence[Ranks]) -> list[
     pairs = {(place, home): None for place in free for rank in place for home in on.get(rank, ())}
     for place, home in sorted(pairs, key=lambda pair: (_apart(*pair), free[pair[0]][0], groups[pair[1]][0])):
         while groups[home] and free[place]:
-            at[free[place].pop(0)] = groups[home].pop(0)
+            group_of[free[place].pop(0)] = groups[home].pop(0)
     left = sorted(group for alike in groups.values() for group in alike)
-    at |= dict(zip(sorted(place for alike in free.values() for place in alike), left, strict=True))
-    return [at[i] for i in part]
+    group_of |= dict(zip(sorted(place for alike in free.values() for place in alike), left, strict=True))
+    return [group_of[i] for i in part]
 
 
 def exchange(rounds: Sequence[Round], order: Sequence[tuple[int, int]], partition: Partition) -> list[Attempt]:

@@ -74,6 +74,10 @@ class Counted(NamedTuple):
 class Batch:
     """One rank's part of a generation batch.
 
+    The trainer makes it with the rows that TRL deals. Each generation that was scored becomes a round. With `filters`,
+    groups then leave, and `filtered` is set. Until then, and without `filters`, the first round is the batch to train
+    on. At the end the batch is recorded and discarded.
+
     Args:
         accelerator (`Accelerator`): the trainer's.
         size (`int`): attempts in a group.

@@ -699,7 +699,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         metrics, coefficient, last_entropy = self._metrics["train"], self.entropy_coef, self._last_world_entropy
         before = {name: len(values) for name, values in metrics.items()}
         sampled = len(inputs["completion_ids"]) * self.accelerator.num_processes
-        rows, tokens = inputs.get("live_rows", sampled), inputs.get("live_tokens", 1)
+        live_rows, live_tokens = inputs.get("live_rows", sampled), inputs.get("live_tokens", 1)
         if (weight := inputs.get("entropy_weight", 1.0)) != 1.0:
             self.entropy_coef = padding.ScaledCoefficient(coefficient, weight)
         try:
@@ -707,26 +707,31 @@ class GRPOPlusTrainer(GRPOTrainer):
         finally:
             if isinstance(self.entropy_coef, padding.ScaledCoefficient):  # TRL did not change it
                 self.entropy_coef = coefficient
-        logged = {name: values[-1] for name, values in metrics.items() if tokens and len(values) > before.get(name, 0)}
-        if "kl" in logged:
-            self._controller.see(logged["kl"], rows)
-        if "entropy" in logged:
-            self._entropies.append((logged["entropy"], tokens))
-        filters = self.args.filters_groups
+        logged = {name: values[-1] for name, values in metrics.items() if len(values) > before.get(name, 0)}
+        if live_tokens and "kl" in logged:
+            self._controller.see(logged["kl"], live_rows)
+        if live_tokens and "entropy" in logged:
+            self._entropies.append((logged["entropy"], live_tokens))
         if self.accelerator.sync_gradients:
-            if self._entropies:
-                values, weights = zip(*self._entropies, strict=True)
-                self._entropy = sum(map(operator.mul, values, weights)) / sum(weights)
-            elif filters:  # TRL has measured an entropy of 0, over no tokens
-                self.entropy_coef, self._last_world_entropy = coefficient, last_entropy
-            if coefficients := metrics.get("entropy_coef"):  # TRL may have logged the scaled coefficient
-                coefficients[-1] = self.entropy_coef
-            self._entropies = []
+            self._end_entropies(coefficient, last_entropy)
+        if not self.args.filters_groups:
+            return
         of_rows = self.importance_sampling_level == "sequence" or self.loss_type == "vespo"
-        if filters and of_rows and inputs["advantages"].dim() == 1 and rows:
-            padding.of_live_rows(metrics, before, sampled / rows)
-        if filters and not tokens:
+        if of_rows and inputs["advantages"].dim() == 1 and live_rows:
+            padding.of_live_rows(metrics, before, sampled / live_rows)
+        if not live_tokens:
             padding.forget_means(metrics, before)
+
+    def _end_entropies(self, coefficient: float, last_entropy: float) -> None:
+        """Set the entropy of an optimizer step. After a step without live tokens, put back what TRL adapted by it."""
+        if self._entropies:
+            values, weights = zip(*self._entropies, strict=True)
+            self._entropy = sum(map(operator.mul, values, weights)) / sum(weights)
+        elif self.args.filters_groups:  # TRL has measured an entropy of 0, over no tokens
+            self.entropy_coef, self._last_world_entropy = coefficient, last_entropy
+        if coefficients := self._metrics["train"].get("entropy_coef"):  # TRL may have logged the scaled coefficient
+            coefficients[-1] = self.entropy_coef
+        self._entropies = []
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
         computed = super()._get_per_token_logps_and_entropies(*args, **kwargs)
