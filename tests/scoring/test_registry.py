@@ -127,6 +127,38 @@ def test_a_path_in_a_current_folder_that_was_removed(tmp_path, monkeypatch, path
     assert import_path.load("email.utils:quote") is email.utils.quote  # installed: it needs no folder
 
 
+@pytest.mark.parametrize("path", ["train.py:mine", "train.mine", "__main__:mine"])
+def test_a_script_that_names_its_own_function_by_a_path(tmp_path, path):
+    """Loaded by the script's path, the whole script would run a second time, and train twice."""
+    (tmp_path / "train.py").write_text(
+        "import sys\n"
+        "from trl_grpo_plus.utils.import_path import load\n"
+        "def mine(): return 1\n"
+        "load(sys.argv[1])\n"
+        "print('trained')\n"
+    )
+    command = [sys.executable, "train.py", path]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    if path.startswith("__main__"):
+        assert done.stdout == "trained\n", done.stderr
+    else:
+        assert not done.stdout
+        assert "names its own 'mine' by a path, so the whole script began to run a second time" in done.stderr
+        assert "'__main__:mine'" in done.stderr
+
+
+def test_a_script_with_a_guard_may_name_its_own_function_by_a_path(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "from trl_grpo_plus.utils.import_path import load\n"
+        "def mine(): return 1\n"
+        "if __name__ == '__main__':\n"
+        "    print(load('train.py:mine')())\n"
+    )
+    command = [sys.executable, "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "1\n", done.stderr
+
+
 def test_a_missing_folder_of_a_reward_model():
     with refused("there is no folder ./test with a reward model. Did you mean tests", f"starts in {os.getcwd()}."):
         resolve(["./test"])

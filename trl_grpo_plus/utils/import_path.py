@@ -10,7 +10,7 @@ import inspect
 import os
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,15 @@ from .validation import ConfigError, did_you_mean
 
 _FROM_FILE = "_trl_grpo_plus_file_"
 _ADDED: list[str] = []  # folders of loaded files that are on `sys.path` for them
+_RUNNING: list[str] = []  # names of the modules that `load` imports now
 
 
 def load(path: str) -> Any:
     """Return the function, or other callable, at a path. A file is imported only once.
 
     Raises:
-        ConfigError: there is no such module, file or function. An error inside the module is raised unchanged.
+        ConfigError: there is no such module, file or function, or it is the running script, which would run twice. An
+            error inside the module is raised unchanged.
     """
     if path.endswith(".py"):
         raise ConfigError(_which_function(path))
@@ -33,6 +35,8 @@ def load(path: str) -> Any:
     if not name or ("" in where.split(".") and not where.endswith(".py")):
         raise ConfigError(f"{path!r} is none of pkg.mod.func, pkg.mod:func and path/to/file.py:func.")
     module = _load_file(where) if where.endswith(".py") else _load_module(where)
+    if module.__name__ in _RUNNING:
+        _refuse_second_run(module, name)
     function = getattr(module, name, None)
     if not callable(function):
         functions = [attribute for attribute, value in vars(module).items() if callable(value)]
@@ -81,6 +85,16 @@ def _file_of(function: Callable[..., Any]) -> str:
     return os.path.realpath(inspect.getsourcefile(inspect.unwrap(function)) or "")
 
 
+def _refuse_second_run(module: Any, name: str) -> None:
+    """Refuse a module that is imported now if it is the script that the process runs: it would train twice."""
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    if script and os.path.realpath(script) == os.path.realpath(str(module.__file__)):
+        raise ConfigError(
+            f"{script} names its own {name!r} by a path, so the whole script began to run a second time. Name it "
+            f"'__main__:{name}', put it in a file of its own, or train only under if __name__ == '__main__'."
+        )
+
+
 def _which_function(where: str) -> str:
     """Return the message for a path that names a file and none of its functions."""
     if not os.path.isfile(where):
@@ -119,12 +133,23 @@ def _load_file(where: str) -> Any:
         sys.path.append(folder)
         _ADDED.append(folder)
     try:
-        spec.loader.exec_module(module)
+        with _running(name):
+            spec.loader.exec_module(module)
         _check_neighbours(path)
     except BaseException:
         del sys.modules[name]
         raise
     return module
+
+
+@contextlib.contextmanager
+def _running(name: str) -> Iterator[None]:
+    """Note the module in `_RUNNING` while it is imported."""
+    _RUNNING.append(name)
+    try:
+        yield
+    finally:
+        _RUNNING.remove(name)
 
 
 def _check_neighbours(path: str) -> None:
@@ -151,7 +176,8 @@ def _load_module(where: str) -> Any:
     if not _gone() and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        return importlib.import_module(where)
+        with _running(where):
+            return importlib.import_module(where)
     except ModuleNotFoundError as error:
         # If the module exists and lacks one of its own imports, raise the error unchanged.
         if error.name and (where == error.name or where.startswith(f"{error.name}.")):
