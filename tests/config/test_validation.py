@@ -252,6 +252,7 @@ IMPOSSIBLE = [
         {"advantage_estimator": {"name": "pkpo", "k": 4}},
         ["with arguments it is", '{"name": "pkpo", "args": {"k": 4}}.'],
     ),
+    ({"advantage_estimator": {"name": "pkpo", "kwargs": {"k": 4}}}, ['it is {"name": "pkpo", "args": {"k": 4}}.']),
     ({"advantage_estimator": {"name": "grpo", "args": {"k": 2}}}, ["'grpo' takes no arguments", "advantage_baseline"]),
     ({"advantage_estimator": "pkpo"}, ["'pkpo': it needs k", '"args": {"k": ...}']),
     ({"advantage_estimator": {"name": "pkpo", "args": {"k": 9}}}, ["'pkpo': k=9 must be", "<= 8, num_generations"]),

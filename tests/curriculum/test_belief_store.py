@@ -18,7 +18,7 @@ from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
 from trl_grpo_plus.curriculum import selection
 from trl_grpo_plus.curriculum.belief_store import BeliefStore
 from trl_grpo_plus.curriculum.beliefs import Belief
-from trl_grpo_plus.curriculum.samplers import ColumnSampler
+from trl_grpo_plus.curriculum.samplers import ColumnSampler, LearnabilitySampler
 from trl_grpo_plus.objective.baselines import MOST_BELIEVED
 from trl_grpo_plus.traces import reader
 
@@ -243,7 +243,8 @@ def test_several_rewards_by_themselves(tmp_path):
     [
         ({"advantage_baseline": "belief"}, "scale_rewards='group': .*'batch', 'none', 'running' or 'prior'"),
         ({"advantage_baseline": "belief", "scale_rewards": "mad"}, "does not go with scale_rewards='mad'"),
-        ({"scale_rewards": "prior"}, "It needs advantage_baseline='belief' .now 'mean'."),
+        ({"scale_rewards": "prior"}, "It needs advantage_baseline='belief' .now 'mean'.*Leave scale_rewards out."),
+        ({"preset": "belief", "advantage_baseline": "mean"}, "preset='belief' sets it. Set scale_rewards='group' be"),
         ({**BELIEF, "filtered_verdicts": ["alive"]}, "filtered_verdicts='alive' is not one of 'all_good', 'all_bad'"),
         ({"filtered_verdicts": ["all_bad"]}, "has no effect: zero_variance_groups='keep' keeps every group"),
         ({**BELIEF, "belief_head": "promp"}, "belief_head='promp' is not one of None, 'prompt'. Did you mean prompt"),
@@ -262,6 +263,7 @@ def test_several_rewards_by_themselves(tmp_path):
         ),
         ({"prompt_selection": {"name": "belief", "args": [3]}}, r"'args': \[3\]}: with arguments it is"),
         ({"prompt_selection": {"name": print}}, "is not one of 'shuffle'"),
+        ({"prompt_selection": LearnabilitySampler}, "Give the path: 'trl_grpo_plus.curriculum.samplers:Learnability"),
         (
             {"prompt_selection": {"name": "belief", "args": {"pool": 3}}},
             "prompt_selection='belief': there is no argument 'pool'; it takes none",

@@ -224,7 +224,8 @@ def _check_belief_baseline(config: "GRPOPlusConfig") -> None:
     if scale == "prior" and not believes:
         raise ConfigError(
             "scale_rewards='prior' divides by the std of the belief about a prompt. It needs "
-            f"advantage_baseline='belief' (now {config.advantage_baseline!r})."
+            f"advantage_baseline='belief' (now {by_path(config.advantage_baseline)!r}). Set that "
+            f"baseline, or change the scale. {presets.leave_out(config, 'scale_rewards')}"
         )
 
 

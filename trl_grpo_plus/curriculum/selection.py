@@ -10,7 +10,7 @@ from typing import Any
 
 from ..utils import dataset_rows
 from ..utils.dataset_rows import Codes
-from ..utils.import_path import is_path, load
+from ..utils.import_path import is_path, load, target_of
 from ..utils.signatures import check_arguments, name_and_args
 from ..utils.validation import ConfigError, did_you_mean, error_prefix
 from .custom_sampler import CustomSampler
@@ -127,6 +127,11 @@ def _read(selection: Any) -> tuple[Any, dict[str, Any]]:
 def check_selection(selection: Any) -> None:
     """Refuse a `prompt_selection` that names no sampler, or has wrong arguments for a sampler of [`SAMPLERS`]."""
     name, arguments = _read(selection)
+    if isinstance(name, type):
+        raise ConfigError(
+            f"prompt_selection={selection!r} is a class, and a checkpoint records its path. Give the path: "
+            f"{target_of(name)!r}."
+        )
     if not isinstance(name, str) or not (name in SAMPLERS or is_path(name)):
         raise ConfigError(
             f"prompt_selection={selection!r} is not one of {', '.join(map(repr, SAMPLERS))}, and not the path of a "

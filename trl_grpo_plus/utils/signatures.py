@@ -128,7 +128,9 @@ def name_and_args(option: str, value: Any, example: str) -> tuple[Any, dict[str,
     others = {key: item for key, item in value.items() if key not in NAMED}
     if "name" in value and not others and isinstance(args, Mapping):
         return value["name"], dict(args)
-    if "name" in value and isinstance(args, Mapping):  # the arguments were written beside the name
+    if "name" in value and isinstance(args, Mapping):  # the arguments were written beside the name, or under kwargs
+        if isinstance(others.get("kwargs"), Mapping):
+            others |= others.pop("kwargs")
         meant = {"name": value["name"], "args": {**args, **others}}
         example = json.dumps(meant, ensure_ascii=False, skipkeys=True, default=lambda item: "...")
     raise ConfigError(f"{option}={dict(value)!r}: with arguments it is {example}.")
