@@ -1,12 +1,18 @@
 """The README and the pages of docs/: links, commands, options, metrics and tables are true, and each example runs."""
 
 import ast
+import asyncio
 import dataclasses
 import itertools
+import json
 import pkgutil
 import re
 import shlex
+import sys
+from collections import Counter
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import synthetic_traces
@@ -29,6 +35,9 @@ from trl_grpo_plus.launch import accelerate as launch
 from trl_grpo_plus.launch.arguments import make_parser
 from trl_grpo_plus.launch.nodes import OPTIONS
 from trl_grpo_plus.launch.option_checks import bad_together
+from trl_grpo_plus.objective.kl import ESTIMATORS
+from trl_grpo_plus.objective.ratios import RATIOS
+from trl_grpo_plus.objective.scales import SCALES
 from trl_grpo_plus.registry import Reward, Step, get_reward, list_rewards, resolve
 from trl_grpo_plus.rollouts import verdicts
 from trl_grpo_plus.traces import reader
@@ -46,6 +55,7 @@ COMMANDS = ("ls", "cp", "run", "race", "check", "view", "rescore", "export", "en
 FOLDERS = ("tests", "benchmarks", "docs", "recipes", "rewards", "trl_grpo_plus")
 # Examples that other tests run (of the recipes' data, of attach, below), and pieces of longer files.
 ELSEWHERE = {"# my_data.py", "# in my_run.yaml", "# in my_script.py", "# in train.py"}
+FILES = ("my_rewards.py", "my_steps.py", "my_length_reward.py", "my_ranks.py", "my_game.py", "my_entries.py")
 QUICK_START = ("# quick_data.py", "# quick_model.py", "# quick_reward.py", "# quick_run.py")
 
 
@@ -360,12 +370,18 @@ def test_the_layers_are_those_of_the_package():
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Work in a folder with the files of the examples and a run."""
-    for name in ("my_rewards.py", "my_steps.py", "my_length_reward.py", "my_ranks.py", "my_game.py"):
+    for name in FILES:
         (tmp_path / name).write_text(block(f"# {name}"))
     synthetic_traces.write_run(tmp_path / "outputs" / "my_run")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
-    return tmp_path
+    tables = [(table, dict(table)) for table in (SCALES, RATIOS, ESTIMATORS, ALARMS)]
+    yield tmp_path
+    for table, shipped in tables:  # examples add entries
+        table.clear()
+        table.update(shipped)
+    sys.modules.pop("my_entries", None)
 
 
 def run_here(language):
@@ -486,6 +502,80 @@ def test_an_advantage_by_rank(folder):
     torch.testing.assert_close(by_rank(rewards, torch.tensor([1.0]), None), torch.tensor([[0.75, 0.0, 0.0, -0.75]]))
     keys = yaml.safe_load(block("advantage_estimator: my_ranks"))
     tiny_models.trained(folder, tiny_models.digits, **keys, max_steps=1)
+
+
+def test_entries_of_a_script(folder):
+    """The soft ratio trains as TRL's SAPO, the scale divides, and the KL is the mean of two that ship."""
+    load("my_entries:furthest")
+    options = {"num_iterations": 3, "max_steps": 3, "learning_rate": 0.1, "report_to": "none"}
+    soft = {"loss_type": "grpo", "importance_ratio": "soft_gate", "epsilon": 0.999, "epsilon_high": 1000.0}
+    sapo = {"loss_type": "sapo", "sapo_temperature_pos": 1.0, "sapo_temperature_neg": 1.0}
+    runs = [
+        tiny_models.trained(folder / str(i), tiny_models.digits, **options, **own)
+        for i, own in enumerate((soft, sapo))
+    ]
+    norms = [torch.tensor(tiny_models.logged(run, "grad_norm")) for run in runs]
+    assert norms[0][-1] > 0
+    torch.testing.assert_close(*norms, rtol=1e-4, atol=1e-6)
+    log_ratio = torch.linspace(-2, 2, 9)
+    mean = (ESTIMATORS["k2"].value(log_ratio) + ESTIMATORS["k3"].value(log_ratio)) / 2
+    torch.testing.assert_close(ESTIMATORS["k2_and_k3"].value(log_ratio), mean)
+    keys = {"scale_rewards": "furthest", "kl_estimator": "k2_and_k3", "beta": 0.04}
+    assert f"GRPOPlusConfig({', '.join(f'{key}={value!r}' for key, value in keys.items())})".replace(
+        "'", '"'
+    ) in block("# in my_script.py", [HOW_TO / "try_an_idea.md"])
+    scaled = tiny_models.trained(folder / "scaled", tiny_models.digits, **keys, max_steps=1)
+    values = torch.tensor(scaled._logs["advantages"]).view(-1, scaled.num_generations)
+    largest = values.abs().amax(dim=1)
+    assert (((largest - 1).abs() < 0.02) | (largest == 0)).all()
+    assert (largest > 0).any()
+
+
+def test_an_alarm_of_ones_own(folder):
+    exec(block("# my_alarms.py"), {})
+    thresholds = {"min_batches": 1, "many_cut_off": 0.01}
+    options = {"alarm_thresholds": thresholds, "halt_on_alarm": ["many_cut_off"], "max_steps": 3}
+    trained = tiny_models.trained(folder, tiny_models.digits, **options)
+    assert trained.state.global_step == 1
+    (alarm,) = (folder / "run" / "rollouts" / "alarms.jsonl").read_text().splitlines()
+    assert '"many_cut_off"' in alarm
+
+
+def test_metrics_of_ones_own(folder):
+    Path("my_watched.py").write_text(block("# my_watched.py"))
+    trained = tiny_models.trained(folder, "my_watched.py:short", max_steps=1)
+    (mean,) = tiny_models.logged(trained, "mine/words")
+    words = [row["extra"]["words"] for group in reader.groups(folder / "run") for row in group]
+    assert sum(words) / len(words) == pytest.approx(mean)
+
+
+def test_a_reward_of_a_group(folder):
+    Path("my_diversity.py").write_text(block("# my_diversity.py"))
+    assert load("my_diversity.py:unlike")(["p", "p", "q", "q"], ["a", "a", "a", "b"]) == [0.5, 0.5, 1, 1]
+
+
+def test_a_judge_that_is_busy(folder):
+    """The judge refuses each first call about a completion."""
+    asked = Counter()
+
+    class Judge(BaseHTTPRequestHandler):
+        def do_POST(self):
+            completion = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["completion"]
+            asked[completion] += 1
+            self.send_response(429 if asked[completion] == 1 or completion == "never" else 200)
+            self.end_headers()
+            self.wfile.write(json.dumps({"score": len(completion)}).encode())
+
+        def log_message(self, *args): ...
+
+    Path("my_judge.py").write_text(block("# my_judge.py"))
+    judge = load("my_judge.py:judge")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Judge) as server:
+        judge.__globals__["URL"] = f"http://127.0.0.1:{server.server_port}/score"
+        Thread(target=server.serve_forever, daemon=True).start()
+        assert asyncio.run(judge(["p"] * 3, ["a", "bcd", "never"])) == [1, 3, None]
+        server.shutdown()
+    assert asked == {"a": 2, "bcd": 2, "never": 5}
 
 
 def test_a_game_as_an_environment(folder):
