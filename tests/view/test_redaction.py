@@ -138,6 +138,15 @@ def test_the_column_that_chooses_prompts_is_shown_and_the_values_in_it_are_not()
         assert {*inspect.signature(selection.make).parameters} - {"train_set", "args"} <= redaction.KEYS
 
 
+def test_of_the_arguments_of_a_users_function_numbers_and_flags_are_shown():
+    """Runs of a sweep differ in them, and seeds of one setting are told by them."""
+    args = {"tau": 0.5, "strict": True, "api_key": 7, "note": "text", "sk_0123456789": 1, "of": {"me": 1}}
+    told = written(advantage_estimator={"name": "my.py:f", "args": args})["advantage_estimator"]
+    assert told == {"name": "my.py:f", "args": {"tau": 0.5, "strict": True, "not shown": 3}}
+    assert redaction.shown_options({"advantage_estimator": told}) == {"advantage_estimator": told}
+    assert not redaction.hides(written(prompt_selection={"name": "my.py:C", "args": {"every": 2}}))
+
+
 def test_options_that_tell_runs_apart_are_shown():
     options = {
         **{

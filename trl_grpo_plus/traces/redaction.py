@@ -164,7 +164,7 @@ def _value(name: str, value: Any, texts: bool) -> Any:
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, Mapping):
-        return _within(value)
+        return _within(value, {key for key in value if name == "args" and _is_argument(key, value[key])})
     if isinstance(value, list | tuple):
         found = [_value(name, item, texts) for item in value]
         return NOT_SHOWN if NOT_SHOWN in found else found
@@ -174,12 +174,19 @@ def _value(name: str, value: Any, texts: bool) -> Any:
     return value if commit or _is_harmless(value) else NOT_SHOWN
 
 
-def _within(values: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the nested values of an option that may be shown, and the number of the others."""
-    found = {key: _value(key, value, texts=True) for key, value in values.items() if key in KEYS}
+def _within(values: Mapping[Any, Any], also: Collection[Any] = ()) -> dict[str, Any]:
+    """Return the values nested under [`KEYS`] and the keys `also`, and the number of the others."""
+    shown = {key for key in values if key in KEYS or key in also}
+    found = {key: _value(key, value, texts=True) for key, value in values.items() if key in shown}
     hidden = int(finite_or_none(values.get(NOT_SHOWN)) or 0)
-    hidden += sum(key not in KEYS and key != NOT_SHOWN and not is_private(str(key)) for key in values)
+    hidden += sum(key not in shown and key != NOT_SHOWN and not is_private(str(key)) for key in values)
     return {**found, NOT_SHOWN: hidden} if hidden else found
+
+
+def _is_argument(key: Any, value: Any) -> bool:
+    """Return whether an argument of a user's own function is a number or a flag, under a harmless name."""
+    named = isinstance(key, str) and key.isidentifier() and _is_harmless(key) and not is_private(key)
+    return named and isinstance(value, bool | int | float)
 
 
 def _checked(value: Any, long: bool) -> Any:
