@@ -1,16 +1,19 @@
 """Tests of the facts about a run in run.json."""
 
 import json
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import tiny_models
 from accelerate import PartialState
 from datasets import Dataset
+from peft import LoraConfig
 from trl import GRPOTrainer
 
-from trl_grpo_plus import GRPOPlusConfig, attach, traces
+from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer, attach, traces
 from trl_grpo_plus.trainer.run_metadata import changed_options, dataset_name, describe
+from trl_grpo_plus.view.run_summary import Run
 
 
 PLAIN = {"report_to": "none", "use_cpu": True}
@@ -71,7 +74,9 @@ def test_describing_a_run_leaves_accelerates_state():
     model = SimpleNamespace(config=SimpleNamespace(_name_or_path="me/model"))
 
     def described(model, data, evaluated=None):
-        return describe(SimpleNamespace(args=args, model=model, train_dataset=data, eval_dataset=evaluated))
+        sets = {"train_dataset": data, "eval_dataset": evaluated}
+        rewards = {"reward_funcs": [], "reward_func_names": []}
+        return describe(SimpleNamespace(args=args, model=model, **sets, **rewards))
 
     told = described(model, iter(()), {"easy": [1, 2], "streamed": iter(())})
     assert PartialState._shared_state == before
@@ -107,3 +112,32 @@ def test_run_json_describes_the_training_that_is_running(tmp_path, attached):
         trained.train()
         assert (about := traces.about(tmp_path / "run"))["options"]["learning_rate"] == 0.25
         assert about["solved_reward"] == 2.0
+
+
+class Shortened(GRPOPlusTrainer):
+    """A trainer of a user."""
+
+
+def test_runs_that_differ_in_no_option_are_told_apart(tmp_path):
+    """A page would average them as seeds of one setting."""
+
+    def setting(name, reward=tiny_models.digits, **options):
+        tiny_models.trained(tmp_path / name, reward, max_steps=1, **options)
+        return Run(name, tmp_path / name / "run").setting.replace(f"/{name}/", "/")  # each has a model of its own
+
+    def spec(points):
+        return {"name": f"{__file__}:scored", "args": {"points": points}}
+
+    def lora(rank):
+        return {"peft_config": LoraConfig(r=rank, target_modules=["q_proj"])}
+
+    plain = setting("plain")
+    assert setting("seed", seed=2) == plain
+    assert setting("class", cls=Shortened) != plain
+    assert setting("two", spec(2)) != setting("three", spec(3))
+    assert setting("strict", partial(scored, points=2)) != setting("lax", partial(scored, points=3))
+    assert setting("narrow", extra=lora(2)) != setting("wide", extra=lora(4)) != plain
+
+
+def scored(completions, *, points=1, **columns):
+    return [points * len(text) for text in completions]

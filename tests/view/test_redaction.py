@@ -173,7 +173,8 @@ def test_options_that_tell_runs_apart_are_shown():
     ):
         model = torch.nn.Module()
         model.config = type("Config", (), {"_name_or_path": name})
-        trainer = SimpleNamespace(args=args, model=model, train_dataset=[1], eval_dataset=None)
+        rewards = {"reward_funcs": [], "reward_func_names": []}
+        trainer = SimpleNamespace(args=args, model=model, train_dataset=[1], eval_dataset=None, **rewards)
         assert describe(trainer)["model"] == name
 
 

@@ -63,7 +63,7 @@ loss_scale_window initial_scale_power hysteresis min_loss_scale gradient_accumul
 steps_per_print train_batch_size train_micro_batch_size_per_gpu wall_clock_breakdown optimizer scheduler type params
 lr betas eps weight_decay warmup_min_lr warmup_max_lr warmup_num_steps total_num_steps check_grad_overflow
 
-name args k scaled draws alpha column order weights
+name args k scaled draws alpha column order weights credit think_tag correct
 window min_batches entropy_floor kl_floor sampler_floor distinct_floor grad_norm_floor monitor_flat rewards_diverge
 held_out_window held_out_correlation held_out_floor held_out_gap perfect_scores no_answer length_drift length_reward
 near_duplicates repetition reward_failures dead_groups entropy_collapse reward_collapse tool_avoidance

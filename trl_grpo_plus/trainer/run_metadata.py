@@ -7,8 +7,10 @@ see `traces/redaction.py`.
 import re
 from collections.abc import Mapping, Sized
 from dataclasses import MISSING, fields, is_dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ..scoring import Reward
 from ..traces import json_value, shown_name, shown_options
 from ..utils.optional_packages import release
 
@@ -59,7 +61,8 @@ def describe(trainer: "GRPOTrainer") -> dict[str, Any]:
 
     Returns:
         `dict`: `model`, its name or path; `dataset`, {"name", "rows"}, `None` if unknown, as for the rows of a
-        stream; `evaluations`, rows of each split; `options` that are not at their defaults; `versions` of packages.
+        stream; `evaluations`, rows of each split; `options` that are not at their defaults, and the trainer's class,
+        the arguments of rewards and the numbers of an adapter; `versions` of packages.
     """
     args, data, evaluated = trainer.args, trainer.train_dataset, trainer.eval_dataset
     splits = evaluated if isinstance(evaluated, Mapping) else {"": evaluated}
@@ -69,7 +72,7 @@ def describe(trainer: "GRPOTrainer") -> dict[str, Any]:
             "model": shown_name(_model_name(trainer.model)),
             "dataset": {"name": shown_name(dataset_name(data)), "rows": _rows(data)},
             "evaluations": rows,
-            "options": changed_options(args),
+            "options": {**changed_options(args), **_beside_options(trainer)},
             "versions": _versions(args.use_vllm),
         }
     )
@@ -98,6 +101,31 @@ def changed_options(args: Any) -> dict[str, Any]:
         and not (field.name in derived and values.get(field.name) == derived[field.name])
     }
     return shown_options(changed, _library_options(args))
+
+
+def _beside_options(trainer: "GRPOTrainer") -> dict[str, Any]:
+    """Return what else tells settings apart: a user's trainer class, arguments of rewards, numbers of an adapter."""
+    found: dict[str, Any] = {}
+    if type(trainer).__module__.split(".")[0] not in _THEIRS:
+        found["trainer_class"] = type(trainer).__qualname__
+    rewards = zip(trainer.reward_func_names, trainer.reward_funcs, strict=True)
+    if given := [{"name": name, "args": args} for name, reward in rewards if (args := _arguments(reward))]:
+        found["reward_args"] = given
+    for config in getattr(trainer.model, "peft_config", {}).values():
+        numbers = {
+            field.name: value
+            for field in fields(config)
+            if isinstance(value := getattr(config, field.name), bool | int | float) and value != field.default
+        }
+        found["adapter"] = {"args": numbers}
+        break  # the others are frozen, such as a reference
+    return shown_options(found)
+
+
+def _arguments(reward: Any) -> dict[str, Any]:
+    if isinstance(reward, partial):
+        return reward.keywords
+    return reward.args if isinstance(reward, Reward) else {}
 
 
 def dataset_name(data: Any) -> str | None:
