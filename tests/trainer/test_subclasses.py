@@ -8,10 +8,12 @@ import pytest
 import tiny_models
 import torch
 from slow_cases import one_in
+from transformers import TrainerCallback
 from trl import GRPOTrainer
 
 from trl_grpo_plus import GRPOPlusTrainer, attach
 from trl_grpo_plus.traces import reader
+from trl_grpo_plus.utils.patching import temporarily
 
 
 def adding(cls):
@@ -206,3 +208,37 @@ def test_a_subclass_may_add_a_column_that_a_reward_reads(tmp_path):
     assert tiny_models.logged(trained, "reward") == [1.5]
     with pytest.raises(ValueError, match="needs the column 'hint'"):  # a row that is drawn would not have it
         tiny_models.trainer(tmp_path / "drawn", hinted, cls=Hints, zero_variance_groups="resample")
+
+
+def seems_short(completions, **kwargs):
+    return [float(len(text) < 5) for text in completions]
+
+
+class OtherRewards(TrainerCallback):
+    """A callback that evaluates with rewards of its own, more or fewer than those of the training."""
+
+    def on_step_end(self, args, state, control, **kwargs):
+        trainer, rewards = self.trainer, [tiny_models.digits, seems_short][: state.global_step]
+        names = [reward.__name__ for reward in rewards]
+        others = {"reward_funcs": rewards, "reward_func_names": names, "reward_weights": torch.ones(len(rewards))}
+        with temporarily(trainer, reward_processing_classes=[None] * len(rewards), **others):
+            trainer.evaluate(tiny_models.prompts(4))
+
+
+@pytest.mark.parametrize("cls", [GRPOPlusTrainer, GRPOTrainer], ids=["ours", "attach"])
+def test_a_callback_may_evaluate_with_other_rewards(tmp_path, cls):
+    """The traces of each batch have the names of its own rewards."""
+    callback = OtherRewards()
+    callback.trainer = trainer = tiny_models.trainer(
+        tmp_path, tiny_models.half_dead, cls, max_steps=2, extra={"callbacks": [callback]}
+    )
+    if cls is GRPOTrainer:
+        attach(trainer)
+    trainer.train()
+    named = {(row["split"], row["step"]): row["rewards"] for group in reader.groups(tmp_path / "run") for row in group}
+    assert {place: [*rewards] for place, rewards in named.items()} == {
+        ("train", 1): ["half_dead"],
+        ("train", 2): ["half_dead"],
+        ("eval", 1): ["digits"],
+        ("eval", 2): ["digits", "seems_short"],
+    }

@@ -291,15 +291,18 @@ class Recorder(StopsWhole):
         sampled = SampledBatch(
             split=split,
             step=logged_step(trainer.state.global_step, split),
+        # Those of now: an evaluation may have other rewards than the training, and a callback may change the weights.
+        weights = trainer.reward_weights.cpu()
+        by_name = dict(zip(distinct(trainer.reward_func_names), weights.tolist(), strict=True))
             size=batch.size,
-            weights=self.weights,
+            weights=by_name,
             rounds=batch.rounds,
             plan=batch.plan,
-            totals=totals(batch.sampled, trainer.reward_weights.cpu()),
+            totals=totals(batch.sampled, weights),
             # Move to the CPU here: in the writer's thread the copy would wait for the training step on the device.
             advantages=first_tokens(advantages).cpu(),
             kl=None if batch.kl is None else batch.kl.cpu(),
-            failing=dict(zip(self.weights, batch.failing, strict=True)),
+            failing=dict(zip(by_name, batch.failing, strict=True)),
             entropy=entropy,
             beliefs=beliefs(batch),
             alike=not (getattr(trainer, "rollout_func", None) or getattr(trainer, "environment_factories", None)),
