@@ -210,6 +210,110 @@ def test_a_subclass_may_add_a_column_that_a_reward_reads(tmp_path):
         tiny_models.trainer(tmp_path / "drawn", hinted, cls=Hints, zero_variance_groups="resample")
 
 
+def losing(cls):
+    """Make a subclass with a loss of its own, as trainers of before TRL 0.20 had: a mean over rows."""
+
+    class Losing(cls):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            ids, mask = (
+                torch.cat([inputs[f"prompt_{of}"], inputs[f"completion_{of}"]], dim=1) for of in ("ids", "mask")
+            )
+            own = inputs["completion_mask"]
+            logps = self._get_per_token_logps_and_entropies(model, ids, mask, own.shape[1])[0]
+            gained = (logps - logps.detach()).exp() * inputs["advantages"].unsqueeze(1)
+            return -((gained * own).sum(dim=1) / own.sum(dim=1).clamp(min=1)).mean()
+
+    return Losing
+
+
+def adding_to_the_loss(cls):
+    """Make a subclass that adds a term to TRL's loss."""
+
+    class AddingToTheLoss(cls):
+        def compute_loss(self, *args, **kwargs):
+            return super().compute_loss(*args, **kwargs) + 0.01
+
+    return AddingToTheLoss
+
+
+def logging_more(cls):
+    """Make a subclass that adds a number to each log entry."""
+
+    class LoggingMore(cls):
+        def log(self, logs, start_time=None):
+            super().log({**logs, "mine": 1.0}, start_time)
+
+    return LoggingMore
+
+
+OWN_LOSS = "Losing computes its own loss"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"zero_variance_groups": "skip"}, "zero_variance_groups='skip' this loss gets the rows of live groups alone"),
+        ({"kl_estimator": "k2", "beta": 0.1}, "kl_estimator='k2' has no effect on this loss"),
+        ({"beta": 0.1}, None),
+    ],
+    ids=["skip", "kl_estimator", "off"],
+)
+def test_a_loss_of_its_own_is_told_of_the_options_that_act_in_trls(tmp_path, caplog, options, told):
+    tiny_models.trained(tmp_path / "own", tiny_models.half_dead, losing(GRPOPlusTrainer), **options)
+    assert [OWN_LOSS in message and told in message for message in caplog.messages if OWN_LOSS in message] == (
+        [True] if told else []
+    )
+    caplog.clear()
+    tiny_models.trained(tmp_path / "term", tiny_models.half_dead, adding_to_the_loss(GRPOPlusTrainer), **options)
+    assert not any("own loss" in message for message in caplog.messages)
+
+
+def test_a_loss_of_its_own_trains_as_on_trls(tmp_path):
+    ours, theirs = (
+        tiny_models.trained(tmp_path, tiny_models.digits, losing(cls)) for cls in (GRPOPlusTrainer, GRPOTrainer)
+    )
+    tiny_models.assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize("attached", [False, True], ids=["ours", "attach"])
+@pytest.mark.parametrize(
+    ("subclass", "says"),
+    [(losing, False), (adding_to_the_loss, False), (logging_more, True)],
+    ids=["its own loss", "a term", "TRL's loss"],
+)
+def test_no_run_with_another_loss_is_told_to_skip_dead_groups(tmp_path, capsys, subclass, says, attached):
+    """In another loss dead groups may have a part, such as in a bonus."""
+    cls = subclass(GRPOTrainer if attached else GRPOPlusTrainer)
+    made = tiny_models.trainer(tmp_path, tiny_models.half_dead, cls, per_device_train_batch_size=16)
+    if attached:
+        attach(made)
+    made.train()
+    assert ("with the same gradient" in capsys.readouterr().out) is says
+
+
+class EasyFirst(GRPOPlusTrainer):
+    """A trainer that deals the rows in their order."""
+
+    def _get_train_sampler(self, dataset=None):
+        self.shuffle_dataset = False
+        return super()._get_train_sampler(dataset)
+
+
+@pytest.mark.parametrize(
+    ("options", "drawn"),
+    [
+        ({"zero_variance_groups": "resample"}, "the prompts that replace those of dead groups"),
+        ({"prompt_selection": "belief"}, "all prompts"),
+        ({"zero_variance_groups": "skip"}, None),
+    ],
+    ids=["resample", "belief", "skip"],
+)
+def test_a_sampler_of_its_own_is_told_of_prompts_that_are_drawn(tmp_path, options, drawn, caplog):
+    tiny_models.trainer(tmp_path, cls=EasyFirst, **options)
+    told = [message for message in caplog.messages if "EasyFirst overrides _get_train_sampler" in message]
+    assert [drawn in message for message in told] == ([True] if drawn else [])
+
+
 def seems_short(completions, **kwargs):
     return [float(len(text) < 5) for text in completions]
 

@@ -38,6 +38,8 @@ BOUNDS = {
 }
 # The columns that `remove_unused_columns` leaves (`GRPOTrainer._set_signature_columns_if_needed`).
 DEALT = ("prompt", "image", "images")
+# The options that `GRPOPlusTrainer._compute_loss` reads.
+IN_THE_LOSS = ("kl_estimator", "kl_placement", "kl_target", "importance_ratio")
 
 
 def out_of_bounds(config: "GRPOPlusConfig") -> Iterator[str]:
@@ -148,15 +150,36 @@ def _as_dealt(dataset: Any) -> Any:
     return dataset.remove_columns([name for name in names if name not in DEALT]) if names else dataset
 
 
-def warn_of_own_dataloader(args: "GRPOPlusConfig", trainer: str) -> None:
-    """Warn that rows are drawn from the training set, although a subclass of this name may deal others."""
+def warn_of_own_rows(args: "GRPOPlusConfig", trainer: str, method: str) -> None:
+    """Warn that rows are drawn from the training set, although a subclass of this name deals rows by this method."""
     option, which = "zero_variance_groups='resample'", "the prompts that replace those of dead groups"
     if args.chooses_prompts:
         option, which = f"prompt_selection={args.prompt_selection!r}", "all prompts"
-    logger.warning(
-        f"{trainer} overrides get_train_dataloader, and {option} draws {which} from train_dataset. If your dataloader "
-        "deals other rows, put these into train_dataset. If it changes rows, do so in trainer.data_collator."
+    fix = (
+        "If your dataloader deals other rows, put these into train_dataset. If it changes rows, do so in "
+        "trainer.data_collator."
     )
+    if method == "_get_train_sampler":
+        fix = (
+            "Your sampler does not decide on these prompts. For an order of your own, set prompt_selection: by_column "
+            "(easy rows first), mixture, or the path of a class."
+        )
+    logger.warning(f"{trainer} overrides {method}, and {option} draws {which} from train_dataset. {fix}")
+
+
+def warn_of_own_loss(args: "GRPOPlusConfig", trainer: str) -> None:
+    """Warn of options that act in TRL's loss, if a subclass of this name computes a loss of its own."""
+    unread = [f"{name}={getattr(args, name)!r}" for name in args.changed(*IN_THE_LOSS)]
+    have = "has" if len(unread) == 1 else "have"
+    told = [f"{' and '.join(unread)} {have} no effect on this loss."] if unread else []
+    if args.filters_groups:
+        told.append(
+            f"With zero_variance_groups={args.zero_variance_groups!r} this loss gets the rows of live groups "
+            "alone, so it is not the loss of all groups. If these do not fill the batch, it has filler rows too: as "
+            "in TRL's loss, multiply completion_mask by inputs['tool_mask'] if it is there, and divide by at least 1."
+        )
+    if told:
+        logger.warning(f"{trainer} computes its own loss, without a call of super()._compute_loss. {' '.join(told)}")
 
 
 def check_columns_read(columns: Sequence[str], dataset: Any, config: "GRPOPlusConfig") -> None:

@@ -24,11 +24,11 @@ from ..rollouts.verdicts import DEAD
 from ..scoring import Scoring
 from ..traces import check_split_names
 from ..utils import folder_lock
-from ..utils.patching import temporarily
+from ..utils.patching import replaces, temporarily
 from ..utils.validation import ConfigError, did_you_mean
 from . import hub
 from .batch import Batch
-from .grpo_plus_trainer import GRPOPlusTrainer, ends_of, stops_of
+from .grpo_plus_trainer import LOSS, GRPOPlusTrainer, ends_of, stops_of
 from .model_warnings import warn_of_model, warn_of_unread_answers
 from .recorder import Recorder
 from .run_metadata import describe
@@ -132,6 +132,7 @@ class _Observer:
         rank, about = trainer.accelerator.process_index, partial(describe, trainer)
         self._recorder = Recorder(options, names, weights, rank, about, trainer._metrics["train"])
         self._recorder.ends_at_max_steps = False  # transformers may train one more step
+        self._recorder.own_loss = isinstance(trainer, GRPOTrainer) and replaces(trainer, GRPOTrainer, *LOSS)
         self._batch = Batch()
 
     def wrap(self) -> None:

@@ -68,7 +68,7 @@ from ..scoring import TRL_UNSCORED, RewardError, Scoring, check_tokens, configur
 from ..traces import logged_step
 from ..utils import folder_lock
 from ..utils.distributed import raise_before, raise_on_all_ranks
-from ..utils.patching import temporarily
+from ..utils.patching import replaces, temporarily
 from . import checkpoint_integrity, hub, training_state
 from . import completions_table as table
 from .batch import Batch, Filtered, failures_explain
@@ -101,6 +101,7 @@ trl_releases.check(GRPOTrainer, trl.__version__)
 
 # TRL 1.14.0 and older have no such parameter: the method reads the option `num_generations` in each turn.
 _TURNS_TAKE_A_GROUP_SIZE = "num_generations" in inspect.signature(GRPOTrainer._generate_single_turn).parameters
+LOSS = ("compute_loss", "_compute_loss")  # the methods that make a loss
 _TRLS_LOGGER = logging.getLogger(GRPOTrainer.__module__)
 
 
@@ -167,7 +168,7 @@ class GRPOPlusTrainer(GRPOTrainer):
     _unlogged_loss: tuple[float, int] | None
     _loads_from = ""  # the checkpoint, while its weights are loaded
     _begun: tuple[int, int]  # optimizer steps done and TRL's `_step`, both when the present step began
-    _has_sampled = False
+    _has_sampled = _uses_trls_loss = _warned_of_loss = False
     _batch = Batch()  # the batch in flight; empty between two batches, and in a trainer made without __init__
 
     def __init__(
@@ -244,6 +245,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._layout = training_state.layout(args, self.accelerator.num_processes)
         rank, about = self.accelerator.process_index, partial(describe, self)
         self._recorder = Recorder(args, names, weights, rank, about, self._metrics["train"])
+        self._recorder.own_loss = replaces(self, GRPOPlusTrainer, *LOSS)
         self._forget_step()
         self._step_start = training_state.StepStart() if args.enable_jit_checkpoint else None
         if self._step_start is not None:
@@ -671,7 +673,17 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     # -- loss
 
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Take a micro-batch's step as TRL does. Warn once if a subclass does not use TRL's loss, but options do."""
+        self._uses_trls_loss = False
+        loss = super().training_step(*args, **kwargs)
+        if not (self._uses_trls_loss or self._warned_of_loss) and replaces(self, GRPOPlusTrainer, *LOSS):
+            self._warned_of_loss = True
+            compatibility.warn_of_own_loss(self.args, type(self).__name__)
+        return loss
+
     def _compute_loss(self, model: Any, inputs: dict[str, Any], *rest: Any, **more: Any) -> Tensor:
+        self._uses_trls_loss = True
         if not self.model.training:
             return super()._compute_loss(model, inputs, *rest, **more)
         self._guard.begin_micro_batch()
@@ -807,8 +819,9 @@ class GRPOPlusTrainer(GRPOTrainer):
         )
         if args.filters_groups:
             resampling.warn_if_nothing_is_saved(args, self.accelerator.num_processes)
-        if args.draws_prompts and self._overrides("get_train_dataloader"):
-            compatibility.warn_of_own_dataloader(args, type(self).__name__)
+        for method in ("get_train_dataloader", "_get_train_sampler") if args.draws_prompts else ():
+            if self._overrides(method):
+                compatibility.warn_of_own_rows(args, type(self).__name__, method)
         warn_of_model(self, args, self._tokenizer, stops_of(self))
 
     def _overrides(self, *names: str) -> bool:

@@ -81,7 +81,10 @@ class Recorder(StopsWhole):
             where the traces are and how to look at them. It is `False` after the first training, and if the script
             prints its own report.
         ends_at_max_steps (`bool`): whether a training that is resumed at its last step trains no further step.
+        own_loss (`bool`): whether the trainer's class has a loss of its own.
     """
+
+    own_loss = False
 
     def __init__(
         self,
@@ -158,7 +161,7 @@ class Recorder(StopsWhole):
         if self.says_where and self._main and args.get_process_log_level() <= logging.WARNING:
             self.says_where = False
             traced = self._writer is not None and newest_training_file(args.output_dir) is not None
-            if lines := closing_words(state, self._args, traced):
+            if lines := closing_words(state, self._args, traced, self.own_loss):
                 # Printed, because loggers show only warnings by default. transformers prints its logs the same way.
                 tqdm.write("\n".join(lines))
 
@@ -288,12 +291,12 @@ class Recorder(StopsWhole):
         traced = every > 0 and not (training and number % every)
         if not traced and not (self._args.alarms and training):
             return
-        sampled = SampledBatch(
-            split=split,
-            step=logged_step(trainer.state.global_step, split),
         # Those of now: an evaluation may have other rewards than the training, and a callback may change the weights.
         weights = trainer.reward_weights.cpu()
         by_name = dict(zip(distinct(trainer.reward_func_names), weights.tolist(), strict=True))
+        sampled = SampledBatch(
+            split=split,
+            step=logged_step(trainer.state.global_step, split),
             size=batch.size,
             weights=by_name,
             rounds=batch.rounds,

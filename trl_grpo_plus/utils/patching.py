@@ -1,4 +1,4 @@
-"""Temporary changes of attributes."""
+"""Temporary changes of attributes, and methods that a subclass or a script has replaced."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,3 +20,8 @@ def temporarily(target: Any, **values: Any) -> Iterator[None]:
                 delattr(target, name)
             else:
                 setattr(target, name, value)
+
+
+def replaces(target: Any, of: type, *methods: str) -> bool:
+    """Return whether the class of `target`, a subclass of `of`, or a script has replaced one of these methods."""
+    return any(name in vars(target) or getattr(type(target), name) is not getattr(of, name) for name in methods)
