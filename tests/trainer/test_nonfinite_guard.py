@@ -195,6 +195,17 @@ def test_the_error_names_the_groups_with_values_that_are_not_finite(tmp_path, pa
     assert named.count("group ") == len(wrong)
 
 
+def test_a_run_that_resumes_within_a_batch_names_its_groups(tmp_path):
+    options = {"steps_per_generation": 2, "save_strategy": "steps", "save_steps": 1}
+    tiny_models.trained(tmp_path, tiny_models.half_dead, max_steps=1, **options)
+    resumed = tiny_models.trainer(tmp_path, tiny_models.half_dead, max_steps=2, **options)
+    sampled = [group[0]["prompt"] for group in traces.groups(tmp_path / "run")]
+    with not_finite_for(range(30), 1, ["loss"]), pytest.raises(FloatingPointError) as stopped:
+        resumed.train(resume_from_checkpoint=True)
+    named = str(stopped.value).partition("Not finite in attempts of ")[2].partition("The attempts sampled last")[0]
+    assert any(f"('{prompt}'): log-probs" in named for prompt in sampled)
+
+
 def test_the_norm_of_a_shard_is_not_taken_for_that_of_all():
     """FSDP 2 with PyTorch 2.6: each rank has the norm of its own shard, in a DTensor whose whole is the real norm."""
     guard = StepGuard(SimpleNamespace(nonfinite_step="raise", output_dir="out", trace_every=0), Accelerator())

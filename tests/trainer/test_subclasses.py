@@ -210,6 +210,31 @@ def test_a_subclass_may_add_a_column_that_a_reward_reads(tmp_path):
         tiny_models.trainer(tmp_path / "drawn", hinted, cls=Hints, zero_variance_groups="resample")
 
 
+def splitting(cls):
+    """Make a subclass that splits the batch itself. As in TRL's batches of texts, it expects tensors only."""
+
+    class Splitting(cls):
+        def _prepare_inputs(self, rows):
+            if self._step % self.args.steps_per_generation == 0:
+                made = self._generate_and_score_completions(rows)
+                size = len(made["prompt_ids"]) // self.args.steps_per_generation
+                self._buffered_inputs = [
+                    {name: value[at : at + size] if value.dim() else value for name, value in made.items()}
+                    for at in range(0, self.args.steps_per_generation * size, size)
+                ]
+            return self._buffered_inputs[self._step % self.args.steps_per_generation]
+
+    return Splitting
+
+
+def test_a_subclass_may_split_the_batch_itself(tmp_path):
+    ours, theirs = (
+        tiny_models.trained(tmp_path, tiny_models.digits, splitting(cls), steps_per_generation=2)
+        for cls in (GRPOPlusTrainer, GRPOTrainer)
+    )
+    tiny_models.assert_same(ours, theirs)
+
+
 def losing(cls):
     """Make a subclass with a loss of its own, as trainers of before TRL 0.20 had: a mean over rows."""
 

@@ -362,7 +362,7 @@ class GRPOPlusTrainer(GRPOTrainer):
                     self._replace_advantages(output, sum(batch.plan.live))
                 self._log_batch(output)
                 self._log(self._vllm_check.metrics(output, self.model, self.state.global_step).items())
-                output[GROUPS] = batch.groups_named(self.state.global_step)
+                output[GROUPS] = self._guard.number(batch.groups_named(self.state.global_step), self._step)
                 if self.args.zero_variance_groups == "skip":
                     share = batch.live_share(of_attempts=self.loss_type in padding.ROW_NORMALISED)
                     output["live_share"] = torch.tensor(share)  # TRL splits tensors and lists alone
@@ -946,6 +946,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             "step": step,
             # Without this buffer TRL would generate again after a resume in the middle of a batch.
             "buffered_inputs": self._buffered_inputs if in_batch else None,
+            "groups": self._guard.groups,
             "beta": self.beta,
             "reference": self._moving_reference is not None,
             checkpoint_integrity.RUN: self._recorder.run,
@@ -991,6 +992,7 @@ class GRPOPlusTrainer(GRPOTrainer):
                 self.beta = state["beta"]
             self._credit.load_state_dict(state)
             self._recorder.load_state_dict(state["alarms"], state[checkpoint_integrity.RUN])
+            self._guard.groups = state["groups"]
             self._entropy, self._step = state["entropy"], state.get("step", self._step)
             self._metrics["train"].update(state["unlogged"])
             self._unlogged_loss = state["unlogged_loss"]

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 from accelerate.utils import DistributedType, broadcast_object_list, gather_object
 from torch import Tensor
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from ..config import GRPOPlusConfig
 
 
-GROUPS = "groups"  # key of a batch: the name of each row's group
+GROUPS = "groups"  # key of a batch: the number of each row's group among `StepGuard.groups`, as a tensor
 LOGPS, OLD, REFERENCE = "log-probs", "log-probs when sampled", "log-probs of the reference"
 RATIO, KL = "ratio to the policy that sampled", "KL"
 # The inputs of a loss other than the log-probs: key of TRL's batch -> name in the message.
@@ -36,6 +37,9 @@ PARTS = {
     "importance_sampling_ratio": "importance to the sampler",
 }
 MOST_GROUPS = 8  # maximum groups that a message names
+
+
+_Parts = tuple[dict[str, Tensor], Tensor | None, list[str]]  # inputs of a loss, each row's number, the groups' names
 
 
 def not_finite(parts: Mapping[str, Tensor], kl: bool) -> dict[str, list[bool]]:
@@ -68,15 +72,31 @@ class StepGuard:
     Args:
         args ([`GRPOPlusConfig`]): the trainer's.
         accelerator (`accelerate.Accelerator`): the trainer's.
+
+    Attributes:
+        groups (`list[str]`): names of this rank's groups in the generation batch at hand.
     """
 
     def __init__(self, args: "GRPOPlusConfig", accelerator: "Accelerator"):
         self._args, self._accelerator = args, accelerator
         self._raises = args.nonfinite_step == "raise"
-        # This rank's micro-batches since the last step: their summed loss, and the inputs and group names of each.
+        self.groups: list[str] = []
+        self._numbered_at = -1  # the micro-batch, counted from the start of the run, at which these groups were made
+        # This rank's micro-batches since the last step: their summed loss, and the inputs and groups of each.
         self._loss: Tensor | None = None
-        self._parts: list[tuple[dict[str, Tensor], Sequence[str] | None]] = []
+        self._parts: list[_Parts] = []
         self._logps: Tensor | None = None  # of the last forward pass
+
+    def number(self, names: Sequence[str], at: int) -> Tensor:
+        """Keep the names of a batch's groups, one name a row, and return each row's number among them.
+
+        A subclass may join several batches that are made `at` the same micro-batch: their names are kept together.
+        """
+        kept = self.groups if at == self._numbered_at else []
+        self._numbered_at, new = at, list(dict.fromkeys(names))
+        self.groups = [*kept, *new]
+        places = {name: place for place, name in enumerate(new, len(kept))}
+        return torch.tensor([places[name] for name in names], device=self._accelerator.device)
 
     def begin_micro_batch(self) -> None:
         """Forget the log-probs of earlier forward passes, such as those of the old policy."""
@@ -93,7 +113,7 @@ class StepGuard:
         parts = {called: batch[name] for name, called in PARTS.items() if batch.get(name) is not None}
         if self._logps is not None:  # `None` for a loss without a forward pass of its own
             parts, self._logps = {LOGPS: self._logps, **parts}, None
-        self._parts.append((parts, batch.get(GROUPS)))  # a subclass may make its own batch
+        self._parts.append((parts, batch.get(GROUPS), self.groups))  # a subclass may make its own batch
         value = loss.detach()
         self._loss = value if self._loss is None else self._loss + value
         return loss * (0 * value + 1)
@@ -122,9 +142,13 @@ class StepGuard:
         culprits = gather_object([self._culprits(parts)])
         raise FloatingPointError(broadcast_object_list([self._message(float(norm), losses, step, culprits)])[0])
 
-    def _culprits(self, parts: list[tuple[dict[str, Tensor], Sequence[str] | None]]) -> dict[str, list[str]] | None:
+    def _culprits(self, parts: list[_Parts]) -> dict[str, list[str]] | None:
         """Map this rank's groups at fault to the inputs that are not finite; `None` without log-probs or names."""
-        named = [(of_one, groups) for of_one, groups in parts if LOGPS in of_one and groups is not None]
+        named = [
+            (of_one, [names[number] for number in numbers.tolist()])
+            for of_one, numbers, names in parts
+            if LOGPS in of_one and numbers is not None
+        ]
         if len(named) < len(parts):
             return None
         kl = self._args.kl_placement == "loss" and self._args.kl_estimator == TRL_ESTIMATOR
