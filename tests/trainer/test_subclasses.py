@@ -371,3 +371,94 @@ def test_a_callback_may_evaluate_with_other_rewards(tmp_path, cls):
         ("eval", 1): ["digits"],
         ("eval", 2): ["digits", "seems_short"],
     }
+
+
+def making(cls):
+    """Make a subclass that samples and scores without any of TRL's methods."""
+
+    class Making(cls):
+        def _generate_and_score_completions(self, rows):
+            size = len(rows)
+            asked = torch.tensor(self.processing_class([row["prompt"] for row in rows])["input_ids"])
+            made = torch.tensor([[5, 5 + row % 3, 1] for row in range(size)])
+            ones = {"prompt_mask": torch.ones_like(asked), "completion_mask": torch.ones_like(made)}
+            gained = torch.tensor([row % 3 - 1.0 for row in range(size)])
+            batch = {"prompt_ids": asked, "completion_ids": made, "advantages": gained, **ones}
+            return {**batch, "num_items_in_batch": torch.tensor(made.numel())}
+
+    return Making
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({}, "for the page and the alarms."),
+        ({"zero_variance_groups": "skip"}, "These options have no effect on them: zero_variance_groups."),
+    ],
+    ids=["off", "skip"],
+)
+def test_batches_that_a_subclass_makes_alone_are_told_of(tmp_path, caplog, options, told):
+    ours = tiny_models.trained(tmp_path / "ours", tiny_models.digits, making(GRPOPlusTrainer), **options)
+    assert [message.endswith(told) for message in caplog.messages if "Making makes its batches" in message] == [True]
+    tiny_models.assert_same(ours, tiny_models.trained(tmp_path, tiny_models.digits, making(GRPOTrainer)))
+
+
+def test_attach_does_not_stop_a_run_that_makes_its_batches_alone(tmp_path, caplog):
+    watched = tiny_models.trainer(tmp_path / "watched", tiny_models.digits, making(GRPOTrainer))
+    attach(watched)
+    watched.train()
+    assert any("attach cannot keep its attempts" in message for message in caplog.messages)
+    tiny_models.assert_same(watched, tiny_models.trained(tmp_path, tiny_models.digits, making(GRPOTrainer)))
+
+
+def halving(cls):
+    """Make a subclass that trains on the second half of each batch alone."""
+
+    class Halving(cls):
+        def _generate_and_score_completions(self, rows):
+            made = super()._generate_and_score_completions(rows)
+            half = len(made["completion_ids"]) // 2
+            return {name: value[half:] if value.dim() else value for name, value in made.items()}
+
+    return Halving
+
+
+def doubling(cls):
+    """Make a subclass that samples each batch twice, and trains on the first one."""
+
+    class Doubling(cls):
+        def _generate_and_score_completions(self, rows):
+            made = super()._generate_and_score_completions([{**row} for row in rows])
+            super()._generate_and_score_completions([{**row} for row in rows])
+            return made
+
+    return Doubling
+
+
+@pytest.mark.parametrize("subclass", [halving, doubling])
+def test_attach_shows_trls_advantages_where_a_subclass_trains_on_other_rows(tmp_path, caplog, subclass):
+    """An advantage is never beside an attempt of another row."""
+    evaluation = {
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "per_device_eval_batch_size": 16,
+    }  # more rows than TRL logs
+    extra = {"eval_dataset": tiny_models.prompts(4)}
+    watched = tiny_models.trainer(
+        tmp_path / "watched", tiny_models.digits, subclass(GRPOTrainer), extra=extra, **evaluation
+    )
+    attach(watched)
+    watched.train()
+    assert sum("trains on other rows" in message for message in caplog.messages) == 1
+    tiny_models.assert_same(
+        watched,
+        tiny_models.trained(tmp_path, tiny_models.digits, subclass(GRPOTrainer), extra=extra, **evaluation),
+    )
+    shown = 0
+    for group in reader.groups(tmp_path / "watched" / "run"):
+        rewards = torch.tensor([row["reward"] for row in group])
+        own = [row["advantage"] for row in group]
+        if group[0]["split"] == "train":
+            assert own == pytest.approx(((rewards - rewards.mean()) / (rewards.std() + 1e-4)).tolist(), abs=1e-4)
+            shown += 1
+    assert shown == 6

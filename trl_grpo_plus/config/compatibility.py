@@ -167,6 +167,16 @@ def warn_of_own_rows(args: "GRPOPlusConfig", trainer: str, method: str) -> None:
     logger.warning(f"{trainer} overrides {method}, and {option} draws {which} from train_dataset. {fix}")
 
 
+def warn_of_own_batches(args: "GRPOPlusConfig", trainer: str) -> None:
+    """Warn that nothing is recorded of batches that a subclass of this name makes, and of options without effect."""
+    unread = [name for name in args.changed_options if name not in (*IN_THE_LOSS, "nonfinite_step")]
+    told = f" These options have no effect on them: {', '.join(unread)}." if unread else ""
+    logger.warning(
+        f"{trainer} makes its batches without a call of super()._generate_and_score_completions, so no attempts are "
+        f"kept for the page and the alarms.{told}"
+    )
+
+
 def warn_of_own_loss(args: "GRPOPlusConfig", trainer: str) -> None:
     """Warn of options that act in TRL's loss, if a subclass of this name computes a loss of its own."""
     unread = [f"{name}={getattr(args, name)!r}" for name in args.changed(*IN_THE_LOSS)]

@@ -126,7 +126,10 @@ def _lack_of_traces(run: Path) -> str:
             if (run / RACE_SETTINGS).is_file()
             else ""
         )
-        return f"has no attempts in it: the run ended before its first batch was finished{of_a_race}."
+        return (
+            f"has no attempts in it: the run ended before its first batch was finished{of_a_race}. A subclass of the "
+            "trainer that makes its batches without TRL's methods leaves none either."
+        )
     runs = sorted(path.parent.name for path in run.glob(f"*/{FOLDER}") if path.is_dir())
     if runs:
         listed = ", ".join([*runs[:5], *(["..."] if runs[5:] else [])])

@@ -4,6 +4,7 @@
 returned, and keeps a record. Nothing draws random numbers, and no tensor of the training is changed.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -28,7 +29,7 @@ from ..utils.patching import replaces, temporarily
 from ..utils.validation import ConfigError, did_you_mean
 from . import hub
 from .batch import Batch
-from .grpo_plus_trainer import LOSS, GRPOPlusTrainer, ends_of, stops_of
+from .grpo_plus_trainer import OBJECTIVE, GRPOPlusTrainer, ends_of, stops_of
 from .model_warnings import warn_of_model, warn_of_unread_answers
 from .recorder import Recorder
 from .run_metadata import describe
@@ -132,7 +133,9 @@ class _Observer:
         rank, about = trainer.accelerator.process_index, partial(describe, trainer)
         self._recorder = Recorder(options, names, weights, rank, about, trainer._metrics["train"])
         self._recorder.ends_at_max_steps = False  # transformers may train one more step
-        self._recorder.own_loss = isinstance(trainer, GRPOTrainer) and replaces(trainer, GRPOTrainer, *LOSS)
+        of_trl = GRPOTrainer if isinstance(trainer, GRPOTrainer) else RLOOTrainer
+        self._recorder.own_objective = replaces(trainer, of_trl, *OBJECTIVE)
+        self._makes_batch = replaces(trainer, of_trl, "_generate_and_score_completions")
         self._batch = Batch()
 
     def wrap(self) -> None:
@@ -187,10 +190,41 @@ class _Observer:
         # A reward may evaluate while it scores a batch.
         with temporarily(self, _batch=Batch(trainer.accelerator, size, inputs)):
             output: dict[str, Any] = method(inputs)
-            self._batch.kl = at_hand(output, loss_mask(output))
+            if not self._batch.rounds:
+                logger.warning_once(
+                    f"{type(trainer).__name__} makes its batches without TRL's _generate and _calculate_rewards, so "
+                    "attach cannot keep its attempts."
+                )
+                return output
+            advantages = output["advantages"]
+            if not self._makes_batch or self._has_the_attempts(output["completion_ids"]):
+                self._batch.kl = at_hand(output, loss_mask(output))
+            else:
+                advantages = self._logged_advantages()
             number = trainer._step // (trainer.args.steps_per_generation * trainer.num_iterations)
-            self._recorder.record_batch(trainer, self._batch, number, output["advantages"], self._entropy())
+            self._recorder.record_batch(trainer, self._batch, number, advantages, self._entropy())
         return output
+
+    def _has_the_attempts(self, padded: Tensor) -> bool:
+        """Return whether these completions, `(B, T)`, are the last generated ones; warn once if they are not."""
+        generated = self._batch.generated
+        assert generated is not None
+        rows = zip(padded.tolist(), generated.completion_ids, strict=False)
+        if len(padded) == len(generated.completion_ids) and all(row[: len(ids)] == [*ids] for row, ids in rows):
+            return True
+        logger.warning_once(
+            f"{type(self._trainer).__name__} trains on other rows than TRL's last call of _generate returned. attach "
+            "shows the attempts of that call, with the advantages that TRL gave them. To see the attempts of all "
+            "calls, use GRPOPlusTrainer in the place of TRL's trainer."
+        )
+        return False
+
+    def _logged_advantages(self) -> Tensor:
+        """Return the advantages that TRL has logged last for this rank's attempts; NaN for those that it has not."""
+        batch = self._batch
+        count = len(batch.rounds[0].rewards)
+        logged = [*self._trainer._logs["advantages"]][-count:]
+        return batch.own_rows(torch.tensor([math.nan] * (count - len(logged)) + logged))
 
     def log(self, method: Callable[..., None], logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         self._recorder.settle()

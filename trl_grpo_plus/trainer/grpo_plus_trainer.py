@@ -101,7 +101,8 @@ trl_releases.check(GRPOTrainer, trl.__version__)
 
 # TRL 1.14.0 and older have no such parameter: the method reads the option `num_generations` in each turn.
 _TURNS_TAKE_A_GROUP_SIZE = "num_generations" in inspect.signature(GRPOTrainer._generate_single_turn).parameters
-LOSS = ("compute_loss", "_compute_loss")  # the methods that make a loss
+_LOSS = ("compute_loss", "_compute_loss")  # the methods that make a loss
+OBJECTIVE = (*_LOSS, "_generate_and_score_completions")  # and the batch that it is made of
 _TRLS_LOGGER = logging.getLogger(GRPOTrainer.__module__)
 
 
@@ -168,7 +169,7 @@ class GRPOPlusTrainer(GRPOTrainer):
     _unlogged_loss: tuple[float, int] | None
     _loads_from = ""  # the checkpoint, while its weights are loaded
     _begun: tuple[int, int]  # optimizer steps done and TRL's `_step`, both when the present step began
-    _has_sampled = _uses_trls_loss = _warned_of_loss = False
+    _has_sampled = _has_stepped = _uses_trls_loss = False
     _batch = Batch()  # the batch in flight; empty between two batches, and in a trainer made without __init__
 
     def __init__(
@@ -245,7 +246,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._layout = training_state.layout(args, self.accelerator.num_processes)
         rank, about = self.accelerator.process_index, partial(describe, self)
         self._recorder = Recorder(args, names, weights, rank, about, self._metrics["train"])
-        self._recorder.own_loss = replaces(self, GRPOPlusTrainer, *LOSS)
+        self._recorder.own_objective = replaces(self, GRPOPlusTrainer, *OBJECTIVE)
         self._forget_step()
         self._step_start = training_state.StepStart() if args.enable_jit_checkpoint else None
         if self._step_start is not None:
@@ -674,12 +675,14 @@ class GRPOPlusTrainer(GRPOTrainer):
     # -- loss
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Take a micro-batch's step as TRL does. Warn once if a subclass does not use TRL's loss, but options do."""
-        self._uses_trls_loss = False
+        """Take a micro-batch's step as TRL does. After the first one, warn of options that a subclass passes over."""
         loss = super().training_step(*args, **kwargs)
-        if not (self._uses_trls_loss or self._warned_of_loss) and replaces(self, GRPOPlusTrainer, *LOSS):
-            self._warned_of_loss = True
-            compatibility.warn_of_own_loss(self.args, type(self).__name__)
+        if not self._has_stepped:
+            self._has_stepped = True
+            if not self._prompts.rollouts:
+                compatibility.warn_of_own_batches(self.args, type(self).__name__)
+            elif not self._uses_trls_loss and replaces(self, GRPOPlusTrainer, *_LOSS):
+                compatibility.warn_of_own_loss(self.args, type(self).__name__)
         return loss
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any], *rest: Any, **more: Any) -> Tensor:

@@ -126,19 +126,19 @@ def _each_reward(logs: dict[str, Any], prefix: str = "") -> str:
     return f" ({', '.join(shown)})"
 
 
-def closing_words(state: Any, args: Any, traced: bool, own_loss: bool = False) -> list[str]:
+def closing_words(state: Any, args: Any, traced: bool, own_objective: bool = False) -> list[str]:
     """Return lines on a run that has ended: on attempts that were cut off, and on dead groups.
 
     Args:
         state (`TrainerState`): the trainer's.
         args ([`GRPOPlusConfig`]): the trainer's.
         traced (`bool`): whether to say where the traces are, and how to look at them.
-        own_loss (`bool`, *optional*, defaults to `False`):
-            Whether a subclass has a loss of its own, to which dead groups may contribute. Then nothing is said of
-            leaving them out.
+        own_objective (`bool`, *optional*, defaults to `False`):
+            Whether a subclass makes its loss or its batches itself, for which dead groups may count. Then nothing is
+            said of leaving them out.
     """
     summary = {"steps": state.global_step, **sampled(state.log_history, args)}
-    summary |= {"kept_dead": None} if own_loss else {}
+    summary |= {"kept_dead": None} if own_objective else {}
     lines = [*cut_off(summary), *kept_dead(summary), *hardly_alive(summary)]
     if traced:
         lines += [f"Attempts: {args.output_dir}/{FOLDER}. To look at them:", ""]

@@ -81,10 +81,10 @@ class Recorder(StopsWhole):
             where the traces are and how to look at them. It is `False` after the first training, and if the script
             prints its own report.
         ends_at_max_steps (`bool`): whether a training that is resumed at its last step trains no further step.
-        own_loss (`bool`): whether the trainer's class has a loss of its own.
+        own_objective (`bool`): whether the trainer's class makes its loss or its batches itself.
     """
 
-    own_loss = False
+    own_objective = False
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class Recorder(StopsWhole):
         if self.says_where and self._main and args.get_process_log_level() <= logging.WARNING:
             self.says_where = False
             traced = self._writer is not None and newest_training_file(args.output_dir) is not None
-            if lines := closing_words(state, self._args, traced, self.own_loss):
+            if lines := closing_words(state, self._args, traced, self.own_objective):
                 # Printed, because loggers show only warnings by default. transformers prints its logs the same way.
                 tqdm.write("\n".join(lines))
 
