@@ -599,8 +599,18 @@ class Seeded(TrainerCallback):
 QUIET = {"trace_every": 0, "alarms": False, "shuffle_dataset": False, "max_steps": 2, "learning_rate": 2e-2}
 
 
-def run(models: Models, feature: Feature, mode: Mode, folder: Path, with_it: bool = True) -> Run:
-    """Train a few steps with the feature in the mode. With `with_it=False`, train the run to compare with."""
+def run(
+    models: Models,
+    feature: Feature,
+    mode: Mode,
+    folder: Path,
+    with_it: bool = True,
+    resume: bool = False,
+) -> Run:
+    """Train a few steps with the feature in the mode.
+
+    With `with_it=False`, train the run to compare with. With `resume=True`, begin at the last checkpoint in the folder.
+    """
     seen: Counter[str] = Counter()
     options = {**tiny_models.BASE, **QUIET, **mode.options, **feature.beside, "output_dir": str(folder)}
     options |= feature.options if with_it else {}
@@ -619,7 +629,7 @@ def run(models: Models, feature: Feature, mode: Mode, folder: Path, with_it: boo
         reference = getattr(trainer, "ref_model", None)
         reference = None if reference is None else copy.deepcopy(dict(reference.state_dict()))
         before = tiny_models.weights(trainer)
-        trainer.train()
+        trainer.train(resume_from_checkpoint=resume)
     made.after(trainer)
 
     def without() -> dict[str, torch.Tensor]:

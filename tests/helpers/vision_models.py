@@ -58,6 +58,10 @@ class WithoutVideo(Qwen2_5_VLProcessor):
     def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
         return type(argument)
 
+    def save_pretrained(self, folder: Any, **options: Any) -> list[str]:
+        """Save nothing, because its stand-in for a video processor cannot be saved."""
+        return []
+
 
 def qwen() -> tuple[Any, Any]:
     """Return model and processor. The pixels are one list of the patches of all images, with the counts per image."""

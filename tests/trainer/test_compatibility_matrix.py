@@ -2,15 +2,16 @@
 
 import math
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 import tiny_models
 import trl
 from compatibility_matrix import ALL, DEAD_GROUPS_TEACH, ELSEWHERE, IDLE, MODES, PAGE, REFUSED, page
-from compatibility_runs import Models, changes_nothing, run
+from compatibility_runs import Mode, Models, changes_nothing, run
 from packaging.version import Version
-from slow_cases import covering
+from slow_cases import covering, one_in
 
 
 pytestmark = pytest.mark.long
@@ -53,6 +54,21 @@ def test_promise(models, tmp_path, key, mode):
         kept = done.keeping()
         gap = max((value - kept[name]).abs().max() for name, value in done.after.items())
         assert (gap > (1e-2 if key == "head" else 1e-6)) == (key in DEAD_GROUPS_TEACH)  # the head's model is bfloat16
+
+
+# Their policy is a function that draws from a random state of its own, which no checkpoint holds.
+SCRIPTED = {"tools", "async_tools", "environments"}
+
+
+@pytest.mark.parametrize("key", one_in(9, [key for key in ALL if key not in SCRIPTED]))
+def test_a_resumed_run_with_the_feature_equals_one_that_never_stopped(models, tmp_path, key):
+    saving = Mode("", {"save_strategy": "steps", "save_steps": 1}, lambda run: None)
+    whole = run(models, ALL[key], saving, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoint-2")
+    resumed = run(models, ALL[key], saving, tmp_path / "run", resume=True)
+    assert resumed.trainer.state.global_step == 2
+    assert tiny_models.same_weights(resumed.after, whole.after)
+    assert tiny_models.losses(resumed.trainer) == tiny_models.losses(whole.trainer)
 
 
 def test_the_tests_named_as_proofs_exist():
