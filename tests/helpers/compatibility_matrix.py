@@ -448,6 +448,9 @@ effect. For a feature that is about speed or memory it asserts that the trained 
 In one process, the test of `skip` asserts that the weights are the same as with all groups, except where [dead
 groups have a part in TRL's gradient](groups.md#skip-drop-and-trls-gradient): there they must differ. With
 `steps_per_generation` chance deals rows to steps, so nothing is compared.
+
+With the options off, a run with each feature was also resumed from a checkpoint. Its weights and losses equal those of
+a run that never stopped. Tools and environments were left out there, because their test's policy is no model.
 """
 
 

@@ -609,7 +609,7 @@ def run(
 ) -> Run:
     """Train a few steps with the feature in the mode.
 
-    With `with_it=False`, train the run to compare with. With `resume=True`, begin at the last checkpoint in the folder.
+    With `with_it=False`, train the run to compare with. With `resume=True`, begin at the folder's last checkpoint.
     """
     seen: Counter[str] = Counter()
     options = {**tiny_models.BASE, **QUIET, **mode.options, **feature.beside, "output_dir": str(folder)}
