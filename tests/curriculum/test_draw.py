@@ -44,6 +44,22 @@ def test_an_answer_that_fails_begins_no_other_collective(error, said):
     assert said == [("asked", [4, 5])]
 
 
+def test_an_answer_that_fails_ends_a_sampler_that_catches_its_error(said):
+    class Catches(Asks):
+        def take(self, *args):
+            try:
+                return super().take(*args)
+            except RuntimeError:
+                return [4]
+
+    def fails(rows):
+        raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        draw.Draw(Catches(), fails, collective=True, rank=0)(1, lambda row: True, 1, None)
+    assert said == [("asked", [4, 5])]
+
+
 @pytest.mark.parametrize(
     ("error", "kind", "text"),
     [(RuntimeError("broken"), "failed", "RuntimeError: broken"), (ConfigError("no level"), "refused", "no level")],

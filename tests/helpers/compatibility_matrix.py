@@ -450,7 +450,8 @@ groups have a part in TRL's gradient](groups.md#skip-drop-and-trls-gradient): th
 `steps_per_generation` chance deals rows to steps, so nothing is compared.
 
 With the options off, a run with each feature was also resumed from a checkpoint. Its weights and losses equal those of
-a run that never stopped. Tools and environments were left out there, because their test's policy is no model.
+a run that never stopped. Tools and environments were left out: their policy in the tests is a function with a random
+state that no checkpoint holds. `make test` resumes one feature in nine, `make test-full` the others.
 """
 
 

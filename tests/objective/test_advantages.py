@@ -392,13 +392,15 @@ def test_no_group_in_normalize_then_sum(skipped):
     assert normalize_then_sum(torch.empty(0, 4, 2), torch.ones(2), skipped_rewards=skipped).shape == (0, 4)
 
 
+@pytest.mark.parametrize("baseline", ["mean", "leave_one_out", "median"])
 @pytest.mark.parametrize("scale", ["group", "mad", "mean"])
-def test_skipped_groups_count_in_the_spread_of_normalize_then_sum(scale):
+def test_skipped_groups_count_in_the_spread_of_normalize_then_sum(scale, baseline):
     """They may have any rewards: those of a group whose attempts are all masked differ."""
     rewards, weights = with_holes(uniform(6, 4, 3, seed=3), 0.2, 3), torch.tensor([1.0, 0.5, -2.0])
     rewards[4] = 0.25
-    found = normalize_then_sum(rewards[:3], weights, scale=scale, skipped_rewards=rewards[3:])
-    close(found, normalize_then_sum(rewards, weights, scale=scale)[:3], rtol=1e-6, atol=1e-7)
+    how = {"scale": scale, "baseline": baseline}
+    found = normalize_then_sum(rewards[:3], weights, skipped_rewards=rewards[3:], **how)
+    close(found, normalize_then_sum(rewards, weights, **how)[:3], rtol=1e-6, atol=1e-7)
 
 
 def test_one_attempt_or_no_score_in_normalize_then_sum():

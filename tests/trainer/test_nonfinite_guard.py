@@ -206,6 +206,18 @@ def test_a_run_that_resumes_within_a_batch_names_its_groups(tmp_path):
     assert any(f"('{prompt}'): log-probs" in named for prompt in sampled)
 
 
+def test_the_numbers_of_a_batch_that_was_made_ahead_name_its_own_groups():
+    guard = StepGuard(SimpleNamespace(nonfinite_step="raise", kl_placement="loss", kl_estimator="k3"), Accelerator())
+    first, second = guard.number(["a", "a", "b", "b"]), guard.number(["c", "d", "d", "c"])
+    assert [guard.groups[number] for number in [*first.tolist(), *second.tolist()]] == [*"aabbcddc"]
+    logps = torch.zeros(4, 3)
+    logps[1] = math.nan
+    for batch in (first, second):  # the first batch trains after the second was made
+        guard.forwarded(logps)
+        guard.record_micro_batch(torch.zeros(()), {"groups": batch, "completion_mask": torch.ones(4, 3)})
+    assert [*guard._culprits(guard._parts)] == ["a", "d"]
+
+
 def test_the_norm_of_a_shard_is_not_taken_for_that_of_all():
     """FSDP 2 with PyTorch 2.6: each rank has the norm of its own shard, in a DTensor whose whole is the real norm."""
     guard = StepGuard(SimpleNamespace(nonfinite_step="raise", output_dir="out", trace_every=0), Accelerator())

@@ -373,8 +373,8 @@ def test_a_callback_may_evaluate_with_other_rewards(tmp_path, cls):
     }
 
 
-def making(cls):
-    """Make a subclass that samples and scores without any of TRL's methods."""
+def making(cls, scores=False):
+    """Make a subclass that samples without TRL's methods; with `scores` it calls the method that computes rewards."""
 
     class Making(cls):
         def _generate_and_score_completions(self, rows):
@@ -383,9 +383,14 @@ def making(cls):
             made = torch.tensor([[5, 5 + row % 3, 1] for row in range(size)])
             ones = {"prompt_mask": torch.ones_like(asked), "completion_mask": torch.ones_like(made)}
             gained = torch.tensor([row % 3 - 1.0 for row in range(size)])
+            if scores:
+                texts = self.processing_class.batch_decode(made, skip_special_tokens=True)
+                self._calculate_rewards(rows, [row["prompt"] for row in rows], texts, made.tolist())
             batch = {"prompt_ids": asked, "completion_ids": made, "advantages": gained, **ones}
             return {**batch, "num_items_in_batch": torch.tensor(made.numel())}
 
+    if scores:
+        Making.__name__ = "Scoring"  # a warning for each name is logged once in a process
     return Making
 
 
@@ -403,8 +408,9 @@ def test_batches_that_a_subclass_makes_alone_are_told_of(tmp_path, caplog, optio
     tiny_models.assert_same(ours, tiny_models.trained(tmp_path, tiny_models.digits, making(GRPOTrainer)))
 
 
-def test_attach_does_not_stop_a_run_that_makes_its_batches_alone(tmp_path, caplog):
-    watched = tiny_models.trainer(tmp_path / "watched", tiny_models.digits, making(GRPOTrainer))
+@pytest.mark.parametrize("scores", [False, True])
+def test_attach_does_not_stop_a_run_that_makes_its_batches_alone(tmp_path, caplog, scores):
+    watched = tiny_models.trainer(tmp_path / "watched", tiny_models.digits, making(GRPOTrainer, scores))
     attach(watched)
     watched.train()
     assert any("attach cannot keep its attempts" in message for message in caplog.messages)

@@ -23,7 +23,7 @@ class Draw:
 
     def __init__(self, stream: PromptSampler, believe: Believe | None, collective: bool, rank: int):
         self._stream, self._believe, self._collective, self._rank = stream, believe, collective, rank
-        self._asking = False  # whether all ranks are in an answer, in which rank 0 may begin no other collective
+        self._failure: Exception | None = None  # of an answer; the other ranks are in it and get no further word
 
     def __call__(
         self, count: int, accepts: Callable[[int], bool], multiple_of: int, patience: int | None
@@ -35,15 +35,17 @@ class Draw:
         """
         if self._rank == 0:
             believe = self._ask if self._believe and self._collective else self._believe
-            self._asking = False
+            self._failure = None
             try:
                 answer = ("dealt", self._stream.take(count, accepts, multiple_of, patience, believe))
             except Exception as error:
-                if not self._asking:  # the other ranks wait for rank 0's word
+                if self._failure is None:  # the other ranks wait for rank 0's word
                     refused = isinstance(error, ConfigError)
                     said = ("refused", str(error)) if refused else ("failed", f"{type(error).__name__}: {error}")
                     broadcast_object_list([said])
                 raise
+            if self._failure is not None:  # the sampler has caught it
+                raise self._failure
             return broadcast_object_list([answer])[0][1]
         while True:
             kind, content = broadcast_object_list([None])[0]
@@ -71,7 +73,8 @@ class Draw:
     def _ask(self, rows: list[int]) -> tuple[Belief, float]:
         assert self._believe is not None
         broadcast_object_list([("asked", rows)])
-        self._asking = True
-        answer = self._believe(rows)
-        self._asking = False
-        return answer
+        try:
+            return self._believe(rows)
+        except Exception as error:
+            self._failure = error
+            raise

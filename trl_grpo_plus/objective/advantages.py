@@ -84,6 +84,7 @@ TRL_DEFAULT = Normalization()
 ROUNDING = 1e-6  # relative; sums of float32 rewards that cancel differ by less
 TOKENS_AT_ONCE = 128  # so that the intermediate values of a batch stay in the processor's cache
 REWARDS_ALONE = GroupBatch()
+OF_REWARDS = ("mean", "leave_one_out", "median")  # the baselines that need nothing but a group's rewards
 
 
 def compute(rewards: Tensor, normalization: Normalization = TRL_DEFAULT, batch: GroupBatch = REWARDS_ALONE) -> Tensor:
@@ -146,7 +147,8 @@ def normalize_then_sum(
     teaches = (weighted != 0).any(dim=-1).any(dim=-1, keepdim=True)
     over_batch, ddof = summed[scored], normalization.ddof
     if batch.skipped_rewards is not None:  # their rewards are alike, but for truncated groups and a `filter_metric`
-        plain = replace(each, baseline="mean", scale=each.scale if each.kind.over == "group" else "group")
+        baseline = each.baseline if each.baseline in OF_REWARDS else "mean"
+        plain = replace(each, baseline=baseline, scale=each.scale if each.kind.over == "group" else "group")
         of_skipped, counted = _weighted(batch.skipped_rewards, weights, plain, REWARDS_ALONE)
         over_batch = torch.cat([over_batch, of_skipped.sum(dim=-1)[counted]])
     if not len(components) or len(over_batch) <= ddof:

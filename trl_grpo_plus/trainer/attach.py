@@ -52,8 +52,8 @@ def attach(trainer: Any, **options: Any) -> None:
     [`GRPOPlusTrainer`] does.
 
     Args:
-        trainer ([`~trl.GRPOTrainer`] or [`~trl.RLOOTrainer`]): the trainer. A subclass must make its batches as TRL
-            does.
+        trainer ([`~trl.GRPOTrainer`] or [`~trl.RLOOTrainer`]): the trainer. Of a subclass that makes its
+            batches without TRL's methods, no attempts are kept.
         options: `alarms`, `alarm_thresholds`, `halt_on_alarm`, `trace_*`, `filter_metric`, `solved_reward`,
             `failed_reward` and `zero_variance_tolerance`, with the defaults of [`GRPOPlusConfig`].
 
@@ -170,9 +170,12 @@ class _Observer:
 
     def _calculate_rewards(self, method: Callable[..., Any], inputs: Any, prompts: Any, *completions: Any) -> Tensor:
         trainer, batch, options = self._trainer, self._batch, self._options
+        if batch.generated is None:  # a subclass that samples by itself
+            rewards: Tensor = method(inputs, prompts, *completions)
+            return rewards
         sampled = batch.as_sampled(inputs, prompts)
         with temporarily(batch, generated=batch.generated):  # a judge may call `_generate` itself
-            rewards: Tensor = method(inputs, prompts, *completions)
+            rewards = method(inputs, prompts, *completions)
         names = trainer.reward_func_names
         unwatched = Scoring(trainer.reward_funcs, names)  # the outcomes are not known
         attempts = batch.attempts(unwatched, *sampled, trainer._pending_extra_logs, ends_of(trainer))
@@ -192,7 +195,7 @@ class _Observer:
             output: dict[str, Any] = method(inputs)
             if not self._batch.rounds:
                 logger.warning_once(
-                    f"{type(trainer).__name__} makes its batches without TRL's _generate and _calculate_rewards, so "
+                    f"{type(trainer).__name__} makes its batches without TRL's _generate or _calculate_rewards, so "
                     "attach cannot keep its attempts."
                 )
                 return output

@@ -363,7 +363,7 @@ class GRPOPlusTrainer(GRPOTrainer):
                     self._replace_advantages(output, sum(batch.plan.live))
                 self._log_batch(output)
                 self._log(self._vllm_check.metrics(output, self.model, self.state.global_step).items())
-                output[GROUPS] = self._guard.number(batch.groups_named(self.state.global_step), self._step)
+                output[GROUPS] = self._guard.number(batch.groups_named(self.state.global_step))
                 if self.args.zero_variance_groups == "skip":
                     share = batch.live_share(of_attempts=self.loss_type in padding.ROW_NORMALISED)
                     output["live_share"] = torch.tensor(share)  # TRL splits tensors and lists alone

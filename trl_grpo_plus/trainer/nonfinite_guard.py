@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..config import GRPOPlusConfig
 
 
-GROUPS = "groups"  # key of a batch: the number of each row's group among `StepGuard.groups`, as a tensor
+GROUPS = "groups"  # key of a batch: the number of each row's group in `StepGuard.groups`, as a tensor
 LOGPS, OLD, REFERENCE = "log-probs", "log-probs when sampled", "log-probs of the reference"
 RATIO, KL = "ratio to the policy that sampled", "KL"
 # The inputs of a loss other than the log-probs: key of TRL's batch -> name in the message.
@@ -36,10 +36,11 @@ PARTS = {
     "advantages": "advantages",
     "importance_sampling_ratio": "importance to the sampler",
 }
+NAMES_KEPT = 1024  # at least those of the last batch
 MOST_GROUPS = 8  # maximum groups that a message names
 
 
-_Parts = tuple[dict[str, Tensor], Tensor | None, list[str]]  # inputs of a loss, each row's number, the groups' names
+_Parts = tuple[dict[str, Tensor], Tensor | None]  # inputs of a loss, and the number of each row's group
 
 
 def not_finite(parts: Mapping[str, Tensor], kl: bool) -> dict[str, list[bool]]:
@@ -74,29 +75,28 @@ class StepGuard:
         accelerator (`accelerate.Accelerator`): the trainer's.
 
     Attributes:
-        groups (`list[str]`): names of this rank's groups in the generation batch at hand.
+        groups (`dict[int, str]`): number and name of this rank's last groups. A number is given once in a run.
     """
 
     def __init__(self, args: "GRPOPlusConfig", accelerator: "Accelerator"):
         self._args, self._accelerator = args, accelerator
         self._raises = args.nonfinite_step == "raise"
-        self.groups: list[str] = []
-        self._numbered_at = -1  # the micro-batch, counted from the start of the run, at which these groups were made
+        self.groups: dict[int, str] = {}
         # This rank's micro-batches since the last step: their summed loss, and the inputs and groups of each.
         self._loss: Tensor | None = None
         self._parts: list[_Parts] = []
         self._logps: Tensor | None = None  # of the last forward pass
 
-    def number(self, names: Sequence[str], at: int) -> Tensor:
-        """Keep the names of a batch's groups, one name a row, and return each row's number among them.
+    def number(self, names: Sequence[str]) -> Tensor:
+        """Keep the names of a batch's groups, one name a row, and return the number of each row's group.
 
-        A subclass may join several batches that are made `at` the same micro-batch: their names are kept together.
+        Names of earlier batches are kept too: a subclass may join batches, or train on one that was made ahead.
         """
-        kept = self.groups if at == self._numbered_at else []
-        self._numbered_at, new = at, list(dict.fromkeys(names))
-        self.groups = [*kept, *new]
-        places = {name: place for place, name in enumerate(new, len(kept))}
-        return torch.tensor([places[name] for name in names], device=self._accelerator.device)
+        first = max(self.groups, default=-1) + 1
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(names), first)}
+        kept = [*self.groups.items(), *((number, name) for name, number in numbers.items())]
+        self.groups = dict(kept[-max(NAMES_KEPT, len(numbers)) :])
+        return torch.tensor([numbers[name] for name in names], device=self._accelerator.device)
 
     def begin_micro_batch(self) -> None:
         """Forget the log-probs of earlier forward passes, such as those of the old policy."""
@@ -113,7 +113,7 @@ class StepGuard:
         parts = {called: batch[name] for name, called in PARTS.items() if batch.get(name) is not None}
         if self._logps is not None:  # `None` for a loss without a forward pass of its own
             parts, self._logps = {LOGPS: self._logps, **parts}, None
-        self._parts.append((parts, batch.get(GROUPS), self.groups))  # a subclass may make its own batch
+        self._parts.append((parts, batch.get(GROUPS)))  # a subclass may make its own batch
         value = loss.detach()
         self._loss = value if self._loss is None else self._loss + value
         return loss * (0 * value + 1)
@@ -145,8 +145,8 @@ class StepGuard:
     def _culprits(self, parts: list[_Parts]) -> dict[str, list[str]] | None:
         """Map this rank's groups at fault to the inputs that are not finite; `None` without log-probs or names."""
         named = [
-            (of_one, [names[number] for number in numbers.tolist()])
-            for of_one, numbers, names in parts
+            (of_one, [self.groups.get(number, "an earlier batch") for number in numbers.tolist()])
+            for of_one, numbers in parts
             if LOGPS in of_one and numbers is not None
         ]
         if len(named) < len(parts):

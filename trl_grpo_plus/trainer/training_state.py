@@ -359,13 +359,16 @@ def load_renamed(model: Any, checkpoint: str, result: Any) -> bool:
         result: what `load_state_dict` has returned: `missing_keys` and `unexpected_keys`.
 
     Returns:
-        `bool`: whether weights had other names.
+        `bool`: whether weights had other names, and all are loaded.
     """
     if not (result.missing_keys and result.unexpected_keys):
         return False
     # If there are several dtypes, float32 holds the numbers of each.
     dtype = model.dtype if len({parameter.dtype for parameter in model.parameters()}) == 1 else torch.float32
-    model.load_state_dict(type(model).from_pretrained(checkpoint, dtype=dtype).state_dict())
+    loaded, found = type(model).from_pretrained(checkpoint, dtype=dtype, output_loading_info=True)
+    if found["missing_keys"]:  # they are of another model, and have random values now
+        return False
+    model.load_state_dict(loaded.state_dict())
     return True
 
 

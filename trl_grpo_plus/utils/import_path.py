@@ -91,7 +91,7 @@ def _refuse_second_run(module: Any, name: str) -> None:
     if script and os.path.realpath(script) == os.path.realpath(str(module.__file__)):
         raise ConfigError(
             f"{script} names its own {name!r} by a path, so the whole script began to run a second time. Name it "
-            f"'__main__:{name}', put it in a file of its own, or train only under if __name__ == '__main__'."
+            f"'__main__:{name}', put it in a file of its own, or name it only under if __name__ == '__main__'."
         )
 
 
