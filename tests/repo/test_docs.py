@@ -9,6 +9,7 @@ import pkgutil
 import re
 import shlex
 import sys
+import time
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -554,9 +555,10 @@ def test_a_reward_of_a_group(folder):
     assert load("my_diversity.py:unlike")(["p", "p", "q", "q"], ["a", "a", "a", "b"]) == [0.5, 0.5, 1, 1]
 
 
-def test_a_judge_that_is_busy(folder):
+def test_a_judge_that_is_busy(folder, monkeypatch):
     """The judge refuses each first call about a completion."""
-    asked = Counter()
+    asked, waits = Counter(), []
+    monkeypatch.setattr(time, "sleep", waits.append)
 
     class Judge(BaseHTTPRequestHandler):
         def do_POST(self):
@@ -576,6 +578,7 @@ def test_a_judge_that_is_busy(folder):
         assert asyncio.run(judge(["p"] * 3, ["a", "bcd", "never"])) == [1, 3, None]
         server.shutdown()
     assert asked == {"a": 2, "bcd": 2, "never": 5}
+    assert sorted(waits) == [0.5, 0.5, 0.5, 1, 2, 4, 8]
 
 
 def test_a_game_as_an_environment(folder):

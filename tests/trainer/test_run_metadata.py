@@ -128,15 +128,16 @@ def test_runs_that_differ_in_no_option_are_told_apart(tmp_path):
     def spec(points):
         return {"name": f"{__file__}:scored", "args": {"points": points}}
 
-    def lora(rank):
-        return {"peft_config": LoraConfig(r=rank, target_modules=["q_proj"])}
+    def lora(rank, *modules):
+        return {"peft_config": LoraConfig(r=rank, target_modules=["q_proj", *modules])}
 
     plain = setting("plain")
     assert setting("seed", seed=2) == plain
     assert setting("class", cls=Shortened) != plain
     assert setting("two", spec(2)) != setting("three", spec(3))
     assert setting("strict", partial(scored, points=2)) != setting("lax", partial(scored, points=3))
-    assert setting("narrow", extra=lora(2)) != setting("wide", extra=lora(4)) != plain
+    narrow = setting("narrow", extra=lora(2))
+    assert len({plain, narrow, setting("wide", extra=lora(4)), setting("more_modules", extra=lora(2, "v_proj"))}) == 4
 
 
 def scored(completions, *, points=1, **columns):

@@ -408,6 +408,14 @@ def test_batches_that_a_subclass_makes_alone_are_told_of(tmp_path, caplog, optio
     tiny_models.assert_same(ours, tiny_models.trained(tmp_path, tiny_models.digits, making(GRPOTrainer)))
 
 
+def test_a_subclass_with_its_own_batches_and_its_own_loss_is_told_of_all_options(tmp_path, caplog):
+    options = {"zero_variance_groups": "skip", "kl_estimator": "k2", "beta": 0.1}
+    tiny_models.trained(tmp_path, tiny_models.digits, losing(making(GRPOPlusTrainer)), **options)
+    told = [message for message in caplog.messages if "Losing" in message]
+    assert told[0].endswith("These options have no effect on them: zero_variance_groups.")
+    assert told[1].endswith("kl_estimator='k2' has no effect on this loss.")  # no word of groups: none are filtered
+
+
 @pytest.mark.parametrize("scores", [False, True])
 def test_attach_does_not_stop_a_run_that_makes_its_batches_alone(tmp_path, caplog, scores):
     watched = tiny_models.trainer(tmp_path / "watched", tiny_models.digits, making(GRPOTrainer, scores))

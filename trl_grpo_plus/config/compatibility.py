@@ -40,6 +40,8 @@ BOUNDS = {
 DEALT = ("prompt", "image", "images")
 # The options that `GRPOPlusTrainer._compute_loss` reads.
 IN_THE_LOSS = ("kl_estimator", "kl_placement", "kl_target", "importance_ratio")
+# Options that act on the batches and the loss of any subclass.
+_ELSEWHERE = ("preset", "nonfinite_step")
 
 
 def out_of_bounds(config: "GRPOPlusConfig") -> Iterator[str]:
@@ -169,7 +171,7 @@ def warn_of_own_rows(args: "GRPOPlusConfig", trainer: str, method: str) -> None:
 
 def warn_of_own_batches(args: "GRPOPlusConfig", trainer: str) -> None:
     """Warn that nothing is recorded of batches that a subclass of this name makes, and of options without effect."""
-    unread = [name for name in args.changed_options if name not in (*IN_THE_LOSS, "nonfinite_step")]
+    unread = [name for name in args.changed_options if name not in (*IN_THE_LOSS, *_ELSEWHERE)]
     told = f" These options have no effect on them: {', '.join(unread)}." if unread else ""
     logger.warning(
         f"{trainer} makes its batches without a call of super()._generate_and_score_completions, so no attempts are "
@@ -177,12 +179,15 @@ def warn_of_own_batches(args: "GRPOPlusConfig", trainer: str) -> None:
     )
 
 
-def warn_of_own_loss(args: "GRPOPlusConfig", trainer: str) -> None:
-    """Warn of options that act in TRL's loss, if a subclass of this name computes a loss of its own."""
+def warn_of_own_loss(args: "GRPOPlusConfig", trainer: str, own_batches: bool) -> None:
+    """Warn of options that act in TRL's loss, if a subclass of this name computes a loss of its own.
+
+    With `own_batches` it makes its batches as well, and no groups are filtered.
+    """
     unread = [f"{name}={getattr(args, name)!r}" for name in args.changed(*IN_THE_LOSS)]
     have = "has" if len(unread) == 1 else "have"
     told = [f"{' and '.join(unread)} {have} no effect on this loss."] if unread else []
-    if args.filters_groups:
+    if args.filters_groups and not own_batches:
         told.append(
             f"With zero_variance_groups={args.zero_variance_groups!r} this loss gets the rows of live groups "
             "alone, so it is not the loss of all groups. If these do not fill the batch, it has filler rows too: as "

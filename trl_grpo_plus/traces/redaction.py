@@ -18,7 +18,7 @@ from ..utils.validation import finite_or_none
 NOT_SHOWN = "not shown"
 # Words in the names of options that are secret, or that hold the place of a thing.
 _WORDS = """token key secret password passwd auth credential credentials url uri host port address endpoint proxy dir
-path checkpoint hub bucket space repo project user account webhook cookie headers"""
+path checkpoint hub bucket space repo project user account webhook cookie headers pin passcode apikey"""
 _PRIVATE = set(_WORDS.split())
 _EXCEPT = {"belief_key"}  # the name of a column
 # Options whose texts may be shown. Other options show only numbers, flags and the keys of [`KEYS`].
@@ -33,7 +33,7 @@ halt_on_alarm importance_ratio step_reward_credit prompt_selection belief_key be
 kl_placement kl_reward_form nonfinite_step pad_to_multiple_of
 """
 TEXTS = set(_OF_TEXT.split())
-# Keys nested in options: of models, sampling, chat templates, schedules, liger, FSDP, DeepSpeed, this package.
+# Keys nested in options: of models, sampling, chat templates, schedules, liger, FSDP, DeepSpeed, PEFT, this package.
 _NESTED = """
 dtype torch_dtype attn_implementation experts_implementation use_cache trust_remote_code low_cpu_mem_usage device_map
 revision variant quantization_config quant_method load_in_4bit load_in_8bit bnb_4bit_compute_dtype
@@ -62,6 +62,9 @@ allgather_bucket_size reduce_scatter round_robin_gradients bf16 fp16 torch_autoc
 loss_scale_window initial_scale_power hysteresis min_loss_scale gradient_accumulation_steps gradient_clipping
 steps_per_print train_batch_size train_micro_batch_size_per_gpu wall_clock_breakdown optimizer scheduler type params
 lr betas eps weight_decay warmup_min_lr warmup_max_lr warmup_num_steps total_num_steps check_grad_overflow
+
+peft_type r lora_alpha lora_dropout target_modules target_parameters modules_to_save bias init_lora_weights
+use_rslora use_dora layers_to_transform layers_pattern rank_pattern alpha_pattern exclude_modules
 
 name args k scaled draws alpha column order weights credit think_tag correct
 window min_batches entropy_floor kl_floor sampler_floor distinct_floor grad_norm_floor monitor_flat rewards_diverge

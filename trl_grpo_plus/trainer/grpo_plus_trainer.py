@@ -654,7 +654,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         return super().predict(test_dataset, *args, **kwargs)
 
     def _check_evaluation(self, dataset: Any) -> None:
-        if isinstance(dataset, Mapping) or self._overrides(*evaluation_checks.MADE_BY):
+        if isinstance(dataset, Mapping) or replaces(self, GRPOPlusTrainer, *evaluation_checks.MADE_BY):
             return  # each of several sets is evaluated by a call of its own
         rows = self.eval_dataset[dataset] if isinstance(dataset, str) else dataset
         with temporarily(self.args, num_generations_eval=self.num_generations_eval):
@@ -679,10 +679,11 @@ class GRPOPlusTrainer(GRPOTrainer):
         loss = super().training_step(*args, **kwargs)
         if not self._has_stepped:
             self._has_stepped = True
-            if not self._prompts.rollouts:
+            own_batches = not self._prompts.rollouts
+            if own_batches:
                 compatibility.warn_of_own_batches(self.args, type(self).__name__)
-            elif not self._uses_trls_loss and replaces(self, GRPOPlusTrainer, *_LOSS):
-                compatibility.warn_of_own_loss(self.args, type(self).__name__)
+            if not self._uses_trls_loss and replaces(self, GRPOPlusTrainer, *_LOSS):
+                compatibility.warn_of_own_loss(self.args, type(self).__name__, own_batches)
         return loss
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any], *rest: Any, **more: Any) -> Tensor:
@@ -823,13 +824,9 @@ class GRPOPlusTrainer(GRPOTrainer):
         if args.filters_groups:
             resampling.warn_if_nothing_is_saved(args, self.accelerator.num_processes)
         for method in ("get_train_dataloader", "_get_train_sampler") if args.draws_prompts else ():
-            if self._overrides(method):
+            if replaces(self, GRPOPlusTrainer, method):
                 compatibility.warn_of_own_rows(args, type(self).__name__, method)
         warn_of_model(self, args, self._tokenizer, stops_of(self))
-
-    def _overrides(self, *names: str) -> bool:
-        """Return whether a subclass overrides one of these methods."""
-        return any(getattr(type(self), name) is not getattr(GRPOPlusTrainer, name) for name in names)
 
     def _check_prompts(self) -> None:
         if self.tools:
@@ -851,9 +848,9 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def _check_data(self, train: Any, evaluation: Any, rewards: Any, args: GRPOPlusConfig, **added_by: Any) -> None:
         # Rows that are drawn do not pass a subclass's methods.
-        overrides = self._overrides("get_train_dataloader", "_generate_and_score_completions")
+        overrides = replaces(self, GRPOPlusTrainer, "get_train_dataloader", "_generate_and_score_completions")
         added_by["subclass"] = overrides and not args.draws_prompts
-        own_columns = self._overrides("_set_signature_columns_if_needed", "_remove_unused_columns")
+        own_columns = replaces(self, GRPOPlusTrainer, "_set_signature_columns_if_needed", "_remove_unused_columns")
         added_by["removes"] = args.remove_unused_columns and not own_columns
         compatibility.check_data(train, evaluation, rewards, self._credit.columns, args, **added_by)
 
@@ -863,7 +860,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         TRL's sampler drops prompts that do not fill a generation batch. With fewer rows than that it deals none, and
         the run would end without a step.
         """
-        as_trl = not self._overrides("get_train_dataloader", "_get_train_sampler")
+        as_trl = not replaces(self, GRPOPlusTrainer, "get_train_dataloader", "_get_train_sampler")
         if as_trl and hasattr(train_dataset, "__len__") and hasattr(train_dataset, "column_names"):
             selection.check_enough_rows(len(train_dataset), args)  # a subclass may repeat rows
 

@@ -138,8 +138,7 @@ def closing_words(state: Any, args: Any, traced: bool, own_objective: bool = Fal
             said of leaving them out.
     """
     summary = {"steps": state.global_step, **sampled(state.log_history, args)}
-    summary |= {"kept_dead": None} if own_objective else {}
-    lines = [*cut_off(summary), *kept_dead(summary), *hardly_alive(summary)]
+    lines = [*cut_off(summary), *([] if own_objective else kept_dead(summary)), *hardly_alive(summary)]
     if traced:
         lines += [f"Attempts: {args.output_dir}/{FOLDER}. To look at them:", ""]
         lines += [f"  trl-grpo-plus view {shlex.quote(args.output_dir)}", ""]

@@ -39,6 +39,15 @@ _LEFT_OUT = {
     "save_total_limit",
     "trackio_space_id",
 }
+# Fields of an adapter's configuration that PEFT fills in.
+_OF_THE_MODEL = {
+    "auto_mapping",
+    "base_model_name_or_path",
+    "inference_mode",
+    "peft_version",
+    "runtime_config",
+    "task_type",
+}
 _THEIRS = ("transformers", "trl", "trl_grpo_plus")
 # Builders that give a data set their own name.
 _FILES = {"json", "csv", "parquet", "text", "arrow", "generator", "pandas"}
@@ -62,7 +71,7 @@ def describe(trainer: "GRPOTrainer") -> dict[str, Any]:
     Returns:
         `dict`: `model`, its name or path; `dataset`, {"name", "rows"}, `None` if unknown, as for the rows of a
         stream; `evaluations`, rows of each split; `options` that are not at their defaults, and the trainer's class,
-        the arguments of rewards and the numbers of an adapter; `versions` of packages.
+        the arguments of rewards and the options of an adapter; `versions` of packages.
     """
     args, data, evaluated = trainer.args, trainer.train_dataset, trainer.eval_dataset
     splits = evaluated if isinstance(evaluated, Mapping) else {"": evaluated}
@@ -104,20 +113,19 @@ def changed_options(args: Any) -> dict[str, Any]:
 
 
 def _beside_options(trainer: "GRPOTrainer") -> dict[str, Any]:
-    """Return what else tells settings apart: a user's trainer class, arguments of rewards, numbers of an adapter."""
+    """Return what else tells settings apart: a user's trainer class, arguments of rewards, options of an adapter."""
     found: dict[str, Any] = {}
     if type(trainer).__module__.split(".")[0] not in _THEIRS:
         found["trainer_class"] = type(trainer).__qualname__
-    rewards = zip(trainer.reward_func_names, trainer.reward_funcs, strict=True)
+    rewards = zip(trainer.reward_func_names, trainer.reward_funcs)  # noqa: B905 - a callback may have swapped them
     if given := [{"name": name, "args": args} for name, reward in rewards if (args := _arguments(reward))]:
         found["reward_args"] = given
     for config in getattr(trainer.model, "peft_config", {}).values():
-        numbers = {
-            field.name: value
+        found["adapter"] = {
+            field.name: sorted(value) if isinstance(value, set) else value
             for field in fields(config)
-            if isinstance(value := getattr(config, field.name), bool | int | float) and value != field.default
+            if field.name not in _OF_THE_MODEL and not _same(value := getattr(config, field.name), _default(field))
         }
-        found["adapter"] = {"args": numbers}
         break  # the others are frozen, such as a reference
     return shown_options(found)
 
