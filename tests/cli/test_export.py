@@ -352,3 +352,23 @@ def test_memory_does_not_grow_with_the_run(tmp_path, to):
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.2 * peaks[0], peaks
+
+
+def test_an_advantage_of_a_token_that_is_not_known_stays_unknown(tmp_path, capsys):
+    rows = [synthetic_traces.row(size=1, completion="abc", advantages=[[2, None], [3, 1.0]])]
+    exported(synthetic_traces.write_traces(tmp_path / "run", [rows]), "parquet", output=str(tmp_path / "out"))
+    (path,) = (tmp_path / "out").rglob("*.parquet")
+    assert pq.read_table(path)["advantages"].to_pylist() == [[[2.0, None], [3.0, 1.0]]]
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ((), "all that was traced"),
+        (("--split", "train"), "the split train"),
+        (("--last", "2"), "the last 2 steps of each split"),
+        (("--split", "train", "--share", "0.9"), "0.9 of the groups of the split train, chosen by a hash"),
+    ],
+)
+def test_the_card_tells_what_part_was_exported(run, options, part):
+    assert f": {part}" in (exported(run, "hf", *options) / "README.md").read_text(encoding="utf-8")

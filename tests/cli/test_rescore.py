@@ -162,7 +162,7 @@ def test_planted_errors_are_found(run, capsys):
     assert all(any(place in line for line in shown) for place in at)
     lines = lines_of("judged.jsonl")
     assert [line["attempt"] for line in lines] == [row["attempt"] for row in ATTEMPTS]
-    assert [line["recorded"]["reward"] for line in lines] == [row["reward"] for row in ATTEMPTS]
+    assert [line["recorded"]["accuracy"] for line in lines] == [row["reward"] for row in ATTEMPTS]
     differ = [number for number, line in enumerate(lines) if line["new"]["broken"] != line["recorded"]["reward"]]
     assert differ == [row["reference"]["number"] for row in planted]
     assert {line["outcome"]["broken"] for line in lines} == {"ok"}
@@ -596,3 +596,21 @@ def test_attempts_are_counted_only_for_a_bar_that_is_shown(indexed, monkeypatch,
     monkeypatch.setattr(command, "tqdm", Bar)
     assert main(["rescore", "run", "--reward", "exact_answer"]) == 0
     assert totals == [(48, 48) if shown else (0, None)]
+
+
+def test_attempts_are_numbered_as_in_the_traces_whatever_their_order(tmp_path, monkeypatch):
+    """A line of another attempt would be named as the one that a reward disagrees with."""
+    monkeypatch.chdir(tmp_path)
+    rows = synthetic_traces.group([0.0, 1.0])
+    synthetic_traces.write_traces(tmp_path / "run", [rows[::-1]], about={"rewards": {"accuracy": 1.0}})
+    (tmp_path / "own.py").write_text("def accuracy(completions, **columns):\n    return [0.0] * len(completions)\n")
+    assert main(["rescore", "run", "--reward", "own.py:accuracy", "--output", "scores.jsonl"]) == 0
+    recorded = {line["attempt"]: line["recorded"]["accuracy"] for line in lines_of("scores.jsonl")}
+    assert recorded == {row["attempt"]: row["rewards"]["accuracy"] for row in rows}
+
+
+@pytest.mark.parametrize("name", ["train-99999999.jsonl", "page.html"])
+def test_nothing_is_written_among_the_runs_own_files(run, capsys, name):
+    assert main(["rescore", run, "--reward", "exact_answer", "--output", f"{run}/rollouts/{name}"]) == 2
+    assert "among the run's own files" in capsys.readouterr().err
+    assert not Path(run, "rollouts", name).exists()

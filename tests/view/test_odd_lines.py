@@ -14,6 +14,7 @@ from slow_cases import one_in
 from trl_grpo_plus import traces
 from trl_grpo_plus.cli.main import main
 from trl_grpo_plus.view import live_feed
+from trl_grpo_plus.view.group_data import by_name
 from trl_grpo_plus.view.live_feed import Feed
 
 
@@ -190,3 +191,41 @@ def test_numbers_that_are_not_finite_are_null(run):
     path.write_text(path.read_text().replace('"kl": 0.1', '"kl": NaN').replace('"said": "so"', '"said": -Infinity'))
     group = next(traces.groups(run))
     assert [(row["kl"], row["extra"]) for row in group] == [(None, {"said": None})] * 2
+
+
+def test_an_alarm_without_a_message_has_an_empty_one():
+    (alarm,) = by_name([{**ALARM, "message": None}])
+    assert alarm["times"][0]["message"] == ""
+
+
+def test_a_number_too_large_for_a_float_is_null(run, capsys):
+    about = json.dumps({**ABOUT, "options": {"beta": 12345}}).replace("12345", "1e400")
+    (run / "rollouts" / "run.json").write_text(about)
+    assert traces.about(run)["options"] == {"beta": None}
+    assert main(["view", str(run)]) == 0
+
+
+def test_a_carriage_return_within_a_line_is_white_space(run):
+    path = run / "rollouts" / "train-00000000.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'", "', b'",\r"', 1))
+    assert main(["view", str(run)]) == 0
+
+
+@pytest.mark.parametrize("name", ["train-00000000.jsonl", "train-00000001.jsonl"])
+def test_a_file_beside_its_compressed_copy_is_refused(run, capsys, name):
+    path = run / "rollouts" / name
+    path.with_name(f"{name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+    for command in (["view"], ["export", "--to", "jsonl", "-o", str(run / "out.jsonl")]):
+        assert main([command[0], str(run), *command[1:]]) == 2
+        assert f"{name} and {name}.gz hold the attempts of the same step. Move one of them away." in (
+            capsys.readouterr().err
+        )
+
+
+def test_a_file_that_a_resumed_run_moves_meanwhile_is_told(run, capsys, monkeypatch):
+    moved = run / "rollouts" / "train-00000001.jsonl"
+    listed = traces.files(run)
+    moved.rename(run / "moved.jsonl")
+    monkeypatch.setattr(traces, "files", lambda folder: listed)
+    assert main(["view", str(run)]) == 2
+    assert "was moved while it was read, as a resumed run does. Read it again." in capsys.readouterr().err

@@ -113,9 +113,9 @@ def test_options_of_a_users_own_subclass_are_counted_and_not_shown():
     @dataclass
     class Mine(GRPOPlusConfig):
         wallet: str = ""
-        pin: int = 0
+        stake: int = 0
 
-    told = changed_options(Mine("out", **PLAIN, wallet="hunter2", pin=4711, beta=0.5))
+    told = changed_options(Mine("out", **PLAIN, wallet="hunter2", stake=4711, beta=0.5))
     assert told == {"use_cpu": True, "beta": 0.5, "not shown": 2}
 
 

@@ -198,3 +198,38 @@ def test_local_paths_are_cut_to_what_tells_them_apart_and_others_are_not():
     whole = ["me/model", "output_dir/checkpoints/last", "s3://a/b/c", "any text/with/a slash"]
     names = ["/data/one/tiny", "outputs/two/tiny", *whole]
     assert list(short_paths(names).values()) == ["one/tiny", "two/tiny", *whole]
+
+
+def test_what_a_run_does_not_have_has_no_default(tmp_path):
+    adapter = {"peft_type": "LORA", "r": 4}
+    about = {"rewards": {"accuracy": 1.0, "format": 0.5}, "evaluations": {"eval": 10}, "versions": {"vllm": "0.9"}}
+    one = a_log(tmp_path / "one", [], **about, options={"beta": 0.1, "adapter": adapter})
+    other = a_log(tmp_path / "other", [], rewards={"accuracy": 1.0}, options={}, versions={}, evaluations={})
+    assert {name: value for name, _, value in differing([[one], [other]])} == {
+        "adapter.peft_type": "none",
+        "adapter.r": "none",
+        "beta": "default",
+        "evaluations.eval": "none",
+        "versions.vllm": "none",
+        "weight of format": "none",
+    }
+
+
+def test_copies_of_folders_of_attempts_keep_their_logs(tmp_path):
+    for name in ("one", "two"):
+        run = synthetic_traces.write_run(tmp_path / "run", steps=3)
+        (run / "rollouts").rename(tmp_path / name)
+    for run in open_runs([tmp_path / "one", tmp_path / "two"]):
+        assert (run.outcome["steps"], run.outcome["alarms"]) == (3, {})
+        assert run.about["rewards"]
+        assert len(run.series["reward"]) == 3
+
+
+@pytest.mark.parametrize("name", ["rollouts/train-00000001.jsonl", "rollouts/metrics.jsonl", "rollouts/new.html"])
+@pytest.mark.parametrize("several", [False, True])
+def test_no_page_is_written_among_a_runs_own_files(tmp_path, capsys, name, several):
+    runs = [synthetic_traces.write_run(tmp_path / name, seed=seed) for seed, name in enumerate("ab")]
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert main(["view", *map(str, runs[: 1 + several]), "-o", str(runs[0] / name)]) == 2
+    assert "among the run's own files. Give a path outside of it." in capsys.readouterr().err
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}

@@ -850,3 +850,24 @@ def test_nothing_but_the_columns_scrolls_sideways(browser, report, width, scheme
         page.wait_for_selector(".attempt")
         soon(lambda: sideways(page) == 0)
         soon(lambda: page.evaluate("getComputedStyle(document.body).backgroundColor") == background)
+
+
+def test_with_advantages_of_tokens_the_best_attempt_has_the_highest_reward(opened_panel):
+    """A row's advantage is then that of the first token."""
+    rows = synthetic_traces.group([1.0, 0.0])
+    rows = [{**row, "advantage": of, "advantages": [[4, of]]} for row, of in zip(rows, (0.1, 0.3), strict=True)]
+    page = opened_panel([rows])
+    soon(lambda: attempts(page) == ["0", "1"])
+
+
+def test_equal_attempts_whose_tokens_earn_differently_have_columns_of_their_own(opened_panel):
+    same = {"completion": "abcd", "advantage": 0.5, "reward": 1.0}
+    rows = [{**row, **same} for row in synthetic_traces.group([1.0, 1.0])]
+    page = opened_panel([[{**rows[0], "advantages": [[4, 0.5]]}, {**rows[1], "advantages": [[2, 0.5], [4, -3.0]]}]])
+    soon(lambda: attempts(page) == ["0", "1"])
+
+
+def test_a_reward_may_be_named_as_any_object_has_it(opened_panel):
+    rows = [{**row, "rewards": {"constructor": row["reward"]}} for row in synthetic_traces.group([1.0, 0.0])]
+    page = opened_panel([rows])
+    soon(lambda: "constructor" in page.locator(".attempt").first.inner_text())

@@ -1,11 +1,14 @@
-"""Checks of the values of options that several commands have: --split and --args."""
+"""Checks of the values of options that several commands have: --max-mb, --split and --args."""
 
 import json
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from ..utils.validation import ConfigError, did_you_mean
+from ..utils.validation import ConfigError, Number, did_you_mean
+
+
+PAGE_MB = Number(above=0, at_most=1_000_000, optional=True)  # --max-mb
 
 
 def check_split(lacks: str, split: str, splits: Iterable[str]) -> None:

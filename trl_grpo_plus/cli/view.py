@@ -7,7 +7,8 @@ from pathlib import Path
 
 from ..utils.files import beside, check_output
 from ..utils.terminal import say
-from ..utils.validation import ConfigError, Number
+from ..utils.validation import ConfigError
+from .option_values import PAGE_MB
 
 
 MAX_MB = 100
@@ -58,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
         return _serve(options)
     if options.port is not None:
         raise ConfigError("--port needs --serve.")
-    Number(above=0, optional=True).check("--max-mb", options.max_mb)
+    PAGE_MB.check("--max-mb", options.max_mb)
     if options.output is not None:  # before a long run is read
         check_output(Path(options.output), "compare.html" if options.others else "report.html")
     max_mb = MAX_MB if options.max_mb is None else options.max_mb
@@ -92,6 +93,8 @@ def _serve(options: argparse.Namespace) -> int:
     for name, value in (("--output", options.output), ("--max-mb", options.max_mb)):
         if value is not None:
             raise ConfigError(f"{name} does not go with --serve, which writes no page. Remove one of the two.")
+    if os.path.isfile(options.folder):
+        raise ConfigError(f"{options.folder} is a file. Give the output_dir of a run.")
     if not os.path.isdir(options.folder):
         say(f"There is no folder {options.folder} yet.{beside(options.folder)} Waiting for it.", file=sys.stderr)
 

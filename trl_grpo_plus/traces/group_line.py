@@ -24,14 +24,18 @@ answer_place = lru_cache(maxsize=256)(find_answer)  # a group's line and its tex
 def best_first(rows: Sequence[Row]) -> list[Row]:
     """Sort a group's attempts by advantage, then by reward, the best first; attempts without a value come last.
 
+    If advantages differ between the tokens of an attempt, the reward comes first: a row's `advantage` is then that of
+    the first token.
+
     Example:
         >>> [row["attempt"] for row in best_first([{"attempt": 0, "reward": None}, {"attempt": 1, "reward": 0.5}])]
         [1, 0]
     """
+    names = ("reward", "advantage") if any(row.get("advantages") for row in rows) else ("advantage", "reward")
 
     def key(row: Row) -> tuple[Any, ...]:
         """Return what the attempts of a group are sorted by."""
-        values = [finite_or_none(row.get(name)) for name in ("advantage", "reward")]
+        values = [finite_or_none(row.get(name)) for name in names]
         return *((value is None, -(value or 0.0)) for value in values), row.get("attempt", 0)
 
     return sorted(rows, key=key)

@@ -47,7 +47,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -82,10 +82,12 @@ _ENTRIES: dict[str, _Kind] = {
 }
 _ATTEMPTS: _Kind = ("no attempt", [_PLACE, _WRITTEN], schema.ATTEMPT)
 _OBJECTS = {"run.json": schema.ABOUT, "trainer_state.json": schema.STATE, RACE_SETTINGS: schema.RACE}
-# Other programs may have written NaN or Infinity: both are read as None.
+# Other programs may have written NaN, Infinity or 1e400: they are read as None.
 # orjson reads four times as fast, but rounds integers of more than 64 bits.
 _DIGITS, _LONG_NUMBER = bytes(48 if 48 <= byte < 58 else 32 for byte in range(256)), b"0" * 19
-_decode = json.JSONDecoder(parse_constant=lambda name: None).decode
+_decode = json.JSONDecoder(
+    parse_constant=lambda name: None, parse_float=lambda number: finite_or_none(float(number))
+).decode
 
 
 def find(run: str | Path) -> Path:
@@ -153,9 +155,14 @@ def files(run: str | Path) -> list[tuple[int, str, Path]]:
 
     Raises:
         ConfigError: there are no traces.
+        TracesError: two files hold the same step, such as a file and its compressed copy.
     """
     named = [(*name, path) for path in find(run).iterdir() if (name := parse_name(path))]
-    return sorted(named, key=lambda item: (item[0], item[1] != "train", item[1]))
+    named.sort(key=lambda item: (item[0], item[1] != "train", *item[1:]))
+    for (step, split, path), (*following, other) in pairwise(named):
+        if [step, split] == following:
+            raise TracesError(f"{path} and {other.name} hold the attempts of the same step. Move one of them away.")
+    return named
 
 
 def groups(run: str | Path, split: str | None = None, since: int = 0) -> Iterator[list[dict[str, Any]]]:
@@ -257,7 +264,8 @@ def by_split(entry: dict[str, Any]) -> dict[str, Any]:
 def _metric_prefix(entry: dict[str, Any]) -> str | None:
     """Return the prefix of an evaluation's metrics, "eval" or "eval_<name>"; `None` for other entries."""
     # TRL lets its metrics begin with `eval_` for every split; only the Trainer's own keys name the split.
-    return next((match[1] for key in entry if (match := _EVALUATED.fullmatch(key))), None)
+    ends = (key for key in entry if key.endswith("_runtime"))
+    return next((match[1] for key in ends if (match := _EVALUATED.fullmatch(key))), None)
 
 
 def _split_metric(key: str, prefix: str) -> str:

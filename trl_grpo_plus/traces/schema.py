@@ -77,6 +77,10 @@ def _is_entry(value: Any) -> bool:
     return isinstance(value, dict) and _is_whole(value.get("step"))
 
 
+def _is_dataset(value: Any) -> bool:
+    return value is None or (_is_object(value) and _is_number(value.get("rows")))
+
+
 def _are_places(value: Any) -> bool:
     return value is None or _each(lambda place: _each(_is_whole)(place) and len(place) == 3)(value)
 
@@ -122,8 +126,9 @@ ABOUT = {
     **dict.fromkeys(("num_generations", "max_steps"), NUMBER),
     **dict.fromkeys(("zero_variance_tolerance", "solved_reward", "failed_reward"), NUMBER),
     "model": TEXT,
-    "dataset": MAYBE,
-    **dict.fromkeys(("evaluations", "options", "versions"), OBJECT),
+    "dataset": ValueShape("null, or an object whose rows are a number or null", _is_dataset),
+    "evaluations": SCORES,
+    **dict.fromkeys(("options", "versions"), OBJECT),
 }
 STATE = {
     "global_step": NUMBER,

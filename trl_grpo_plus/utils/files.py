@@ -150,21 +150,35 @@ def not_writable(output_dir: str) -> str | None:
     return why and f"output_dir: {output_dir} cannot be used: {why}. Name another folder; it need not exist."
 
 
-def check_output(path: Path, usual: str) -> None:
-    """Refuse a file to write that is a folder, or that cannot be made on this machine.
+def check_output(path: Path, usual: str, sources: Iterable[Path] = ()) -> None:
+    """Refuse a file to write that is a folder, is one of a run's own files, or cannot be made on this machine.
 
     Args:
         path (`Path`): the file.
         usual (`str`): the usual name of such a file, for the message.
+        sources (`Iterable[Path]`, *optional*): the folders of attempts that are read.
 
     Raises:
-        ConfigError: the path is a folder, or lies below a file or in a folder that cannot be written.
+        ConfigError: the path is a folder, or lies in one of `sources`, below a file, or in a folder that cannot be
+            written.
     """
+    for source in sources:
+        check_outside(path, source)
     if path.is_dir():
         raise ConfigError(f"{path} is a folder. Give the name of the file to write, such as {path / usual}.")
     there = _lowest_there(path.parent)
     if why := _denied(there) if there.is_dir() else f"{there} is a file":
         raise ConfigError(f"{path} cannot be written: {why}. Name another file.")
+
+
+def check_outside(path: Path, source: Path) -> None:
+    """Refuse a path to write that lies in a folder of attempts.
+
+    Raises:
+        ConfigError: it lies there. A page written over a file of attempts would lose them.
+    """
+    if source.resolve() in (path.resolve(), *path.resolve().parents):
+        raise ConfigError(f"{path} lies in {source}, among the run's own files. Give a path outside of it.")
 
 
 def _denied(folder: Path) -> str | None:

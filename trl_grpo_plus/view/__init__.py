@@ -26,7 +26,7 @@ from ..utils.lazy_imports import lazy_imports
 from .compare import write_comparison
 from .page import panel, write_page
 from .rescored import Rescored, Tried
-from .run_source import by_stock_trl
+from .run_source import by_stock_trl, folder_of
 from .server import serve_run
 
 

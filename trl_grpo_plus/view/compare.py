@@ -19,6 +19,7 @@ from ..utils.files import check_output, remove_abandoned, replace
 from ..utils.validation import ConfigError
 from . import file_index
 from .group_data import Tally, columns, detail, thin
+from .run_source import folder_of
 from .run_summary import AXES, Run, differing, open_runs, shared_folder
 from .size_budget import Spool, Stored
 from .template import block, chunk_blocks, in_chunks, pack, packed_block, template
@@ -60,11 +61,12 @@ def write_comparison(runs: Sequence[str | Path], output: str | Path | None = Non
         `Compared`: the path, the size, the runs' names, and the counts of prompts.
 
     Raises:
-        ConfigError: a folder is not a run, two are the same, `max_mb` leaves no room, or `output` is a folder.
+        ConfigError: a folder is not a run, two are the same, `max_mb` leaves no room, or `output` is a folder
+            or one of a run's own files.
     """
     opened = open_runs(runs)
     path = Path(output) if output else shared_folder([run.folder for run in opened]) / _PAGE
-    check_output(path, _PAGE)
+    check_output(path, _PAGE, [folder_of(run.folder) for run in opened if run.keeps_attempts])
     remove_abandoned(path)
     with tempfile.TemporaryFile() as file:
         texts = _Texts(opened, Spool(file))

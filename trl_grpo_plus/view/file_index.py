@@ -4,6 +4,7 @@ The numbers come from the index beside the files. Groups that the index lacks ar
 memory holds about 300 bytes for a group of 8 attempts. Texts are read from disk when they are asked for.
 """
 
+import io
 import logging
 import os
 import zlib
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 KEEP = 8 << 20  # minimum bytes of attempts missing from the index for which they are added to it
 _BLOCK = 1 << 20
+_LARGEST = 1 << 31  # maximum bytes of a gzip member, which holds the groups of one batch
 
 
 Named = Mapping[tuple[int, ...], set[str]]  # (step, batch, round, group) of a training group -> its alarms
@@ -102,7 +104,7 @@ def groups(path: Path, inode: int, start: int, cut: bool = False) -> Iterator[tu
             yield rows, Stretch(path, inode, start + first, 0, after - first), start + after
         return
     for at, data, end in _members(path, start, cut):
-        lines_of = data[: data.rfind(b"\n") + 1].splitlines(keepends=True)
+        lines_of = io.BytesIO(data[: data.rfind(b"\n") + 1])  # a line ends with "\n" alone
         for rows, first, after in traces.whole_groups(lines_of, path):
             yield rows, Stretch(path, inode, at, first, after - first), end
 
@@ -117,7 +119,7 @@ def read(stretch: Stretch, checks: bool = True) -> list[Row]:
     path, inode, at, skip, size = stretch
     try:
         if path.suffix == ".gz":
-            data = _member_at(path, inode, at)[skip : skip + size]
+            data = _member_at(path, inode, at, os.stat(path).st_mtime_ns)[skip : skip + size]
         else:
             with _opened(path, inode, at) as file:
                 data = file.read(size)
@@ -127,11 +129,11 @@ def read(stretch: Stretch, checks: bool = True) -> list[Row]:
         raise Moved from None
     if len(data) < size:
         raise Moved
-    return [parse(line, path, checks) for line in data.splitlines()]
+    return [parse(line, path, checks) for line in data.rstrip(b"\n").split(b"\n")]
 
 
 @lru_cache(maxsize=2)  # the next group requested is mostly in the same member
-def _member_at(path: Path, inode: int, at: int) -> bytes:
+def _member_at(path: Path, inode: int, at: int, changed: int) -> bytes:  # `changed`: a new file may have the inode
     with _opened(path, inode, at) as file:
         return _member(file, b"")[0]
 
@@ -176,10 +178,14 @@ def _member(file: IO[bytes], before: bytes) -> tuple[bytes, bytes, bool]:
     """
     unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
     parts = [unpacker.decompress(before)]
+    size = len(parts[0])
     while not unpacker.eof:
         if not (block := file.read(_BLOCK)):
             return b"".join(parts), b"", False
         parts.append(unpacker.decompress(block))
+        size += len(parts[-1])
+        if size > _LARGEST:
+            raise zlib.error(f"it unpacks to more than {_LARGEST >> 30} GB")
     return b"".join(parts), unpacker.unused_data, True
 
 
@@ -376,9 +382,12 @@ def read_run(folder: Path, includes: Includes | None = None) -> Groups:
     """
     groups, keeper, index = Groups(), Keeper(folder), traces.group_index.read(folder)
     for _, _, path in traces.files(folder):
-        inode = path.stat().st_ino
-        for block in read_file(path, inode, 0, index.pop(path.name, []), keeper, cut=True):
-            groups.add(block, path, inode, includes)
+        try:
+            inode = path.stat().st_ino
+            for block in read_file(path, inode, 0, index.pop(path.name, []), keeper, cut=True):
+                groups.add(block, path, inode, includes)
+        except FileNotFoundError:
+            raise TracesError(f"{path} was moved while it was read, as a resumed run does. Read it again.") from None
     keeper.end()
     return groups
 

@@ -5,7 +5,7 @@ All of it is plain data for `viewer/*.js`. Positions in texts are in UTF-16 unit
 
 from base64 import b64encode
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -167,10 +167,14 @@ class Tally:
         splits = sorted(split for split, key in self._sums if key == "reward" and split != "train")
         return {f"{split}/reward": self.means(split, "reward") for split in splits}
 
-    def series(self) -> dict[str, Points]:
-        """Return the points of each metric that the attempts tell, as [`~trl_grpo_plus.traces.series`] of a log."""
-        found = {metric: self.means("train", key) for metric, key in _TRACED.items()}
-        found |= {f"groups/{verdict}": self.shares(verdict) for verdict in VERDICTS}
+    def series(self, without: Collection[str] = ()) -> dict[str, Points]:
+        """Return the points of each metric that the attempts tell, as [`~trl_grpo_plus.traces.series`] of a log.
+
+        The metrics of the training in `without` are left out.
+        """
+        found = {metric: self.means("train", key) for metric, key in _TRACED.items() if metric not in without}
+        shares = {f"groups/{verdict}": verdict for verdict in VERDICTS}
+        found |= {metric: self.shares(verdict) for metric, verdict in shares.items() if metric not in without}
         return {metric: points for metric, points in found.items() if points} | self.rewards()
 
 
@@ -180,7 +184,7 @@ def curves(metrics: Sequence[dict[str, Any]], tally: Tally) -> list[dict[str, An
     # A long log has many metrics, of which only these are read.
     logged = {metric: _logged(metrics, metric) for metric in (*_CURVES.values(), *verdicts.values())}
     logged |= {f"{split}/reward": points for split, points in evaluations(metrics).items()}
-    traced = tally.series()
+    traced = tally.series(without={metric for metric, points in logged.items() if points})
     rewards = {metric.removesuffix("/reward"): metric for metric in {**logged, **traced} if is_reward(metric)}
     found: list[dict[str, Any]] = [
         {"title": title, "series": _lines({"train": metric}, logged, traced)} for title, metric in _CURVES.items()
@@ -216,7 +220,7 @@ def by_name(alarms: Sequence[Row], most: int = 200) -> list[dict[str, Any]]:
             "name": name,
             "count": len(those),
             "times": [
-                {"step": a["step"], "message": a.get("message", ""), "groups": a.get("groups") or []}
+                {"step": a["step"], "message": a.get("message") or "", "groups": a.get("groups") or []}
                 for a in thin(those, most)
             ],
         }

@@ -32,9 +32,11 @@ from .template import in_chunks
 
 AT_MOST_EVERY = 0.5  # seconds between two looks, however many readers ask
 MOST_LISTED = 300_000  # maximum attempts of the groups in the list, all of which a browser holds
+_LAST = 1000  # entries of the log among which the last one of a training is looked for
 _NEWEST = 4  # one fourth of the list is kept for the groups of the newest steps
 _ALL_EVERY = 60.0  # seconds after which all files are looked at, although no other sign says that one has changed
 _SETTLED = 2.0  # seconds after which another change of a folder surely has another time of modification
+_ABANDONED = 30.0  # seconds without a change after which an incomplete gzip member is taken for cut off by a kill
 _SLOW, _REST = 0.1, 20  # if counting the lists of prompts takes over _SLOW seconds, wait _REST times as long
 
 
@@ -42,6 +44,7 @@ class _FileState(NamedTuple):
     inode: int
     bytes: int  # size of the file at the last look
     end: int  # offset up to which whole lines of a journal, or whole groups, were read
+    cut: bool  # whether groups beyond `end` were read, from a gzip member that a kill cut off
 
 
 class _Look(NamedTuple):
@@ -234,13 +237,14 @@ class Feed:
 
     def _live(self) -> dict[str, Any]:
         data = self._data
-        metrics = reversed(data.journals["metrics"])
-        last = next((line for line in metrics if traces.evaluated(line) is None), {})
+        metrics = data.journals["metrics"]
+        step = max((line["step"] for line in metrics[-_LAST:]), default=0)
         return {
             "epoch": self._epoch,
             "version": self._version,
             "groups": len(self._list.numbers),
-            "ended": "train_runtime" in last,
+            # A script may log, and evaluate, after the training.
+            "ended": any("train_runtime" in line and line["step"] == step for line in metrics[-_LAST:]),
             "problem": _summary(list(data.problems.values())),
             "there": self._run.is_dir(),
         }
@@ -330,13 +334,17 @@ class Feed:
             if inode != last.inode or size < last.bytes:
                 return False
         with self._telling_of(folder / "run.json"):
-            self._data.about = traces.about(folder)
+            about = traces.about(folder)
+            if self._data.files and about.get("run") != self._data.about.get("run", about.get("run")):
+                return False  # another run, whose files may have the inodes of those that were deleted
+            self._data.about = about
         for name, lines in self._data.journals.items():
             self._read_journal(folder / f"{name}.jsonl", found, lines)
         for step, split, path in attempts:
             if path not in found or not self._grown(path, found):
                 continue
-            if step < self._data.newest.get(split, 0):  # the list is sorted by step
+            read_cut = path in self._data.files and self._data.files[path].cut  # from the middle of a member
+            if read_cut or step < self._data.newest.get(split, 0):  # the list is sorted by step
                 return False
             self._data.newest[split] = step
             self._read_attempts(path, found[path])
@@ -346,7 +354,8 @@ class Feed:
         return True
 
     def _grown(self, path: Path, found: dict[Path, tuple[int, int]]) -> bool:
-        return path not in self._data.files or self._data.files[path].bytes < found[path][1]
+        last = self._data.files.get(path)
+        return last is None or last.bytes < found[path][1] or (not last.cut and self._is_cut(path, last.end))
 
     def _read_journal(self, path: Path, found: dict[Path, tuple[int, int]], lines: list[Row]) -> None:
         """Read a journal's new lines."""
@@ -362,17 +371,23 @@ class Feed:
         """Read the whole groups of a file; the next look at a plain file starts at its first incomplete group."""
         start = end = self._start(path)
         indexed = self._data.index.pop(path.name, [])
+        cut = self._is_cut(path, start)
         with self._telling_of(path):
-            for block in read_file(path, found[0], start, indexed, self._data.keeper):
+            for block in read_file(path, found[0], start, indexed, self._data.keeper, cut):
                 self._data.groups.add(block, path, found[0])
                 end = block.end
-        self._done(path, found, end)
+        self._done(path, found, end, cut and end < found[1])
+
+    def _is_cut(self, path: Path, end: int) -> bool:
+        """Return whether a gzip file has bytes beyond `end` that nobody goes on writing, as after a kill."""
+        found = os.stat(path)
+        return path.suffix == ".gz" and end < found.st_size and time.time() - found.st_mtime > _ABANDONED
 
     def _start(self, path: Path) -> int:
         return self._data.files[path].end if path in self._data.files else 0
 
-    def _done(self, path: Path, found: tuple[int, int], end: int) -> None:
-        self._data.files[path] = _FileState(*found, end)
+    def _done(self, path: Path, found: tuple[int, int], end: int, cut: bool = False) -> None:
+        self._data.files[path] = _FileState(*found, end, cut)
         self._version += 1
 
     @contextmanager

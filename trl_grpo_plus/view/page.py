@@ -21,7 +21,7 @@ from .file_index import without_files
 from .group_data import columns, detail, names_by_group
 from .overview import MOST, metrics_table, opening, telling
 from .rescored import Rescored, marked, words
-from .run_source import Source, head_of, source_of
+from .run_source import Source, folder_of, head_of, source_of
 from .size_budget import Candidate, Spool, fitting, in_turn
 from .template import TAGS, block, chunk_blocks, in_chunks, pack, packed_block, template
 
@@ -63,7 +63,8 @@ def write_page(run: str | Path, output: str | Path, max_mb: float = 100, rescore
         `Page`: the path, the size, and the counts of groups and attempts, in total and written.
 
     Raises:
-        ConfigError: there are no traces, `max_mb` leaves no room for any group, or `output` is a folder.
+        ConfigError: there are no traces, `max_mb` leaves no room for any group, or `output` is a folder or one of
+            the run's own files.
 
     Example:
         >>> write_page("output/my-run", "report.html").groups_written  # doctest: +SKIP
@@ -71,7 +72,7 @@ def write_page(run: str | Path, output: str | Path, max_mb: float = 100, rescore
     """
     output = Path(output)
     source = source_of(run)
-    check_output(output, "report.html")
+    check_output(output, "report.html", [folder_of(run)])
     remove_abandoned(output)
     with tempfile.TemporaryFile() as file:
         spool = Spool(file)
@@ -82,7 +83,7 @@ def write_page(run: str | Path, output: str | Path, max_mb: float = 100, rescore
         if rescored is not None:
             head["rescored"] = {"told": rescored.summary, "words": words(rescored)}
         room = int(max_mb * 1e6) - sum(map(len, (*_template(), block("head", head)))) - 1000
-        metrics = _metrics_block(source.metrics, room // 4)
+        metrics = _metrics_block(source.metrics, min(room // 4, room - supply.least))
         room -= len(metrics)
         lists, room = _lists(supply.groups.blocks(), source.about, room, supply.least)
         chosen = supply.fill(room)

@@ -48,6 +48,15 @@ def by_stock_trl(run: str | Path) -> bool:
     return False
 
 
+def folder_of(run: str | Path) -> Path:
+    """Return the folder of a run's attempts: of its traces, or of the files that TRL itself wrote.
+
+    Raises:
+        ValueError: the run has neither.
+    """
+    return traces.trl_completions.files(run)[0].parent if by_stock_trl(run) else traces.find(run)
+
+
 def source_of(run: str | Path) -> Source:
     """Return a run's traces, or else the completions that TRL itself wrote.
 

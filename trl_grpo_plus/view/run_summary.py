@@ -33,6 +33,8 @@ OF_A_SEED = (
     "finished",
 )
 AXES = ("rollouts", "tokens", "seconds")  # the x axes besides the steps
+# Beginnings of names that have no default: of rewards, evaluations, packages and datasets, and of adapters.
+_NO_OPTIONS, _OF_ADAPTERS = ("weight of ", "evaluations.", "versions.", "dataset."), "adapter."
 _PATHS = ("model", "dataset.name")  # options that may be a local path
 
 
@@ -166,7 +168,7 @@ class Run:
         }
 
     def _of_traces(self, name: str) -> Path:
-        return within(self.folder / traces.FOLDER, self.folder) / name
+        return (self.rollouts or within(self.folder / traces.FOLDER, self.folder)) / name
 
     def _states(self) -> Iterator[Row]:
         """Yield each trainer_state.json, the most advanced first. A checkpoint that is a symbolic link is skipped."""
@@ -221,11 +223,17 @@ def differing(settings: Sequence[Sequence[Run]]) -> list[list[Any]]:
 
 def _cell(name: str, runs: Sequence[Run]) -> list[str]:
     """Return the values of an option in the runs of one setting, as texts; empty if none is known."""
-    # run.json leaves out the options that are at their defaults.
-    unsaid = "default" if runs[0].tells_all else None
-    values = (run.options.get(name, unsaid) for run in runs)
+    values = (run.options.get(name, _unsaid(name, run)) for run in runs)
     known = (value for value in values if value is not None)
     return list(dict.fromkeys(value if isinstance(value, str) else json.dumps(value) for value in known))
+
+
+def _unsaid(name: str, run: Run) -> str | None:
+    """Return the value of an option that a run's description leaves out; `None` if it is not known."""
+    if not run.tells_all:
+        return None
+    lacks_adapter = name.startswith(_OF_ADAPTERS) and not any(other.startswith(_OF_ADAPTERS) for other in run.options)
+    return "none" if lacks_adapter or name.startswith(_NO_OPTIONS) else "default"
 
 
 # -- files and names

@@ -112,7 +112,10 @@ class _Handler(BaseHTTPRequestHandler):
         """Refuse a request that does not name this machine as host, lacks the token, or is not a GET."""
         if not super().parse_request():
             return False
-        name = urlsplit(f"//{self.headers.get('Host', '')}").hostname
+        try:
+            name = urlsplit(f"//{self.headers.get('Host', '')}").hostname
+        except ValueError:
+            name = None
         _, token, *self._what = self._path().split("/", 2)
         if name not in HOSTS or not hmac.compare_digest(token.encode(), self.server.token.encode()):
             self.send_error(403)

@@ -159,6 +159,6 @@ _CELLS: dict[str, Callable[[Any], Any]] = {
     "flag": _flag,
     "text": clean,
     "texts": lambda values: [clean(value) for value in values],
-    "pairs": lambda values: [[float(number) for number in pair] for pair in values],
+    "pairs": lambda values: [[None if number is None else float(number) for number in pair] for pair in values],
     "json": as_json,
 }

@@ -20,10 +20,10 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from ... import traces
 from ...traces import Row
-from ...utils.files import replace
+from ...utils.files import check_outside, replace
 from ...utils.text import distinct
 from ...utils.validation import ConfigError, Number
-from ...view import by_stock_trl
+from ...view import by_stock_trl, folder_of
 from ..option_values import check_split
 from .card import card
 from .columns import COLUMNS, clean, flat
@@ -109,7 +109,7 @@ def export(
             _write_parquet(folder / "data", rows, _schema(columns), names)
             if to == "hf":
                 counts = {names[split]: count for split, count in chosen.counts.items()}
-                text = card(name, _about(run), columns, counts, chosen.attempts, _part(share, last))
+                text = card(name, _about(run), columns, counts, chosen.attempts, _part(split, share, last))
                 (folder / "README.md").write_text(text, encoding="utf-8")
         size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
     upload = _upload(target) if to == "hf" else None
@@ -151,11 +151,11 @@ def _steps(run: str | Path, columns: RunColumns, split: str | None, last: int | 
     return {name: set(columns.steps[name][-last if last else 0 :]) for name in splits}
 
 
-def _part(share: float, last: int | None) -> str:
+def _part(split: str | None, share: float, last: int | None) -> str:
     """Describe the exported part of the run, for the card."""
-    if last:
-        return f"the last {last} steps of each split"
-    return "all that was traced" if share == 1 else f"{share:g} of the groups, chosen by a hash"
+    of = f"the split {split}" if split else "each split" if last else "all that was traced"
+    whole = f"the last {last} steps of {of}" if last else of
+    return whole if share == 1 else f"{share:g} of the groups of {whole}, chosen by a hash"
 
 
 def _upload(folder: Path) -> str:
@@ -179,11 +179,7 @@ def _at(row: Row) -> float:
 
 
 def _check_free(target: Path, run: str | Path, to: str, overwrite: bool) -> None:
-    source = traces.trl_completions.files(run)[0].parent if by_stock_trl(run) else traces.find(run)
-    if source.resolve() in (target.resolve(), *target.resolve().parents):
-        raise ConfigError(
-            f"--output: {target} lies in {source}, among the run's own files. Give a path outside of it."
-        )
+    check_outside(target, folder_of(run))
     if not os.path.lexists(target):
         return
     if not overwrite:

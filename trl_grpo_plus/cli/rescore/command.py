@@ -17,7 +17,7 @@ from ...utils import files
 from ...utils.terminal import say
 from ...utils.validation import ConfigError, Number, finite_or_none
 from ...view import Rescored, write_page
-from ..option_values import check_split
+from ..option_values import PAGE_MB, check_split
 from .effect import Rescoring
 from .page import rescored
 from .report import report, to_lines
@@ -44,8 +44,8 @@ def rescore(options: argparse.Namespace) -> int:
     Raises:
         ConfigError: an option is wrong, or the attempts cannot be scored.
     """
-    lines, page = _outputs(options.outputs)
-    Number(above=0).check("--max-mb", options.max_mb)
+    lines, page = _outputs(options.outputs, find(options.folder))
+    PAGE_MB.check("--max-mb", options.max_mb)
     Number(at_least=1, integer=True, optional=True).check("--last", options.last)
     Number(above=0, optional=True).check("--timeout", options.timeout)
     entries = read(options.reward_options)
@@ -90,8 +90,11 @@ def limits(run_info: Mapping[str, Any]) -> dict[str, float]:
     return {ours: value for name, ours in LIMITS.items() if (value := finite_or_none(run_info.get(name))) is not None}
 
 
-def _outputs(names: Sequence[str]) -> tuple[Path | None, Path | None]:
-    """Return the paths of the lines and of the page; `None` for each that no --output names."""
+def _outputs(names: Sequence[str], source: Path) -> tuple[Path | None, Path | None]:
+    """Return the paths of the lines and of the page; `None` for each that no --output names.
+
+    `source` is the folder of the traces, in which neither may lie.
+    """
     paths: dict[bool, Path] = {}
     for path in map(Path, names):
         page = path.suffix == ".html"
@@ -100,7 +103,7 @@ def _outputs(names: Sequence[str]) -> tuple[Path | None, Path | None]:
             raise ConfigError(f"--output: {paths[page]} and {path} are both {kind}. Remove one of them.")
         if not page and path.exists():
             raise ConfigError(f"--output: {path} already exists. Choose another name, or remove it.")
-        files.check_output(path, usual=PAGE if page else "rescored.jsonl")
+        files.check_output(path, PAGE if page else "rescored.jsonl", [source])
         paths[page] = path
     return paths.get(False), paths.get(True)
 

@@ -64,7 +64,7 @@ def scored(groups: Iterable[Sequence[Row]], rewards: Sequence[RequestedReward]) 
     most = FIRST
     for group in groups:
         _check(group)
-        batch.append(group)
+        batch.append(sorted(group, key=lambda row: row["attempt"]))  # numbers of attempts are places in the group
         if sum(map(len, batch)) >= most:
             start = time.monotonic()
             yield from _scored(batch, rewards)

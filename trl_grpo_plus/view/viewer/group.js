@@ -160,7 +160,7 @@ function scores(attempt, pinned) {
 
 function parts(attempt) {
   const rows = attempt.parts.map(([name, score, outcome]) => {
-    const weight = data.head.weights[name];
+    const weight = Object.hasOwn(data.head.weights, name) ? data.head.weights[name] : undefined;
     const note = weight === 0 ? "monitor" : weight === undefined || weight === 1 ? "" : `× ${number(weight)}`;
     const failed = outcome && outcome !== "ok" ? el("span", { className: `outcome ${outcome}` }, outcome) : null;
     const label = el("th", { scope: "row" }, el("bdi", {}, name), note ? el("span", { className: "muted" }, ` ${note}`) : null);
@@ -196,8 +196,8 @@ function mergeEqual(attempts, apart) {
 }
 
 // Return a key that two attempts share if all that their column shows is the same, except their number and lengths.
-function equalKey({ text, roles, reward, advantage, parts, truncated, steps, extra, rescored }) {
-  return JSON.stringify([text, roles, number(reward), number(advantage), parts, truncated, steps, extra, rescored]);
+function equalKey({ text, roles, reward, advantage, parts, truncated, steps, heat, extra, rescored }) {
+  return JSON.stringify([text, roles, number(reward), number(advantage), parts, truncated, steps, heat, extra, rescored]);
 }
 
 // Move each pin to the column that holds its attempt, and drop pins without a column. At most two pins stay.
