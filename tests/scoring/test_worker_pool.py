@@ -14,7 +14,7 @@ import pytest
 from cpu_load import MANY, burners, keep_there
 from programs_hostile import all_gone, descendants
 
-from trl_grpo_plus.scoring import Outcome, Step, worker_pool
+from trl_grpo_plus.scoring import Outcome, Step, worker_connection, worker_pool
 from trl_grpo_plus.scoring.worker_pool import Pool
 from trl_grpo_plus.utils.resources import processors
 
@@ -122,6 +122,19 @@ def to_all(completions):
             pass
     return [1.0]
 
+def raw(completions):
+    for number in range(3, 64):
+        try:
+            os.write(number, bytes.fromhex(completions[0]))
+        except OSError:
+            pass
+    time.sleep(60)
+
+def in_other_words(completions):
+    import json
+    json.dumps = lambda *given, **options: completions[0]
+    return [1.0]
+
 def closing(completions):
     os.closerange(3, 64)
     time.sleep(float(completions[0]))
@@ -144,6 +157,43 @@ def test_a_reward_that_writes_to_its_workers_connection_does_not_hang_the_run(po
     assert results(outcomes) == [(None, "error")]
     assert outcomes[0].message == worker_pool.SPOILED
     assert pool.map(f"{tmp_path}/forks.py:plain", {}, [{"completions": ""}], timeout=10) == [Outcome(2.0, "ok")]
+
+
+def framed(text):
+    return (len(text).to_bytes(4, "big") + text.encode()).hex()
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["00", "00000100", "000001007b", "ffffffff00", framed("{}"), framed("garbage"), framed("3"), framed("[" * 100_000)]
+    + [framed(f'{{"{name}": 3}}') for name in ("outcome", "other")]
+    + [framed('{"waited": "long"}'), framed('{"outcome": [0]}'), "fffffffe"],
+)
+def test_a_reward_that_sends_a_part_of_a_reply_or_a_wrong_one_costs_its_own_sample(pool, tmp_path, written):
+    (tmp_path / "forks.py").write_text(FORKS)
+    pool.map(f"{tmp_path}/forks.py:plain", {}, [{"completions": ""}], timeout=60)
+    start = time.monotonic()
+    outcomes = pool.map(f"{tmp_path}/forks.py:raw", {}, [{"completions": written}], timeout=1)
+    assert outcomes == [Outcome(None, "error", worker_pool.SPOILED)]
+    assert time.monotonic() - start < 15
+    assert pool.map(f"{tmp_path}/forks.py:plain", {}, [{"completions": ""}], timeout=10) == [Outcome(2.0, "ok")]
+
+
+@pytest.mark.parametrize("words", ["garbage", "{}"])
+def test_a_reward_that_changes_how_its_worker_answers_costs_its_own_sample(pool, tmp_path, words):
+    (tmp_path / "forks.py").write_text(FORKS)
+    outcomes = pool.map(f"{tmp_path}/forks.py:in_other_words", {}, [{"completions": words}], timeout=10)
+    assert outcomes in ([Outcome(None, "error", worker_pool.SPOILED)], [Outcome(1.0, "ok")])  # if it is put back
+    assert pool.map(f"{tmp_path}/forks.py:plain", {}, [{"completions": ""}], timeout=10) == [Outcome(2.0, "ok")]
+
+
+def test_a_large_sample_for_a_stopped_worker_goes_to_another(pool, monkeypatch):
+    monkeypatch.setattr(worker_connection, "STALLED_S", 1)
+    pool.map(JUDGE, {}, samples("1"), timeout=5)
+    for worker in pool._idle:
+        os.kill(worker.child.pid, signal.SIGSTOP)
+    outcomes = pool.map(JUDGE, {}, samples("1" + " " * (1 << 24)), timeout=20)
+    assert results(outcomes) == [(0.0, "ok")]
 
 
 @pytest.mark.parametrize("then_runs_s", ["0", "20"])

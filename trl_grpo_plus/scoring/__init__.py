@@ -1,15 +1,16 @@
 """Runs reward functions: turns completions into outcomes.
 
-outcome        the outcome of a sample, and the values of a reward function that count as scores
-definition     a registered reward: its function, the names its signature reads, its examples and its limits
-reward         a definition with its arguments, which TRL calls; it runs in this process or in workers
-columns        checks that a dataset has the columns that a reward reads
-prompts        checks of a dataset's prompts
-failures       the words for a failed reward
-batch_scoring  the scores of a batch, for TRL, traces and alarms
-worker_pool    the processes that score under a time limit
-worker_main    the code that runs in a worker process
-process_state  restores a worker process to its state before a sample
+outcome            the outcome of a sample, and the values of a reward function that count as scores
+definition         a registered reward: its function, the names its signature reads, its examples and its limits
+reward             a definition with its arguments, which TRL calls; it runs in this process or in workers
+columns            checks that a dataset has the columns that a reward reads
+prompts            checks of a dataset's prompts
+failures           the words for a failed reward
+batch_scoring      the scores of a batch, for TRL, traces and alarms
+worker_pool        the processes that score under a time limit
+worker_connection  the pool's end of the connection to a worker
+worker_main        the code that runs in a worker process
+process_state      restores a worker process to its state before a sample
 """
 
 from .batch_scoring import Scoring

@@ -26,7 +26,6 @@ remaining samples are starved. A run ends only when every sample has been starve
 
 import atexit
 import functools
-import json
 import logging
 import math
 import os
@@ -37,7 +36,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from typing import Any
 
 from ..utils.fork_client import FIRST_PAUSE_S, LONGEST_PAUSE_S, Child, ForkServer, NoProcess
@@ -45,6 +44,7 @@ from ..utils.resources import processors, threads_for
 from ..utils.run_clock import PATIENCE, Clock, TooBusy, TooLong
 from ..utils.terminal import visible
 from .outcome import Outcome
+from .worker_connection import SPOILED, WorkerConnection
 from .worker_main import UNANSWERED
 
 
@@ -58,8 +58,6 @@ MEMORY_MB = 4096
 OUT_OF_MEMORY = ("MemoryError", "Cannot allocate memory", "failed to map segment", "cannot map zero-fill pages")
 MOST_WORKERS = 16
 DYING_S = 1.0  # time for a worker to end; one that is dying has closed its connection already
-SPOILED = "Its worker process could not answer: the reward closed the worker's connection, or wrote into it."
-LONGEST_ANSWER = 1 << 28  # bytes; text that a reward writes to the worker's connection reads as a greater length
 
 _WARNED_OF: set[str] = set()  # rewards that left something in a worker
 
@@ -69,7 +67,7 @@ class _Handle:
 
     def __init__(self, child: Child):
         self.child = child
-        self.connection = Connection(child.socket.detach())
+        self.connection = WorkerConnection(child.socket)
         self.loaded: set[str] = set()
         self.sample = -1
         self.start_clock(math.inf)
@@ -194,7 +192,7 @@ class _Run:
         self._timeout = timeout
         self._waiting = deque(range(len(samples)))
         self._alone: deque[int] = deque()  # samples whose worker was killed; each is retried alone
-        self._busy: dict[Connection, _Handle] = {}
+        self._busy: dict[WorkerConnection, _Handle] = {}
         self._outcomes: dict[int, Outcome] = {}
         self._lost: set[int] = set()  # samples that have been in `_alone`
         self._pause, self._fork_at = FIRST_PAUSE_S, 0.0
@@ -282,12 +280,18 @@ class _Run:
         for worker in list(self._busy.values()):
             self._end(worker)
 
-    def _hear(self, worker: _Handle) -> None:
+    def _hear(self, worker: _Handle) -> bool:
+        """Read what a worker has sent. Return whether that was all of a reply, or the worker's end."""
         try:
-            reply = json.loads(worker.connection.recv_bytes(LONGEST_ANSWER))
-        except (EOFError, OSError):
-            self._lose(worker)
-            return
+            reply = worker.connection.reply()
+        except (EOFError, OSError, ValueError) as error:
+            self._lose(worker, isinstance(error, ValueError))
+            return True
+        if reply is not None:
+            self._heed(worker, reply)
+        return reply is not None
+
+    def _heed(self, worker: _Handle, reply: dict[str, Any]) -> None:
         if "cannot start" in reply:
             raise RuntimeError(f"a reward worker cannot start.\n{reply['cannot start']}")
         if "cannot load" in reply:
@@ -301,16 +305,16 @@ class _Run:
         elif "waited" in reply:
             worker.clock.excuse(reply["waited"])
         else:
-            self._note(worker.sample, Outcome.of_json(reply["outcome"]))
+            self._note(worker.sample, reply["outcome"])
             if reply.get("left"):
                 _warn_of_left(self._target, reply["left"])
                 self._end(worker)
             else:
                 self._pool._idle.append(self._busy.pop(worker.connection))
 
-    def _lose(self, worker: _Handle) -> None:
+    def _lose(self, worker: _Handle, spoiled: bool) -> None:
         """Handle the death of a worker. The module's docstring says which outcome its sample has."""
-        spoiled = _runs_on(worker.child.pid)
+        spoiled = spoiled or _runs_on(worker.child.pid)
         status = self._end(worker)
         if status is None:  # its zygote was killed, and the worker with it
             self._pool._drop_children_of(worker.child.zygote)
@@ -328,8 +332,7 @@ class _Run:
             self._alone.append(worker.sample)
 
     def _poll(self, worker: _Handle) -> None:
-        if worker.connection.poll():
-            self._hear(worker)
+        if worker.connection.poll() and self._hear(worker):
             return
         is_loaded = self._target in worker.loaded
         try:
@@ -340,6 +343,8 @@ class _Run:
                 late = f"{self._target} was not loaded in a worker process within {LOAD_LIMIT_S:g} s."
                 raise RuntimeError(late) from None
             outcome = Outcome(None, "timeout", f"It was stopped after {self._timeout:g} s.")
+            if worker.connection.arrived:  # the beginning of a reply, which a worker sends at once
+                outcome = Outcome(None, "error", SPOILED)
         except TooBusy:
             limit, what = (self._timeout, "the sample") if is_loaded else (LOAD_LIMIT_S, "the loading of the reward")
             late = f"The machine was too busy: in {PATIENCE * limit:g} s {what} did not get its {limit:g} s."
