@@ -50,6 +50,12 @@ def _check_columns(answer: list[Any], **_: Any) -> None:
     refuse_rows("math_answer", lambda problem: problem, shown, hint=hint)
 
 
+def _check_row(answer: Any, **_: Any) -> None:
+    """Refuse a gold that has no form. It is the row's fault, and not that of a completion, so it must not score 0."""
+    if problem := _problem(answer):
+        raise ValueError(f"math_answer: the answer {answer!r:.200} {problem}. Correct or filter this row.")
+
+
 def _unreadable(golds: Iterable[Hashable]) -> dict[Hashable, str]:
     """Return for each gold that no answer can be compared with what is wrong with it."""
     samples = [{"completions": "", "answer": gold} for gold in golds]
@@ -146,6 +152,7 @@ def _typed_number(text: str) -> tuple[str, str]:
     on_timeout="zero",
     on_error="zero",
     check_columns=_check_columns,
+    check_row=_check_row,
     gold=lambda answer, think_opened=False, **_: after_opened(f"\\boxed{{{_gold(answer)[0]}}}", think_opened),
     preload=PRELOAD,
 )
@@ -223,7 +230,9 @@ def math_answer(
         `list[float | None]`: N rewards, 0.0 or 1.0.
 
     Raises:
-        ValueError: a gold is of another type, empty, not finite or too long.
+        ValueError: a gold is of another type, empty, not finite, too long, a worked solution, or otherwise no definite
+            answer. It is the row's fault, so `on_error` does not apply. Whether a gold's LaTeX can be read is found
+            before training alone, not in a streamed dataset.
 
     Example:
         >>> texts = [r"\boxed{72}", r"\boxed{\$72.00}", r"<answer>x = 72</answer>", r"\boxed{71} or \boxed{72}", "72"]
@@ -241,8 +250,7 @@ def math_answer(
 
 
 def _score(text: str, gold: Any, evaluated: bool = True, think_opened: bool = False) -> float:
-    if problem := _problem(gold):
-        raise ValueError(f"math_answer: the answer {gold!r:.200} {problem}. Correct or filter this row.")
+    _check_row(gold)
     answer = final_answer(shown(after_thinking(text, opened=think_opened)))
     return 0.0 if answer is None else float(_is_gold(_gold(gold)[0], answer, evaluated))
 

@@ -80,6 +80,7 @@ def register_reward(
     on_error: Policy = "raise",
     check_args: Callable[..., None] | None = None,
     check_columns: Callable[..., None] | None = None,
+    check_row: Callable[..., None] | None = None,
     gold: Callable[..., str | None] | None = None,
     full_marks: float = 1.0,
     preload: Iterable[str] = (),
@@ -102,6 +103,9 @@ def register_reward(
         check_columns (`Callable`, *optional*):
             Called with whole columns (rows without a needed value left out) and the arguments before a run; raises
             `ValueError`.
+        check_row (`Callable`, *optional*):
+            Called in this process with a row's values as keywords, before each of its completions is scored. Raises
+            `ValueError` if no completion of the row can be scored. Such a row stops the run whatever `on_error` is.
         gold (`Callable`, *optional*):
             `(**row, **args) -> str | None`: a completion that deserves full marks, for the self-test.
         full_marks (`float`, *optional*, defaults to `1.0`): the score of the completion of `gold`.
@@ -137,6 +141,7 @@ def register_reward(
             on_error=on_error,
             check_args=check_args,
             check_columns=check_columns,
+            check_row=check_row,
             gold=gold,
             full_marks=full_marks,
             preload=tuple(preload),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,8 +18,9 @@ from trl.rewards import accuracy_rewards
 from trl_grpo_plus.registry import Reward, get_reward
 from trl_grpo_plus.rewards._math import boxes
 from trl_grpo_plus.rewards._math import values as _math_values
+from trl_grpo_plus.rewards.combine import gate
 from trl_grpo_plus.rewards.math_answer import _score, math_answer, score_golds
-from trl_grpo_plus.scoring import Outcome
+from trl_grpo_plus.scoring import Outcome, RewardError
 
 
 MODULE = importlib.import_module("trl_grpo_plus.rewards.math_answer")
@@ -262,6 +264,26 @@ def test_the_first_bad_golds_are_shown() -> None:
 def test_a_bad_gold_is_an_error_of_its_row() -> None:
     with pytest.raises(ValueError, match="Correct or filter"):
         _score(r"\boxed{1}", "")
+
+
+GSM8K = "9*2=<<9*2=18>>18 dollars.\n#### 18"
+
+
+@pytest.mark.parametrize("gold", [GSM8K, True, "", math.nan, b"18", np.float32(18)])
+@pytest.mark.parametrize("reward", ["math_answer", gate("math_answer", by="math_answer")], ids=["alone", "gated"])
+def test_a_bad_gold_stops_the_caller_and_scores_no_completion_0(reward: Any, gold: Any) -> None:
+    called = get_reward(reward) if isinstance(reward, str) else reward
+    with pytest.raises(RewardError, match=r"cannot score sample 1 of 2\. math_answer: the answer .*filter this row"):
+        called(completions=[r"\boxed{18}"] * 2, answer=["18", gold])
+
+
+def test_a_bad_gold_counts_for_rescore_as_an_error_of_its_row() -> None:
+    outcomes = get_reward("math_answer").score([r"\boxed{18}"] * 3, answer=["18", "", None])
+    assert [(outcome.score, outcome.status) for outcome in outcomes] == [
+        (1.0, "ok"),
+        (None, "error"),
+        (None, "abstain"),
+    ]
 
 
 @pytest.mark.parametrize("unit", ["T", "K", "M", "B", "x"])

@@ -146,6 +146,13 @@ def test_an_error_stops_the_run_with_its_reason(tmp_path, entry, words, cause):
     assert isinstance(caught.value.__cause__, cause)
 
 
+def test_a_streamed_row_that_cannot_be_scored_stops_the_run_whatever_on_error_is(tmp_path):
+    rows = data(answer="The eggs cost $18.\n#### 18").to_iterable_dataset()
+    trainer = tiny_models.trainer(tmp_path, ["math_answer"], data=rows, max_steps=1)
+    with pytest.raises(RewardError, match=r"'math_answer' cannot score sample 0 of .*the reward gsm8k_answer takes"):
+        trainer.train()
+
+
 def test_starved_and_too_long_outcomes_are_logged(tmp_path):
     trained = train(tmp_path, [tiny_models.digits, {"name": f"{FILE}:says_more", "timeout": 20.0}])
     assert tiny_models.logged(trained, "rewards/says_more/starved") == [pytest.approx(4 / 24)] * 2

@@ -51,6 +51,7 @@ class Definition:
     on_error: Policy = "raise"
     check_args: Callable[..., None] | None = None
     check_columns: Callable[..., None] | None = None
+    check_row: Callable[..., None] | None = None
     gold: Callable[..., str | None] | None = None
     full_marks: float = 1.0
     preload: tuple[str, ...] = ()

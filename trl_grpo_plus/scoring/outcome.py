@@ -52,6 +52,8 @@ class Outcome(NamedTuple):
         steps (`tuple[Step]`, *optional*): the steps, if they were scored one by one.
         decided (`bool`): whether a "timeout" or "error" is the failure of another reward or scorer that this reward
             calls. The score then stands: `on_timeout` and `on_error` of this reward do not change it.
+        of_row (`bool`): whether an "error" is the fault of the row, of which no completion can be scored. It stops the
+            run, whatever `on_error` is.
     """
 
     score: float | None
@@ -59,6 +61,7 @@ class Outcome(NamedTuple):
     message: str = ""
     steps: tuple[Step, ...] | None = None
     decided: bool = False
+    of_row: bool = False
 
     @property
     def reason(self) -> str:
@@ -216,9 +219,15 @@ def first_failure(
 ) -> str | None:
     """Describe the first undecided one of `outcomes` whose status is in `raising`; `None` if there is none.
 
-    The description ends with `fix`, or else with the option that lets the run continue.
+    The description ends with `fix`, or else with the option that lets the run continue. An outcome that is the fault
+    of its row counts whatever `raising` is.
     """
     for i, outcome in enumerate(outcomes):
+        if outcome.of_row:
+            return (
+                f"{what} cannot score sample {i} of {len(outcomes)}. {outcome.message}\nIts completion is "
+                f"{completions[i]!r:.300}."
+            )
         if outcome.status in raising and not outcome.decided:
             happened = "ran out of time" if outcome.status == "timeout" else "failed"
             option = f"on_{outcome.status}"

@@ -121,11 +121,15 @@ class Reward:
                 raise ConfigError(f"reward {self.__name__!r} is given {counts}.")
         needed = self.definition.needed
         rows = [i for i in range(len(completions)) if all(values[name][i] is not None for name in needed)]
+        outcomes = [Outcome(None, "abstain")] * len(completions)
+        refused = self._refused(rows, values)
+        for i, why in refused.items():
+            outcomes[i] = Outcome(None, "error", why, of_row=True)
+        rows = [i for i in rows if i not in refused]
         scored: dict[str, Any] = {n: v if n in FOR_ALL else [v[i] for i in rows] for n, v in values.items()}
         if "log_extra" in scored and len(rows) < len(completions):
             scored["log_extra"] = _spread(scored["log_extra"], rows, len(completions))
         run = self._in_process if self.timeout is None else self._in_workers
-        outcomes = [Outcome(None, "abstain")] * len(completions)
         for i, outcome in zip(rows, run([completions[i] for i in rows], scored) if rows else [], strict=True):
             outcomes[i] = self._by_policy(outcome)
         return outcomes
@@ -216,6 +220,17 @@ class Reward:
             skip = {*self.renamed.values(), *self.args, "completions", *(NOT_IN_WORKERS if self.timeout else ())}
             picked = {**{name: value for name, value in columns.items() if name not in skip}, **picked}
         return picked
+
+    def _refused(self, rows: Sequence[int], values: Mapping[str, Any]) -> dict[int, str]:
+        """Return for each row of which no completion can be scored what is wrong with it."""
+        refused: dict[int, str] = {}
+        check, names = self.definition.check_row, [name for name in self.definition.columns if name in values]
+        for i in rows if check else ():
+            try:
+                check(**{name: values[name][i] for name in names})  # type: ignore[misc]
+            except ValueError as error:
+                refused[i] = str(error)
+        return refused
 
     def _in_process(self, completions: Sequence[Any], values: Mapping[str, Any]) -> list[Outcome]:
         count = len(completions)
