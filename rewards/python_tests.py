@@ -100,8 +100,9 @@ def python_tests(
 
     The program is one fenced block after any thinking. With an entry point, it is the last block that defines the
     entry point at the left margin (`def`, `class` or `=`). For a script, it is the last block labelled as Python that
-    is more than comments, or else the last block of code. If there is no such block, it is the last block. So an
-    example of use or its output may follow the program. Blocks in the last `<answer>` come before others; if the
+    is more than comments, or else the last block of code without a label, or else with another label (`code`,
+    `pypy3`). If there is no such block, it is the last block. So an example of use or its output may follow the
+    program. Blocks in the last `<answer>` come before others; if the
     `<answer>` has no block, the code in it does.
 
     Without fences, the program is the text in `[PYTHON]...[/PYTHON]`, `<code>` or LaTeX's listings, in backticks, or

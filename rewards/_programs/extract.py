@@ -13,6 +13,8 @@ from .._text import Block, answer_of, code_blocks, dedented, quote_after
 
 
 _PYTHON = re.compile(r"i?py(?:thon)?[\d.]*")
+# Labels of blocks that hold what a program reads or prints, or how it is started.
+_NO_PROGRAM = {"bash", "console", "input", "json", "log", "output", "sh", "shell", "stdin", "stdout", "yaml", "zsh"}
 # No part can fail once it has begun, so the nested repeats never backtrack.
 _STRINGS_AND_COMMENTS = re.compile(
     r"#[^\n]*"
@@ -86,12 +88,19 @@ def _places(text: str) -> Iterator[list[Block]]:
     body = answer_of(text)
     if body is not None:
         yield _fenced(body) or _unfenced(body)
+        yield _of_any_label(_fenced(body))
     fenced = _fenced(text)
     yield [] if begins_with_code(text) else fenced
     yield _tagged(text)
     yield [Block("", span[2].strip()) for span in _SPAN.finditer(text)] if not fenced else []
+    yield [] if begins_with_code(text) else _of_any_label(fenced)
     yield _unfenced(text)
     yield fenced
+
+
+def _of_any_label(blocks: list[Block]) -> list[Block]:
+    """Return the blocks that may be a program in spite of their label (`code`, `pypy3`), without the label."""
+    return [block._replace(language="") for block in blocks if block.language not in _NO_PROGRAM]
 
 
 def _fenced(text: str) -> list[Block]:

@@ -242,6 +242,9 @@ def test_which_block_defines_the_function(completion, reward):
     assert score(completion, "f", fence=False) == reward
 
 
+ODD_LABELS = ["code", "text", "txt", "pypy3", "jupyter", "solution", "plaintext"]
+
+
 def test_blank_lines_of_a_program_stay_as_they_are():
     program = "X = '''a\n  \nb'''\ndef f():\n    return X"
     assert score(program, tests=[{"args": [], "expected": "a\n  \nb"}], entry_point="f") == 1.0
@@ -269,6 +272,17 @@ def test_blank_lines_of_a_program_stay_as_they_are():
         pytest.param(fenced(f"x = '<|im_end|>'  # <|im_end|>\n{RIGHT['s']}"), 1.0, id="a mark in a program"),
         pytest.param(f"<!-- a --> {fenced(RIGHT['s'])}<!-- b -->", 1.0, id="one between comments"),
         pytest.param(fenced(f"x = ' \\\n<!--'\n{RIGHT['s']}"), 1.0, id="a comment in a string"),
+        *(pytest.param(f"So:\n{fenced(RIGHT['s'], label)}", 1.0, id=f"labelled {label}") for label in ODD_LABELS),
+        pytest.param(f"{fenced(RIGHT['s'], 'text')}Output:\n{fenced('x = 5', 'output')}", 1.0, id="then its output"),
+        pytest.param(f"{fenced(RIGHT['s'], 'code')}Done:\n{fenced('5', 'text')}", 1.0, id="then a text"),
+        pytest.param(fenced(RIGHT["s"], "code") + fenced("print(0)", "code"), 0.0, id="an earlier one, odd labels"),
+        pytest.param(fenced("print(0)") + fenced(RIGHT["s"], "code"), 0.0, id="an odd label after one of Python"),
+        pytest.param(fenced("print(0)", "code") + fenced(RIGHT["s"]), 1.0, id="an odd label before one of Python"),
+        pytest.param(f"<answer>{fenced(RIGHT['s'], 'code')}</answer>", 1.0, id="an odd label in the tag"),
+        pytest.param(
+            f"<answer>{fenced(RIGHT['s'], 'code')}</answer>{fenced('print(0)')}", 1.0, id="in the tag, then another"
+        ),
+        pytest.param(f"Run {fenced('pip = 1', 'bash')}\n[PYTHON]\n{RIGHT['s']}\n[/PYTHON]", 1.0, id="a tag instead"),
     ],
 )
 def test_which_block_is_the_script(completion, reward):
