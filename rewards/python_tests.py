@@ -119,7 +119,8 @@ def python_tests(
       throughout: 1 is neither 1.0 nor True, and NaN equals nothing. But a tuple counts as a list, because JSON has
       only lists, and a subclass (Counter, namedtuple) counts as its base. For a function that changes its arguments in
       place, `expected_args` has all arguments after the call, in the form of `args`: `{"args": [[2, 1]],
-      "expected_args": [[1, 2]]}`. The returned value then counts only if `expected` is given and not None. If a
+      "expected_args": [[1, 2]]}`. The returned value then counts only if `expected` is given and not None. A row is
+      refused if a program that does nothing passes all of its cases. If a
       column's cases differ in type, it may hold `args`, `expected` and `expected_args` as JSON text, all or none of
       them, or all of `tests` as one JSON text.
     - `test_code`, asserts on `entry_point`, as in MBPP, or `def check(candidate)`, as in HumanEval, or tests as pytest

@@ -96,10 +96,9 @@ def _check_row(row: Row, output_kb: int) -> None:
     cases = row.cases() if row.tests is not None else []
     if cases and all(case.args is None and not case.stdout.strip() for case in cases):
         raise ValueError("every stdout is blank, so a program that does nothing passes")
-    if any(case.expected_args is not None for case in cases) and all(map(_asks_for_nothing, cases)):
-        raise ValueError(
-            f"expected_args equals args in every case, so a program that does nothing passes: {cases[0].args}"
-        )
+    if cases and cases[0].args is not None and all(map(_asks_for_nothing, cases)):
+        what = "expected is None" if all(case.expected_args is None for case in cases) else "expected_args equals args"
+        raise ValueError(f"{what} in every case, so a program that does nothing passes: {cases[0].args!r:.100}")
     for case in cases:
         if case.args is None:
             case.stdin.encode()  # a UnicodeEncodeError is a ValueError

@@ -120,6 +120,17 @@ BAD_ROWS = [
     ("python_tests", "is not plain data", {"tests": [{"args": [], "expected": len}], "entry_point": "add"}),
     ("python_tests", "is not plain data", {"tests": [{"args": [[2]], "expected_args": [len]}], "entry_point": "f"}),
     ("python_tests", "has 1953 KiB, more than output_kb=1024", {"tests": [{"stdout": "x" * 2_000_000}]}),
+    ("python_tests", "expected is None in every case", {"tests": [{"args": [1]}, {"args": [2]}], "entry_point": "f"}),
+    (
+        "python_tests",
+        "expected is None in every case",
+        {"tests": [{"args": [1], "expected": None}], "entry_point": "f"},
+    ),
+    (
+        "python_tests",
+        "expected is None in every case",
+        {"tests": '[{"args": {"x": 1}, "expected": null}]', "entry_point": "f"},
+    ),
     ("regex_match", "cannot be compiled", {"pattern": "(" * 5000 + ")" * 5000}),
     ("regex_match", "must be a regular expression", {"pattern": b"a"}),
 ]
