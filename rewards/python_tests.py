@@ -14,11 +14,16 @@ from trl_grpo_plus.utils.text import shortened
 from trl_grpo_plus.utils.validation import Number
 
 from ._programs.cases import Case, Row, check_columns, rows_of
-from ._programs.extract import begins_with_code, program_of
+from ._programs.extract import STRINGS_AND_COMMENTS, begins_with_code, program_of
 from ._text import after_opened, after_thinking, code_blocks, text_of
 
 
-_FUTURE = re.compile(r"^from[ \t]+__future__[ \t]+import[ \t]*(?:\([^)]*\)|[^\n;]*);?[ \t]*", re.MULTILINE)
+# What may stand in a program's head, one token at a time: blanks, comments, a string, and imports from the future.
+_IN_HEAD = re.compile(
+    r"\s+|;|(?P<future>from[ \t]+__future__[ \t]+import[ \t]*(?:\([^)]*\)|[^\n;#]*);?[ \t]*)"
+    rf"|[rRuU]?(?:{STRINGS_AND_COMMENTS.pattern})",
+    STRINGS_AND_COMMENTS.flags,
+)
 
 
 def _check_args(
@@ -128,7 +133,8 @@ def python_tests(
       process than the program, and reach the program by calls alone. Plain data goes in and comes out; an exception
       comes out by the name of its builtin type. Changes that the program makes to its arguments come back only if the
       tests use the result of none of its calls, except in `assert sort(items) is None`. Otherwise a program could
-      empty the data that it is asked about, even in a call that only warms it up. So no program passes asserts on a
+      empty the data that it is asked about, even in a call that only warms it up. Nor do changes come back of a list
+      that a call gets twice (`f(a, a)`): the program gets two lists. So no program passes asserts on a
       generator, on a Decimal, or on changed arguments where a result is used too. This cannot be seen beforehand: give
       a known solution of each row, and `trl-grpo-plus check` will score it.
 
@@ -227,7 +233,13 @@ def _after_setup(setup_code: str, program: str) -> str:
     """Return a program with the setup before it, but for what must come first: `from __future__ import`."""
     if not setup_code:
         return program
-    return "\n".join([*_FUTURE.findall(program), setup_code, _FUTURE.sub("", program)])
+    futures: list[str] = []
+    others: list[str] = []
+    place = 0
+    while token := _IN_HEAD.match(program, place):
+        (futures if token["future"] else others).append(token[0])
+        place = token.end()
+    return "\n".join([*futures, setup_code, "".join(others) + program[place:]])
 
 
 def _noted(score: float, reason: str) -> float:

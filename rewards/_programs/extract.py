@@ -16,7 +16,7 @@ _PYTHON = re.compile(r"i?py(?:thon)?[\d.]*")
 # Labels of blocks that hold what a program reads or prints, or how it is started.
 _NO_PROGRAM = {"bash", "console", "input", "json", "log", "output", "sh", "shell", "stdin", "stdout", "yaml", "zsh"}
 # No part can fail once it has begun, so the nested repeats never backtrack.
-_STRINGS_AND_COMMENTS = re.compile(
+STRINGS_AND_COMMENTS = re.compile(
     r"#[^\n]*"
     r'|"""(?:[^"\\]+|\\.?|"(?!""))*(?:"""|\Z)' + r"|'''(?:[^'\\]+|\\.?|'(?!''))*(?:'''|\Z)"
     r'|"(?:[^"\\\n]+|\\.?)*(?:"|$)' + r"|'(?:[^'\\\n]+|\\.?)*(?:'|$)",
@@ -189,7 +189,7 @@ def _is_code(body: str) -> bool:
 @functools.lru_cache(maxsize=16)
 def _bare(code: str) -> str:
     """Return code without comments, and with empty strings."""
-    return _STRINGS_AND_COMMENTS.sub(lambda token: "" if token[0].startswith("#") else '""', code)
+    return STRINGS_AND_COMMENTS.sub(lambda token: "" if token[0].startswith("#") else '""', code)
 
 
 def _pieces(blocks: list[Block], place: int) -> list[str]:

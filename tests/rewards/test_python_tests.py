@@ -745,6 +745,41 @@ def test_code_that_is_put_before_each_program(form):
         assert score(f"from __future__ import {future}{NEEDS_SETUP[form]}", **row, setup_code=SETUP) == 1.0
 
 
+FUTURE = "from __future__ import annotations"
+
+
+@pytest.mark.parametrize(
+    ("head", "hoisted"),
+    [
+        (FUTURE, True),
+        (f"# a\n\n'''Doc.\n'''\n{FUTURE}  # why\n{FUTURE}", True),
+        (f'r"Doc."; {FUTURE}', True),
+        (f'"""Doc.\n{FUTURE}\n"""', False),
+        (f"import re\n'''\n{FUTURE}\n'''", False),
+        (f'x = """\n{FUTURE}\n"""', False),
+        (f"# {FUTURE}", False),
+    ],
+)
+def test_only_what_must_come_first_comes_before_the_setup(head, hoisted):
+    whole = MODULE._after_setup("a = 1", f"{head}\nprint(a)")
+    before, _, after = whole.partition("a = 1\n")
+    assert (FUTURE in before, FUTURE in after) == (hoisted, not hoisted)
+    assert hoisted or after == f"{head}\nprint(a)"
+    compile(whole, "whole", "exec")
+
+
+def test_a_long_head_is_read_in_time():
+    for head in (
+        " " * 300_000,
+        "#\n" * 100_000,
+        '"' * 100_000,
+        '"a"\n' * 100_000,
+        "from __future__ import (" * 10_000,
+    ):
+        with ends(5, time.process_time):
+            MODULE._after_setup("a = 1", head)
+
+
 def test_setup_code_that_fails_is_refused_before_the_run():
     with pytest.raises(
         ConfigError, match=r"setup_code='import numpy' fails in the sandbox, .*No module named 'numpy'"
