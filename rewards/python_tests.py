@@ -133,10 +133,10 @@ def python_tests(
       process than the program, and reach the program by calls alone. Plain data goes in and comes out; an exception
       comes out by the name of its builtin type. Changes that the program makes to its arguments come back only if the
       tests use the result of none of its calls, except in `assert sort(items) is None`. Otherwise a program could
-      empty the data that it is asked about, even in a call that only warms it up. Nor do changes come back of a list
-      that a call gets twice (`f(a, a)`): the program gets two lists. So no program passes asserts on a
-      generator, on a Decimal, or on changed arguments where a result is used too. This cannot be seen beforehand: give
-      a known solution of each row, and `trl-grpo-plus check` will score it.
+      empty the data that it is asked about, even in a call that only warms it up. If a call gets one list twice
+      (`f(a, a)`), the program gets two lists, and the tests see the changes of the last one. So no program passes
+      asserts on a generator, on a Decimal, or on changed arguments where a result is used too. This cannot be seen
+      beforehand: give a known solution of each row, and `trl-grpo-plus check` will score it.
 
     A program that exits, patches the builtins, prints guesses or reads the grader's stack gains nothing, because the
     expected results never go to the process where the program runs.
