@@ -152,6 +152,8 @@ _UNIT_FRACTION = re.compile(
 )
 _WHOLE_TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _SHORT = re.compile(r"[^A-Za-z]*(?:\b[A-Z]\b[^A-Za-z]*)*")
+_LONGEST_END = 50
+_END = re.compile(r"(?:\s*(?:(?<!\\)\\(?:[ ,;:!]|\Z)|(?<!\\)\\(?:text|mbox|mathrm)\s*\{\s*\}|(?<![\\^_])\{\s*\}))+\Z")
 _TOKEN = re.compile(r"\\[A-Za-z]+|\\.|\S", re.DOTALL)
 
 
@@ -168,7 +170,7 @@ def clean(text: str) -> str | None:
         >>> clean(r"$\dfrac12\, \left(x\right).$"), clean(r"1\,000"), clean(r"30^{\circ}")
         ('\\frac{1}{2} (x)', '1000', '30\\degree')
     """
-    text = text.strip()
+    text = _without_end(text.strip())
     if not text or len(text) > MAX_CHARS:
         return None
     if bold := _BOLD.fullmatch(text):
@@ -192,6 +194,16 @@ def clean(text: str) -> str | None:
     if (negated := _NEGATED.fullmatch(text)) and literal(negated[1].strip()):
         text = f"-{negated[1].strip()}"
     return text or None
+
+
+def _without_end(text: str) -> str:
+    r"""Return a text without the blanks of LaTeX, empty braces and empty text at its end.
+
+    The caller has removed plain blanks, so of a last `\ ` only the backslash is left. A tilde stays: it may say
+    "about". A comma stays: the list may be cut off.
+    """
+    end = _END.search(text, max(0, len(text) - _LONGEST_END))
+    return text[: end.start()] if end else text
 
 
 def _with_connectives(text: str) -> str:

@@ -106,3 +106,9 @@ def test_large_numbers_are_compared_exactly() -> None:
 def test_the_gold_completion_has_full_marks(gold: object) -> None:
     gsm8k_answer.definition.check_columns(answer=[gold], tolerance=0.01)
     assert score(gsm8k_answer.definition.gold(answer=gold), gold, tolerance=0.0) == 1.5
+
+
+@pytest.mark.parametrize("end", [r"\ ", r"\,\ ", r"\text{ }", "{}"])
+def test_a_blank_at_the_end_of_an_answer_changes_nothing(end):
+    assert gsm8k_answer([rf"\boxed{{72{end}}}", f"#### 72{end}"], answer=["72"] * 2) == [1.5, 1.0]
+    assert gsm8k_answer([rf"\boxed{{72\\\\{end}73}}", rf"\boxed{{72~{end}}}"], answer=["72"] * 2) == [0.0, 0.0]

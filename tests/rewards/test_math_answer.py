@@ -286,6 +286,24 @@ def test_a_bad_gold_counts_for_rescore_as_an_error_of_its_row() -> None:
     ]
 
 
+BLANK_ENDS = [r"\ ", r"\,\ ", r"\text{ }", r"\mbox{}", "{}", r"\ \text{ }{}"]
+
+
+@pytest.mark.parametrize("end", BLANK_ENDS)
+@pytest.mark.parametrize("before", ["72", r"72\%", "$72$", "72.", r"\$72"])
+def test_a_blank_at_the_end_of_an_answer_changes_nothing(before: str, end: str) -> None:
+    assert _score(rf"\boxed{{{before}{end}}}", "72") == 1.0
+    assert _score(rf"\boxed{{{before}{end}}}", "73") == 0.0
+    assert _score(r"\boxed{72}", f"{before}{end}") == 1.0
+
+
+@pytest.mark.parametrize(
+    "end", [r"\\", r"\\\\", "~", ",", "^{}", "_{}", r"\{\}", r"\text{ or}\ ", r"\text{?}\ ", "!{}"]
+)
+def test_another_end_of_an_answer_is_no_blank(end: str) -> None:
+    assert _score(rf"\boxed{{72{end}}}", "72") == 0.0
+
+
 @pytest.mark.parametrize("unit", ["T", "K", "M", "B", "x"])
 def test_a_letter_is_a_unit_where_the_gold_has_it(unit: str) -> None:
     gold = rf"5\text{{ {unit}}}"
