@@ -53,6 +53,12 @@ def test_an_annotated_score_can_be_copied_and_pickled():
         assert (copied, copied.status, copied.message) == (0.5, "timeout", "late")
 
 
+@pytest.mark.parametrize("status", ["timout", "ok", "abstain", "", None])
+def test_a_score_with_an_unknown_status_is_refused(status):
+    with pytest.raises(ValueError, match=rf"status={status!r} must be one of too_long, timeout, error, starved"):
+        AnnotatedScore(0.5, status)
+
+
 def test_a_score_has_the_worst_status_of_its_parts():
     late, failed = AnnotatedScore(0.0, "timeout", "late"), AnnotatedScore(1.0, "error", "failed")
     for parts in ([late, failed, None], [failed, 1.0, late]):

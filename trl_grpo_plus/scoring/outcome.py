@@ -99,13 +99,18 @@ class AnnotatedScore(float):
         score (`float`): the score; NaN: not scored.
         status (`str`): "starved" or "too_long"; "timeout" or "error" of another reward that the function calls.
         message (`str`, *optional*): the cause.
+
+    Raises:
+        ValueError: there is no such status.
     """
 
     status: str
     message: str
 
     def __new__(cls, score: float, status: str, message: str = "") -> "AnnotatedScore":
-        """Make a float with the status and the message as attributes."""
+        """Make a float with the status and the message as attributes; `ValueError` if there is no such status."""
+        if status not in STATUSES[2:]:
+            raise ValueError(f"AnnotatedScore: status={status!r} must be one of {', '.join(STATUSES[2:])}.")
         made = super().__new__(cls, score)
         made.status, made.message = status, message
         return made
