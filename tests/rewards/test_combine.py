@@ -1,16 +1,18 @@
 """Rewards made of rewards: gate, clip, scale."""
 
 import asyncio
+import math
 import pickle
 import re
 
 import pytest
+import torch
 import user_rewards
 from trl.rewards import get_repetition_penalty_reward, think_format_reward
 
 from trl_grpo_plus.registry import RewardError, RewardSpec, get_reward
 from trl_grpo_plus.rewards.combine import Combined, clip, gate, scale
-from trl_grpo_plus.scoring import Outcome, Scoring, outcomes_of
+from trl_grpo_plus.scoring import Outcome, Scoring, Step, outcomes_of
 
 
 def points(completions, first, **kwargs):
@@ -201,12 +203,56 @@ def test_outcomes_of_plain_parts_alone_are_not_counted():
     assert scoring.outcomes == [None]
 
 
+COMBINATIONS = [
+    lambda part: gate(part, by="exact_answer"),
+    lambda part: gate("exact_answer", by=part),
+    lambda part: clip(part, 0, 1),
+    lambda part: scale(part, 1.0),
+]
+
+
+@pytest.mark.parametrize("make", COMBINATIONS)
+@pytest.mark.parametrize(
+    ("scores", "says"),
+    [
+        (None, "reward 'faulty': it must return one reward for each completion, in a list, .*got NoneType"),
+        ([1.0], "reward 'faulty': it returned 1 rewards for 2 completions"),
+        ([1.0] * 3, "reward 'faulty': it returned 3 rewards for 2 completions"),
+        (["good", 1.0], "reward 'faulty' failed on sample 0 of 2. The reward must be a finite number or None"),
+        ([0.5, [Step(9, 1.0)]], "reward 'faulty' failed on sample 1 of 2. Step 0 of 1, .*beyond the text"),
+    ],
+)
+def test_a_fault_of_a_plain_part_is_told(make, scores, says):
+    def faulty(completions, **columns):
+        return scores
+
+    with pytest.raises(RewardError, match=f"(?s){says}"):
+        make(faulty)(completions=["46", "46"], answer=["46", "46"])
+
+
+def test_steps_of_a_plain_part_are_summed():
+    def by_steps(completions, **columns):
+        return [[Step(1, 0.25), Step(2, 0.5)], [], None, math.nan]
+
+    columns = {"completions": ["46"] * 4, "answer": ["46"] * 4}
+    assert scale(by_steps, 2.0)(**columns) == [1.5, 0.0, None, None]
+    assert clip(by_steps, 0, 0.5)(**columns) == [0.5, 0.0, None, None]
+    assert gate(by_steps, by="exact_answer")(**columns) == [0.75, 0.0, None, None]
+
+
+def test_scores_of_a_plain_part_may_be_a_tensor():
+    def in_a_tensor(completions, **columns):
+        return torch.tensor([0.25, 0.5])
+
+    assert scale(in_a_tensor, 2.0)(completions=["a", "b"]) == [0.5, 1.0]
+
+
 def test_an_empty_batch():
     assert call(gate(points, by=judge), []) == []
 
 
 def test_parts_of_different_lengths_are_refused():
-    with pytest.raises(ValueError, match="zip"):
+    with pytest.raises(RewardError, match="reward 'judge': it returned 1 rewards for 2 completions"):
         call(gate(points, by=judge), [1.0, 1.0], [1.0])
 
 

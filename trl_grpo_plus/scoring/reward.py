@@ -13,11 +13,11 @@ from typing import Any
 
 from ..utils import optional_packages
 from ..utils.import_path import load
-from ..utils.signatures import call, is_async, synchronous
+from ..utils.signatures import call, is_async, name_of, synchronous
 from ..utils.validation import ConfigError, Number, did_you_mean, error_prefix, fits, one_of, spelled
 from .definition import FAILURES, FOR_ALL, NOT_IN_WORKERS, POLICIES, TRL_GIVES, Definition, Policy, definition_at
 from .failures import RewardError, hint, in_one_line, own_frames, with_frames
-from .outcome import Outcome, first_failure, outcomes_of
+from .outcome import Outcome, WrongScoresError, first_failure, outcomes_of
 from .worker_pool import shared
 
 
@@ -278,10 +278,27 @@ def scores_of_part(part: Any, columns: Mapping[str, Any]) -> list[float | None]:
     """Return the scores of a reward function for another that is made of it.
 
     Args:
-        part (`Callable`): a [`Reward`], whose scores keep their status as an [`AnnotatedScore`], or another function.
+        part (`Callable`): a [`Reward`], whose scores keep their status as an [`AnnotatedScore`], or another function,
+            which may give steps: they are summed.
         columns (`Mapping[str, Any]`): all values of the call, with the completions.
+
+    Raises:
+        RewardError: a sample failed and nothing says what it scores, or a function does not return one score for each
+            completion.
     """
-    return part.annotated(**columns) if isinstance(part, Reward) else part(**columns)
+    if isinstance(part, Reward):
+        return part.annotated(**columns)
+    what, given, completions = f"reward {name_of(part)!r}", part(**columns), columns["completions"]
+    try:
+        outcomes = outcomes_of(given, completions)
+    except WrongScoresError as error:
+        raise RewardError(f"{what}: {error}.") from error
+    # A plain number is not judged here: it may be infinite, and `clip` bounds it.
+    is_number = [isinstance(value, float) for value in given] if isinstance(given, list) else [False] * len(outcomes)
+    judged = [Outcome(0.0, "ok") if number else outcome for number, outcome in zip(is_number, outcomes, strict=True)]
+    if failure := first_failure(what, judged, completions, fix="Return a number, None or a list of steps for it."):
+        raise RewardError(failure)
+    return [given[i] if number else outcomes[i].as_score() for i, number in enumerate(is_number)]
 
 
 def outcomes_without_run(reward: Any, columns: Mapping[str, Any]) -> list[Outcome]:
