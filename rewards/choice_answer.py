@@ -46,11 +46,13 @@ def choice_answer(
     - the last `<answer>...</answer>`;
     - the last `\boxed{...}` (`\boxed{}` and `\boxed{...}` after it only mention the form);
     - the last line, if its last sentence says "Answer: ...", "The answer is ...", "I think the answer is ...", "So,
-      ...", "Correct: ...", "It is B", "Only B is correct", "... is the correct answer" or the like. Such sentences are
+      ...", "Correct: ...", "Ans: ...", "Result: ...", "It is B", "I would choose B", "Only B is correct", "... is the
+      correct answer" or the like. Such sentences are
       also known in Chinese, Japanese, Korean and the larger European languages ("答案：B", "故选：B"). A clause such
       as "In conclusion," or "Since it lies there," may come first, if it has no doubt and no letter of another choice.
       A line that states two answers names none ("The answer is A. Wait, the answer is B."), but of two lines the last
       one counts;
+    - the JSON object at the end that holds the answer alone, `{"answer": "B"}`;
     - the last line, if it begins with GSM8K's mark (`#### B`);
     - the last line, if the line before it is a heading such as "Final answer:", or if the last line is a paragraph of
       its own in `**...**` or `$...$`. It does not count if the text before says that another choice is the answer, or

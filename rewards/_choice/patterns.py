@@ -61,6 +61,13 @@ _WIDTHS = {wide: wide - 0xFEE0 for wide in (*range(0xFF21, 0xFF3B), *map(ord, "�
 _WRAPPED = re.compile(
     _COMMANDS + r"\{(.*)\}|\*\*(.+)\*\*|\*(.+)\*|\$(.+)\$|\\\((.+)\\\)|\\\[(.+)\\\]", re.ASCII | re.DOTALL
 )
+_SIZE = re.compile(r"^\\(?:large|Large|LARGE|huge|Huge)(?![A-Za-z])\s{0,9}")
+_QUOTED_END = re.compile(r"(?:^|(?<=\n))[ \t]{0,3}> ?(?=[^\n]*\Z)")
+_JSON = re.compile(
+    r"(?:\A|\n)(?:```(?:json)?\n)?\s*\{\s*\"(?:(?:final|correct)[_ ])?(?:answer|choice|option)\"\s*:"
+    r"\s*\"([^\"\n]+)\"\s*\}\s*(?:```)?\Z",
+    re.IGNORECASE,
+)
 # Signs that models put before or after their answer, on its line: "✅ **B) Paris**".
 _SIGNS = re.compile(r"^([#>* \t]*)[✅✔☑🎯👉]\ufe0f?[ \t]*|(?<![ \t])[ \t]*[✅✔☑]\ufe0f?(?=[ \t*]*$)", re.MULTILINE)
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
@@ -72,6 +79,7 @@ def chosen(text: str, choices: list[str] | None, think_opened: bool = False) -> 
     """Return the index of the one choice that a completion names; `None` if it names none or leaves it open."""
     final = shown(after_thinking(text, think_opened)).translate(_WIDTHS)
     final = _SIGNS.sub(r"\1", final).strip()
+    final = _QUOTED_END.sub("", final)
     is_tagged, is_boxed = "<answer>" in final or "</answer>" in final, "\\boxed" in final
     whole = (answer_of(final) or "").strip() if is_tagged else _boxed(final).strip() if is_boxed else final
     small = _SMALL.fullmatch(whole) or ((is_tagged or is_boxed) and _SMALL_IN_TEXT.fullmatch(whole))
@@ -83,7 +91,7 @@ def chosen(text: str, choices: list[str] | None, think_opened: bool = False) -> 
     if is_boxed:
         return _place(whole, choices)
     head, _, last = final.rpartition("\n")
-    stated = None if is_text else answer_in(last, head)
+    stated = None if is_text else answer_in(last, head) or _in_json(final)
     marked = _after_hashes(last)
     if stated is None and marked and _place(marked, choices) is not None:
         stated = marked
@@ -103,6 +111,12 @@ def _is_text(text: str, choices: list[str] | None) -> bool:
     """Return whether a text is a choice's text, which may be a sentence like "Only A is correct"."""
     longest = max(map(len, choices or [""]))
     return len(text) <= DRESS + longest and plain(text) in map(plain, choices or ())
+
+
+def _in_json(text: str) -> str | None:
+    """Return the answer of a JSON object that ends the text and holds the answer alone."""
+    found = _JSON.search(text[-DRESS:])
+    return found[1] if found else None
 
 
 def _after_hashes(line: str) -> str:
@@ -237,11 +251,11 @@ def unwrapped(text: str) -> str:
 
     Formatting is `\boxed{}`, `\text{}` and similar commands, `$...$`, `\(...\)` and `**...**`.
     """
-    text = text.strip()
+    text = _SIZE.sub("", text.strip(), count=1)
     for _ in range(4):  # $\boxed{\textbf{(B)}}$ and the like
         inside = _WRAPPED.fullmatch(text) or _WRAPPED.fullmatch(text.removesuffix(".").removesuffix("。"))
         if inside and (inside[1] is None or _is_closed(inside[1])):
-            text = inside[inside.lastindex or 0].strip()
+            text = _SIZE.sub("", inside[inside.lastindex or 0].strip(), count=1)
     return text
 
 

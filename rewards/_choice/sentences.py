@@ -7,12 +7,14 @@ from .._denials import DENIAL, DOUBT
 
 _SO = r"(?:so|thus|therefore|hence)"
 _HEAD = (
-    r"(?:\[?(?:(?:final|correct|right|best"
+    r"(?:\[?(?:(?:final|correct|right|best|selected|chosen"
     r"|most (?:likely|probable|plausible|appropriate|suitable|accurate|reasonable)) ){0,2}"
     r"(?:answer choice|answer|option|choice|letter)\]?"
-    r"(?: to (?:this|(?:the|this|your) question))?|correct(?=\*{0,3} ?:))"
+    r"(?: to (?:this|(?:the|this|your) question))?"
+    r"(?: among (?:these|(?:the|these) (?:(?:given|above|provided|available) )?(?:options|choices|answers)))?"
+    r"|(?:correct|right|best) (?:one|response)|correct(?=\*{0,3} ?:))"
 )
-_IS = r"(?: (?:is|would be|must be|should be)(?: therefore| thus| hence)? ?:?| ?[:=]| -(?= ))"
+_IS = r"(?: (?:is|would be|must be|should be)(?: therefore| thus| hence)? ?:?| ?[:=]| [-\u2013\u2014](?= ))"
 _ANSWER_LINE = re.compile(
     rf"(\*{{1,3}})?(?:{_SO},? )?(?:(?:the|my) )?{_HEAD}(?(1)(\1)?){_IS}(?(1)(\1)?)\s*(.+)", re.IGNORECASE
 )
@@ -32,17 +34,21 @@ _ELSEWHERE = re.compile(
     r")\s*(.+?)(?: ?(?:です|だ|입니다|이다))?[.。]?",
     re.IGNORECASE,
 )
-_TAKEN = re.compile(rf"(?:(?i:{_SO}),? )?(?:I|[Ww]e) (?:choose|pick|select) (.+)")
+_TAKEN = re.compile(
+    rf"(?:(?i:{_SO}),? )?(?:I|[Ww]e)(?: would| will|['’]d|['’]ll)? (?:choose|pick|select|go (?:with|for)) (.+)"
+)
+# Headings that may stand over a whole text too. So they count only if they begin the last line.
+_LABEL = re.compile(r"[#> \t]{0,9}(?:ans ?[:.=]|(?:solution|response|result|final) ?:) ?(\S.*)", re.IGNORECASE)
 _SO_LINE = re.compile(rf"{_SO}(?:[,:] (.+)| (.+\.))", re.IGNORECASE)
 _THE_ANSWER = r"the (?:(?:final|correct|right|best) )?(?:answer|option|choice)"
-_AMONG = r"(?:among|of) (?:all )?(?:the|these) (?:(?:given|above|four|five) )?(?:options|choices|answers)"
+_AMONG = r"(?:among|(?:out )?of) (?:all )?(?:the|these) (?:(?:given|above|four|five) )?(?:options|choices|answers)"
 _SUBJECT = re.compile(
-    rf"((?:{_SO},? |{_AMONG}, )?only |(?:{_SO},?|{_AMONG},) )?(.+) is (?:({_THE_ANSWER})|correct|right)\.?",
+    rf"((?:{_SO},? |{_AMONG}, )?only |(?:{_SO},?|{_AMONG},|overall,) )?(.+) is (?:({_THE_ANSWER})|correct|right)\.?",
     re.IGNORECASE,
 )
 # "It" refers to a choice in the text before.
 _IT = re.compile(
-    rf"(?:{_SO},? )?(?:it(?:['’]s| is)|(?:this|that) (?:corresponds to|matches))"
+    rf"(?:{_SO},? )?(?:it(?:['’]s| is| must be| has to be)|(?:this|that) (?:corresponds to|matches))"
     r" ((?:(?:the )?(?:option|choice|letter|answer) )?\W{0,4}(?-i:[A-Z]\b|[a-z]\)).*)",
     re.IGNORECASE,
 )
@@ -97,6 +103,8 @@ def answer_in(line: str, before: str = "", *, may_be_one_of_many: bool = True) -
     stated = _of_sentence(line, before, may_be_one_of_many and not before.strip())
     if stated is None and not names_a_choice(line) and _is_heading(last_line(before)) and not is_denied(before):
         return line
+    if stated is None and (label := _LABEL.fullmatch(line[:_LONGEST])):
+        return label[1]
     if stated is not None or len(line) > _LONGEST:
         return stated
     ends = list(_SENTENCE_END.finditer(line))
