@@ -13,6 +13,7 @@ from typing import Any
 from trl_grpo_plus.registry import Example, register_reward
 from trl_grpo_plus.utils.validation import Number
 
+from ._denials import AFTER_A_NUMBER, BESIDE_A_BOX
 from ._math.boxes import last_box
 from ._math.latex import MAX_CHARS, clean
 from ._math.terms import literal
@@ -41,7 +42,13 @@ _SIGN = rf"\\?\$|{_CURRENCIES}"
 _MONEY = re.compile(
     rf"([+−–-]?)\s*(?:(?:US|CA|AU|NZ|HK|NT|[ACRS])\s?\\?\$|{_SIGN}|Rs\.?|(?:{_CODES})\b)\s*([+−–-]?\s*[0-9.].*)"
 )
-_NAME = re.compile(r"\s*[A-Za-z]\s*=(?!\s*=)")
+# `x =`, `x_1 =`, `\text{Total cost} =`, `Total =`
+_NAME = re.compile(
+    r"\s*(?:[A-Za-z](?:_(?:[A-Za-z0-9]|\{[A-Za-z0-9]{1,3}\}))?|\\text\s*\{[A-Za-z ]{1,60}\}|[A-Za-z][A-Za-z ]{1,60})"
+    r"\s*=(?!\s*=)"
+)
+_WORD = re.compile(r"[A-Za-z]+")
+_NO_NAME = AFTER_A_NUMBER | BESIDE_A_BOX
 _TWO_SIGNS = re.compile(rf"{_CURRENCIES}\s*\\?\$|\$\s*{_CURRENCIES}")  # unless the dollar opens a formula
 _COUNTED = re.compile(rf"(.*[0-9.])\s*(?:{_SIGN}|元|美元|块|塊|円|원|个|個|人|天|岁|歲|只|本|页|頁)")
 _APOSTROPHES = re.compile(r"([^0-9]*[0-9]{1,3})((?:['’][0-9]{3})+)((?![0-9'’]).*)?")
@@ -89,10 +96,10 @@ def gsm8k_answer(
     other number of the text counts, so a model is not paid for the last number that it happens to write.
 
     There must be exactly one number in that place, with its unit if any: `1,234`, `-5`, `\$18.00`, `18 dollars`,
-    `42\%` (which is 42), `\frac12`, `Answer: 18`, `US$18`, `¥18`, `18元`, `１８`, `1'234`. Factors count:
-    `2.5 million` and `1234万`. These are no number: two numbers, arithmetic left undone (`6*3`, `\frac{36}{2}`),
-    words, NaN, infinity, `~18`, a number with a letter that may be a factor or a unit (`72\text{ K}`), and a number
-    with a comparison (`72\text{ less}`).
+    `42\%` (which is 42), `\frac12`, `Answer: 18`, `Total = 18`, `US$18`, `¥18`, `18元`, `１８`, `1'234`. Factors
+    count: `2.5 million` and `1234万`. These are no number: two numbers, arithmetic left undone (`6*3`,
+    `\frac{36}{2}`), words, NaN, infinity, `~18`, a number with a letter that may be a factor or a unit (`72\text{
+    K}`), and a number with a comparison (`72\text{ less}`).
 
     A box that is empty, nested or cut off holds no number and earns nothing. An empty box after a full one is passed
     over, as in "I put it in `\boxed{}`", and so are the asterisks of `**#### 18**`.
@@ -164,10 +171,11 @@ def _bare(text: str) -> str:
     text = text.translate(_WIDTHS)
     if _TWO_SIGNS.search(text) and text.count("$") == 1:
         return ""
-    for lead in (_NAME, _HEAD):
-        if match := lead.match(text):
-            text = text[match.end() :]
-    text = text.strip(" *").removesuffix("。")
+    if (name := _NAME.match(text)) and not {word.casefold() for word in _WORD.findall(name[0])} & _NO_NAME:
+        text = text[name.end() :]
+    if head := _HEAD.match(text):
+        text = text[head.end() :]
+    text = text.strip(" *`").removesuffix("。")
     if match := _MONEY.fullmatch(text):
         text = f"{match[1]}{match[2]}"
     if match := _COUNTED.fullmatch(text):

@@ -112,3 +112,21 @@ def test_the_gold_completion_has_full_marks(gold: object) -> None:
 def test_a_blank_at_the_end_of_an_answer_changes_nothing(end):
     assert gsm8k_answer([rf"\boxed{{72{end}}}", f"#### 72{end}"], answer=["72"] * 2) == [1.5, 1.0]
     assert gsm8k_answer([rf"\boxed{{72\\\\{end}73}}", rf"\boxed{{72~{end}}}"], answer=["72"] * 2) == [0.0, 0.0]
+
+
+NAMED = [r"\text{Total cost} = \$72", r"\text{Total} = 72", "x_1 = 72", "x_{1} = 72", "Total = 72", "`72`", "**`72`**"]
+NOT_NAMED = [
+    r"\text{not} = 72", r"\text{Half} = 72", r"\text{Wrong answer} = 72", "Not total = 72", "My guess = 72",
+    "twice x = 72", "x_1 = 72, x_2 = 3", "Total = 72 or 73", "Total = 71 = 72", "Total = 6*12", "Total - 5 = 72",
+    "Total == 72", "`72` or `73`",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", NAMED)
+def test_a_name_before_the_number_or_code_around_it_changes_nothing(text):
+    assert gsm8k_answer([rf"\boxed{{{text}}}", f"#### {text}"], answer=["72"] * 2) == [1.5, 1.0]
+
+
+@pytest.mark.parametrize("text", NOT_NAMED)
+def test_a_name_that_denies_or_scales_the_number_is_none(text):
+    assert gsm8k_answer([rf"\boxed{{{text}}}", f"#### {text}"], answer=["72"] * 2) == [0.0, 0.0]
