@@ -59,8 +59,8 @@ def final_answer(text: str) -> str | None:
     one chain. Boxes with a slash, an arrow or "or maybe" between them are a hedge, which is no answer unless all boxes
     hold the same. The same holds for tags.
 
-    "The answer is" at the beginning of a tag's text is left out. A box in a tag is no answer if its sentence in the
-    tag takes the answer back or has another number next to the box.
+    "The answer is" or `####` at the beginning of a tag's text is left out, and bold or code around the text. A box in
+    a tag is no answer if its sentence in the tag takes the answer back or has another number next to the box.
 
     Example:
         >>> final_answer(r"so \boxed{\frac{1}{2}}"), final_answer("<answer>72</answer>"), final_answer(r"\boxed{7")
@@ -95,11 +95,19 @@ def _is_taken_back(text: str, tag: int, box: int) -> bool:
 
 
 def _without_lead(text: str) -> str:
-    text = text.strip()
-    if text.startswith("**") and text.endswith("**") and text.count("**") == 2:
-        text = text[2:-2]
+    text = _undressed(text.strip().removeprefix("####"))
     lead = _LEAD.match(text[:_LONGEST_LEAD])
-    return text[lead.end() :] if lead else text
+    return _undressed(text[lead.end() :]) if lead else text
+
+
+def _undressed(text: str) -> str:
+    """Return a text without Markdown's bold or code around all of it."""
+    text = text.strip()
+    bare = text[:-1] if text.endswith((".", "。")) else text
+    for mark in ("**", "`"):
+        if len(bare) > 2 * len(mark) and bare.startswith(mark) and bare.endswith(mark) and bare.count(mark) == 2:
+            return bare[len(mark) : -len(mark)]
+    return text
 
 
 def last_box(text: str) -> str | None:

@@ -304,6 +304,26 @@ def test_another_end_of_an_answer_is_no_blank(end: str) -> None:
     assert _score(rf"\boxed{{72{end}}}", "72") == 0.0
 
 
+IN_A_TAG = ["The answer is **72**.", "**72**.", "`72`", "The answer is `72`.", "#### 72", "#### **72**"]
+NOT_IN_A_TAG = [
+    "The answer is **72** or **73**.",
+    "The answer is not **72**.",
+    "`72` or `73`",
+    "#### 72 #### 73",
+    "**72** `72`",
+]
+
+
+@pytest.mark.parametrize("text", IN_A_TAG)
+def test_markdown_around_an_answer_in_a_tag_changes_nothing(text: str) -> None:
+    assert [_score(f"<answer>{text}</answer>", gold) for gold in ("72", "73")] == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("text", NOT_IN_A_TAG)
+def test_markdown_in_a_tag_hides_no_hedge(text: str) -> None:
+    assert _score(f"<answer>{text}</answer>", "72") == 0.0
+
+
 @pytest.mark.parametrize("unit", ["T", "K", "M", "B", "x"])
 def test_a_letter_is_a_unit_where_the_gold_has_it(unit: str) -> None:
     gold = rf"5\text{{ {unit}}}"
