@@ -12,6 +12,7 @@ reward_inputs     the reward functions and the data that a recipe names
 datasets_by_name  loads a recipe's datasets
 preflight         all checks that are made before a model is loaded
 option_checks     preflight's checks of options
+needed_packages   the packages that options need
 train             the main function: check, load, train, evaluate, report
 previous_run      what an earlier run left in the folder: a checkpoint to resume, or files to move
 interrupts        Ctrl-C

@@ -19,7 +19,6 @@ from ..config.evaluation_checks import parts_of_groups
 from ..config.trained_weights import dropout_disturbs, hardly_moves, loses_updates
 from ..curriculum.selection import believes
 from ..objective.advantage_functions import named_by
-from ..utils import optional_packages
 from ..utils.files import no_folder
 from ..utils.resources import multiplies_bfloat16
 from ..utils.text import percent
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 
 
 LONG = 2000  # tokens of a completion; `kept_by_product` explains the trouble above it
-# A tracker needs any of its modules. transformers could tell which are installed, but imports wandb to do so.
-TRACKERS = {"tensorboard": ("tensorboard", "tensorboardX"), "azure_ml": ("azureml",), "flyte": ("flytekit",)}
 
 
 def wrong_options(training_args: Any, model_args: Any) -> list[str]:
@@ -210,18 +207,3 @@ def lacks_compiler() -> str | None:
         f"this machine lacks {' and '.join(lacking)}. On a GPU, TRL's loss needs this to compile Triton kernels, and "
         "fails in the first step without it. Install it: apt-get install gcc python3-dev"
     )
-
-
-def missing_packages(training_args: Any, model_args: Any) -> dict[str, str]:
-    """Return the options whose packages are not installed here, with the command that installs each package."""
-    needs = {
-        "use_vllm: true": (training_args.use_vllm, "vllm"),
-        "use_peft: true": (model_args.use_peft, "peft"),
-        "load_in_4bit or load_in_8bit": (model_args.load_in_4bit or model_args.load_in_8bit, "bitsandbytes"),
-    }
-    missing = optional_packages.missing({what: module for what, (needed, module) in needs.items() if needed})
-    for name in training_args.report_to:
-        modules = TRACKERS.get(name, (name,))
-        if not any(map(optional_packages.is_installed, modules)):
-            missing[f"report_to: {name}"] = optional_packages.install(modules[0])
-    return missing

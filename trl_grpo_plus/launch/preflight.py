@@ -25,13 +25,13 @@ from ..utils.files import beside, looks_local, not_writable
 from ..utils.tables import FAILED, OK, UNSEEN, WARNED, CheckRow, refused
 from ..utils.validation import ConfigError, did_you_mean
 from .command_line import load
+from .needed_packages import missing_packages
 from .option_checks import (
     bad_for_adapter,
     bad_together,
     base_drifts,
     lacks_compiler,
     lost_in_rounding,
-    missing_packages,
     slow_on_processor,
     wrong_options,
 )

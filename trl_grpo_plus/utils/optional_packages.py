@@ -16,6 +16,12 @@ EXTRAS = {
     "trackio": "trackio",
     "matplotlib": "race",
 }
+# What `pip install` takes where it is not the module's name.
+NAMES = {
+    "flash_attn": "flash-attn --no-build-isolation",  # its build needs the installed PyTorch
+    "flash_attn_interface": "flash-attn-3",
+    "optimi": "torch-optimi",
+}
 
 
 def is_installed(module: str) -> bool:
@@ -38,7 +44,7 @@ def release(package: str) -> str | None:
 def install(module: str) -> str:
     """Return the command that installs a module's package."""
     root = module.partition(".")[0]
-    return f"pip install 'trl-grpo-plus[{EXTRAS[root]}]'" if root in EXTRAS else f"pip install {root}"
+    return f"pip install 'trl-grpo-plus[{EXTRAS[root]}]'" if root in EXTRAS else f"pip install {NAMES.get(root, root)}"
 
 
 def missing(modules: Mapping[str, str]) -> dict[str, str]:
