@@ -2,6 +2,8 @@
 
 import inspect
 import re
+import sys
+import types
 
 import pytest
 import tiny_models
@@ -9,7 +11,9 @@ import torch
 from transformers import GenerationConfig, GenerationMixin, Qwen2ForCausalLM
 from trl import GRPOConfig
 
+from trl_grpo_plus import GRPOPlusConfig
 from trl_grpo_plus.config.sampling_distribution import NEUTRAL, chosen_settings, differences, inherited_settings
+from trl_grpo_plus.utils.validation import ConfigError
 
 
 CPU = {"bf16": False, "use_cpu": True, "report_to": "none"}
@@ -97,6 +101,53 @@ def test_settings_that_are_not_taken_from_the_model(tmp_path, options):
         pytest.skip("an option of later releases")
     assert differences(args_of(tmp_path, **options), {"min_p": 0.2}) == []
     assert len(differences(args_of(tmp_path), {"min_p": 0.2})) == 1
+
+
+def of_plus(folder, **options):
+    return GRPOPlusConfig(str(folder), **CPU, **options)
+
+
+@pytest.fixture
+def vllm(monkeypatch):
+    """Put a stand-in with three settings in the place of vLLM."""
+    module = types.ModuleType("vllm")
+    module.SamplingParams = lambda n=1, min_tokens=0, stop=None: None
+    monkeypatch.setitem(sys.modules, "vllm", module)
+
+
+@pytest.mark.parametrize("name", ["repetition_penaltyy", "temperatur", "top_pp", "max_new_token", 3])
+def test_a_mistyped_name_in_generation_kwargs_is_refused(tmp_path, name):
+    """transformers' GenerationConfig keeps any name, so that the setting would silently have no effect."""
+    with pytest.raises(ConfigError, match=rf"has {name!r}, which is no setting of transformers' GenerationConfig\."):
+        of_plus(tmp_path, generation_kwargs={name: 2})
+
+
+def test_a_name_that_is_like_no_other_is_warned_of(tmp_path):
+    """The code of a model or a rollout_func may read it."""
+    (said,) = differences(of_plus(tmp_path, generation_kwargs={"seed": 3, "min_tokens": 2}), {})
+    assert said.startswith("generation_kwargs has 'seed', 'min_tokens': no setting of transformers' GenerationConfig")
+    assert "Did you mean min_new_tokens" in said
+    assert differences(of_plus(tmp_path, generation_kwargs={"min_new_tokens": 2}), {}) == []
+
+
+def test_a_colocated_vllm_has_the_settings_of_its_own(tmp_path, vllm):
+    of_plus(tmp_path, **VLLM, generation_kwargs={"min_tokens": 2})
+    for name in ("min_token", "quite_different"):
+        with pytest.raises(ConfigError, match=f"has '{name}', which is no setting of vLLM's SamplingParams"):
+            of_plus(tmp_path, **VLLM, vllm_mode="colocate", generation_kwargs={name: 2})
+
+
+def test_the_request_to_a_server_may_have_other_names(tmp_path, vllm):
+    server = {**VLLM, "vllm_mode": "server"}
+    config = of_plus(tmp_path, **server, generation_kwargs={"cache_salt": "a"})
+    assert differences(config, {}) == []
+    with pytest.raises(ConfigError, match="Did you mean min_tokens"):
+        of_plus(tmp_path, **server, generation_kwargs={"min_token": 2})
+
+
+def test_nothing_is_said_of_a_vllm_that_cannot_be_imported(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    assert differences(of_plus(tmp_path, **VLLM, generation_kwargs={"min_token": 2}), {}) == []
 
 
 VLLM = {"use_vllm": True}

@@ -11,13 +11,16 @@ two places:
   takes from it only the settings that end an attempt, and continuous batching takes nothing.
 """
 
+import difflib
+import importlib
+import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from accelerate.logging import get_logger
 
 from ..utils.text import shortened
-from ..utils.validation import ConfigError
+from ..utils.validation import ConfigError, did_you_mean
 
 
 if TYPE_CHECKING:
@@ -65,6 +68,7 @@ OF_VLLM: dict[str, tuple[Any, ...]] = {
     "structured_outputs": (),
 }
 _MOST_SHOWN = 60  # characters of a value
+_NEAR = 0.85  # similarity above which an unknown name is a mistyped one; names of other engines are below it
 
 
 def check_generation_kwargs(config: "GRPOConfig") -> None:
@@ -85,6 +89,61 @@ def check_generation_kwargs(config: "GRPOConfig") -> None:
             f"generation_kwargs has seed={given['seed']!r}. A colocated vLLM starts each attempt from this seed, so "
             "all attempts on a prompt would be the same. Leave it out, and set the option seed instead."
         )
+    _check_names(config)
+
+
+def _check_names(config: "GRPOConfig") -> None:
+    """Refuse mistyped names in `generation_kwargs`, and with a colocated vLLM all that it would refuse in a step.
+
+    transformers keeps unknown names, which the code of a model or a `rollout_func` may read, and a server's request
+    has more names than its sampling. So [`unread`] warns of names that are like no other.
+    """
+    known, unknown = _unknown_names(config)
+    strict = config.use_vllm and config.vllm_mode == "colocate"
+    for name in unknown:
+        if not strict and isinstance(name, str) and not difflib.get_close_matches(name, known, cutoff=_NEAR):
+            continue
+        raise ConfigError(
+            f"generation_kwargs has {name!r}, which is no setting of {_engine(config)}."
+            f"{did_you_mean(str(name), known)} Correct it, or leave it out."
+        )
+
+
+def _unknown_names(config: "GRPOConfig") -> tuple[list[str], list[Any]]:
+    """Return the names of the engine's settings, and those in `generation_kwargs` that are not among them."""
+    known = _known_names(config.use_vllm) if config.generation_kwargs else []
+    return known, [name for name in config.generation_kwargs or () if known and name not in known]
+
+
+def _known_names(use_vllm: bool) -> list[str]:
+    """Return the names of the engine's settings; [] if they are not known, because vLLM cannot be imported."""
+    from transformers import GenerationConfig
+
+    if not use_vllm:
+        return [name for name in vars(GenerationConfig()) if not name.startswith("_")]
+    try:
+        return [*inspect.signature(importlib.import_module("vllm").SamplingParams).parameters]
+    except Exception:  # not installed, or broken: the check of packages and TRL say so
+        return []
+
+
+def _engine(config: "GRPOConfig") -> str:
+    return "vLLM's SamplingParams" if config.use_vllm else "transformers' GenerationConfig"
+
+
+def unread(config: "GRPOConfig") -> str | None:
+    """Return a warning if transformers does not read names in `generation_kwargs`; `None` otherwise."""
+    # Continuous batching reads more names than those of the config.
+    if config.use_vllm or config.use_transformers_continuous_batching:
+        return None
+    known, unknown = _unknown_names(config)
+    if not unknown:
+        return None
+    named = "".join(did_you_mean(name, known) for name in unknown)
+    return (
+        f"generation_kwargs has {', '.join(map(repr, unknown))}: no setting of {_engine(config)}, so it has no effect "
+        f"unless the model's own code or a rollout_func reads it.{named} Correct it, or leave it out."
+    )
 
 
 def altering_settings(settings: Mapping[str, Any], neutral: Mapping[str, tuple[Any, ...]] = NEUTRAL) -> dict[str, Any]:
@@ -135,7 +194,7 @@ def differences(
 
     Arguments are those of [`inherited_settings`].
     """
-    texts = []
+    texts = [text] if (text := unread(args)) else []
     if settings := inherited_settings(args, generation_config, passed):
         texts.append(_of_the_model(settings))
     if (settings := chosen_settings(args)) and (ratios := _ratios(args)):
