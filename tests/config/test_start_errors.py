@@ -159,3 +159,19 @@ def test_the_replacement_of_a_gone_argument_is_an_argument():
     known = inspect.signature(GRPOPlusTrainer).parameters
     assert not GONE_ARGUMENTS.keys() & known
     assert {word for advice in GONE_ARGUMENTS.values() for word in re.findall(r"Use (\w+)", advice)} <= known.keys()
+
+
+@pytest.mark.parametrize("given", [{}, {"split_batches": True}, {"dispatch_batches": False, "even_batches": False}])
+def test_accelerate_may_deal_rows_in_the_ways_that_change_nothing(given):
+    GRPOPlusConfig("out", **tiny_models.BASE, accelerator_config=given)  # of one process
+
+
+def test_rows_of_texts_cannot_be_sent_by_accelerate():
+    with pytest.raises(ConfigError, match="Leave dispatch_batches out"):
+        GRPOPlusConfig("out", **tiny_models.BASE, accelerator_config={"dispatch_batches": True})
+
+
+def test_a_batch_that_accelerate_would_split_is_refused(monkeypatch):
+    monkeypatch.setattr(GRPOPlusConfig, "world_size", 2)
+    with pytest.raises(ConfigError, match=r"with 2 processes.*8 attempts instead of 16"):
+        GRPOPlusConfig("out", **tiny_models.BASE, accelerator_config={"split_batches": True})

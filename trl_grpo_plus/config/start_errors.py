@@ -75,6 +75,27 @@ def _explained(why: str, config: "GRPOPlusConfig", given: dict[str, int | None])
     )
 
 
+def check_accelerator_config(config: "GRPOPlusConfig") -> None:
+    """Refuse ways of accelerate to deal rows to processes by which TRL's trainer gets no batches, or other ones.
+
+    Raises:
+        ConfigError: `accelerator_config` has such a way.
+    """
+    given, processes = config.accelerator_config, config.world_size
+    if getattr(given, "dispatch_batches", None):
+        raise ConfigError(
+            "accelerator_config has dispatch_batches=True. accelerate can only send tensors from the first process to "
+            "the others, and the rows of TRL's GRPO are texts. Leave dispatch_batches out."
+        )
+    if getattr(given, "split_batches", None) and processes > 1:
+        raise ConfigError(
+            f"accelerator_config has split_batches=True with {processes} processes. Each process would get only "
+            f"1/{processes} of its rows, so a batch would have {config.generation_batch_size // processes} attempts "
+            f"instead of {config.generation_batch_size}. Leave split_batches out. For smaller batches, lower "
+            f"per_device_train_batch_size (now {config.per_device_train_batch_size})."
+        )
+
+
 def check_arguments(given: Iterable[str], trainer: type, known: Iterable[str], config: "GRPOPlusConfig") -> None:
     """Refuse arguments of a trainer that neither this package's trainer nor TRL's has.
 

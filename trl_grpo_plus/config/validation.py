@@ -21,6 +21,7 @@ from ..utils.import_path import is_path
 from ..utils.validation import ConfigError, Number, one_of, user_level
 from . import presets
 from .sampling_distribution import check_generation_kwargs, logprob_options
+from .start_errors import check_accelerator_config
 
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ def check(config: "GRPOPlusConfig", annotations: Mapping[str, Any], trl_version:
     _check_read(config)
     check_watching(config)
     _check_liger(config, trl_version)
+    check_accelerator_config(config)
 
 
 def warn_of_no_effect(config: "GRPOPlusConfig") -> None:
