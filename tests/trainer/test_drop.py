@@ -14,7 +14,7 @@ from slow_cases import one_in
 from trl import GRPOTrainer
 
 from trl_grpo_plus import GRPOPlusTrainer
-from trl_grpo_plus.config import compatibility
+from trl_grpo_plus.config import bounds
 from trl_grpo_plus.config.validation import TRL_CHOICES
 from trl_grpo_plus.objective import padding
 
@@ -246,7 +246,7 @@ OFF_POLICY = {"num_iterations": 2, "max_steps": 2, "learning_rate": 0.3}
 )
 def test_filler_is_in_no_metric_of_ratios(tmp_path, monkeypatch, options, metric, value):
     """With these bounds, which a user may not set, each live row is clipped."""
-    monkeypatch.setattr(compatibility, "check_bounds", lambda config: None)
+    monkeypatch.setattr(bounds, "check_bounds", lambda config: None)
     options = {**FILLED, "epsilon": -1.0, "epsilon_high": -1.0, **options}
     ours = train(tmp_path, **options, data=tiny_models.prompts(3).select([0, 2, 2, 2]))
     assert sum((~batch["live"]).sum().item() for batch in ours._buffered_inputs) > 0

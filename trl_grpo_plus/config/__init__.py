@@ -2,6 +2,7 @@
 
 grpo_plus_config       [`GRPOPlusConfig`]: TRL's options and this package's
 validation             refuses values and combinations that cannot work, and says the fix
+bounds                 the bounds of TRL's and transformers' numbers
 compatibility          checks the configuration against the reward functions, the data and the model
 gone_options           options that TRL or transformers had once, and what to write instead
 presets                published variants of GRPO as settings

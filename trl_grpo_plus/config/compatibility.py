@@ -1,7 +1,7 @@
 """Checks of the configuration against the reward functions, the data and the model, before the first step."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +11,7 @@ from ..curriculum.selection import check_dataset, check_stream
 from ..objective.advantage_functions import by_path
 from ..scoring import check_prompts, check_splits, columns_given, datasets_named, refuse_class
 from ..traces import check_split_names
-from ..utils.validation import ConfigError, Number, did_you_mean, error_prefix
+from ..utils.validation import ConfigError, did_you_mean, error_prefix
 from .presets import leave_out
 from .tool_checks import check_described, check_length, check_made, check_resets
 
@@ -25,38 +25,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-COUNT, NOT_NEGATIVE = Number(at_least=1, integer=True, optional=True), Number(at_least=0, optional=True)
-SHARE = Number(at_least=0, at_most=1, optional=True)
-# TRL finds values outside these bounds only in the middle of a run, or never.
-BOUNDS = {
-    **dict.fromkeys(("num_generations_eval", "max_completion_length", "ref_model_sync_steps"), COUNT),
-    **dict.fromkeys(("learning_rate", "weight_decay", "epsilon", "epsilon_high"), NOT_NEGATIVE),
-    **dict.fromkeys(("top_p", "min_p", "top_entropy_quantile"), SHARE),
-    "per_device_eval_batch_size": Number(at_least=1, integer=True),
-    "max_steps": Number(integer=True),
-    "seed": Number(at_least=0, at_most=2**32 - 1, integer=True),
-}
 # The columns that `remove_unused_columns` leaves (`GRPOTrainer._set_signature_columns_if_needed`).
 DEALT = ("prompt", "image", "images")
 # The options that `GRPOPlusTrainer._compute_loss` reads.
 IN_THE_LOSS = ("kl_estimator", "kl_placement", "kl_target", "importance_ratio")
 # Options that act on the batches and the loss of any subclass.
 _ELSEWHERE = ("preset", "nonfinite_step")
-
-
-def out_of_bounds(config: "GRPOPlusConfig") -> Iterator[str]:
-    """Yield why options of TRL or transformers are out of their bounds."""
-    for name, number in BOUNDS.items():
-        try:
-            number.check(name, getattr(config, name))
-        except ConfigError as error:
-            yield str(error)
-
-
-def check_bounds(config: "GRPOPlusConfig") -> None:
-    """Refuse options that are out of their bounds."""
-    if why := list(out_of_bounds(config)):
-        raise ConfigError(" ".join(why))
 
 
 def will_train(eval_dataset: Any, config: "GRPOPlusConfig") -> bool:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
-from ..config.compatibility import no_step, out_of_bounds
+from ..config.bounds import not_of_transformers, out_of_bounds
+from ..config.compatibility import no_step
 from ..config.evaluation_checks import parts_of_groups
 from ..config.trained_weights import dropout_disturbs, hardly_moves, loses_updates
 from ..curriculum.selection import believes
@@ -32,9 +33,15 @@ if TYPE_CHECKING:
 LONG = 2000  # tokens of a completion; `kept_by_product` explains the trouble above it
 
 
-def wrong_options(training_args: Any, model_args: Any) -> list[str]:
-    """Return why options are out of their bounds, or if none are, why options do not go together."""
-    return list(_out_of_bounds(training_args)) or list(_at_odds(training_args, model_args))
+def wrong_options(training_args: Any, model_args: Any, generates: bool = True) -> list[str]:
+    """Return why options are out of their bounds, or if none are, why options do not go together.
+
+    Args:
+        training_args, model_args: the dataclasses of the launch script.
+        generates (`bool`, *optional*, defaults to `True`): whether TRL samples the attempts, not a `rollout_func`.
+    """
+    wrong = [*_out_of_bounds(training_args), *(not_of_transformers(training_args) if generates else ())]
+    return wrong or list(_at_odds(training_args, model_args))
 
 
 def _out_of_bounds(args: "GRPOPlusConfig") -> Iterator[str]:

@@ -64,7 +64,8 @@ def processes(recipe: Recipe) -> list[CheckRow]:
 
 def options(recipe: Recipe) -> list[CheckRow]:
     """Check that options are in their bounds, go together, and name things that exist. Sets `recipe.stands`."""
-    wrong = [] if recipe.refused else wrong_options(recipe.training, recipe.model)
+    generates = not recipe.script.rollout_func
+    wrong = [] if recipe.refused else wrong_options(recipe.training, recipe.model, generates)
     recipe.stands = recipe.stands and not wrong
     return [CheckRow("options", FAILED, why) for why in wrong]
 

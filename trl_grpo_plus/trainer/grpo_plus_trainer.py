@@ -46,6 +46,7 @@ from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import nanstd
 
 from ..config import (
+    bounds,
     chat_checks,
     compatibility,
     evaluation_checks,
@@ -196,7 +197,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._sampler: Any = None  # TRL's sampler of the training set
         self._entropy: float | None = None  # mean over the last optimizer step
         self._failures_warned: set[tuple[str, str]] = set()  # rewards and statuses that a warning has told of
-        compatibility.check_bounds(args)
+        bounds.check_bounds(args)
         evaluation_checks.check_evaluations(eval_dataset, args)
         reward_funcs, weights = resolve(reward_funcs, args.reward_weights)
         if weights != args.reward_weights:
