@@ -61,6 +61,25 @@ def test_a_text_that_is_not_json_is_refused_with_its_option(name):
         GRPOPlusConfig(**{**tiny_models.BASE, name: '{"x"'})
 
 
+KWARGS = ["chat_template_kwargs", "lr_scheduler_kwargs", "model_init_kwargs", "generation_kwargs"]
+KWARGS += ["activation_checkpointing_kwargs", "gradient_checkpointing_kwargs"]
+KWARGS += ["transformers_continuous_batching_config"]
+
+
+@pytest.mark.parametrize("name", [name for name in KWARGS if name in GRPOPlusConfig.__dataclass_fields__])
+def test_a_text_that_is_no_mapping_is_refused(name):
+    with pytest.raises(ConfigError, match=f"^{name}='nope' must be a mapping, not a text, or else JSON"):
+        GRPOPlusConfig(**{**tiny_models.BASE, name: "nope"})
+    right = GRPOPlusConfig("out", **tiny_models.BASE, **{name: '{"a": 1}'})
+    assert getattr(right, name) == {"a": 1}
+
+
+def test_an_empty_text_is_refused_where_transformers_takes_no_empty_text():
+    with pytest.raises(ConfigError, match=r"^lr_scheduler_kwargs='' must be a mapping"):
+        GRPOPlusConfig("out", **tiny_models.BASE, lr_scheduler_kwargs="")
+    assert GRPOPlusConfig("out", **tiny_models.BASE, model_init_kwargs="").model_init_kwargs == ""
+
+
 DEVICE = "per_device_train_batch_size (8)"
 
 

@@ -125,6 +125,8 @@ MISTAKES = (
     Mistake("numbers out of bounds", ("max_completion_length=0 must be an integer and >= 1.",
             "top_p=1.5 must be a finite number and >= 0 and <= 1."), {"max_completion_length": 0, "top_p": 1.5}),
     Mistake("generation_kwargs as a list", ("generation_kwargs=[1] must be a mapping",), {"generation_kwargs": [1]}),
+    Mistake("a text instead of a mapping", ("chat_template_kwargs='nope' must be a mapping, not a text",),
+            {"chat_template_kwargs": "nope"}),
     Mistake("more numbers out of bounds", ("adam_beta2=1.0 must be a finite number and >= 0 and < 1.",
             "delta=0 must be a finite number and > 0.", "logging_steps=-1 must be a finite number and > 0.",
             "top_k=-1 turns top-k off in vLLM alone. Set top_k: 0"),

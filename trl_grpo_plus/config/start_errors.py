@@ -20,6 +20,30 @@ if TYPE_CHECKING:
 
 _AS_JSON = """Write it as in '{"key": 0.5, "other": null}', in single quotes in a shell."""
 
+# Options of TRL and transformers that take a mapping, or JSON, and no name.
+_MAPPINGS = (
+    "activation_checkpointing_kwargs",
+    "chat_template_kwargs",
+    "generation_kwargs",
+    "gradient_checkpointing_kwargs",
+    "lr_scheduler_kwargs",
+    "model_init_kwargs",
+    "transformers_continuous_batching_config",
+)
+
+
+def check_mappings(config: "GRPOPlusConfig") -> None:
+    """Refuse a text that is neither JSON nor, where TRL takes it for no mapping, empty.
+
+    Raises:
+        ConfigError: an option that takes a mapping is such a text.
+    """
+    for name in _MAPPINGS:
+        value = getattr(config, name, None)  # older releases lack some
+        left_out = value == "" and name != "lr_scheduler_kwargs"
+        if isinstance(value, str) and not value.startswith("{") and not left_out:
+            raise ConfigError(f"{name}={value!r} must be a mapping, not a text, or else JSON. {_AS_JSON}")
+
 
 @contextmanager
 def making_config(config: "GRPOPlusConfig") -> Iterator[None]:

@@ -22,7 +22,7 @@ from ..utils.validation import ConfigError, Number, one_of, user_level
 from . import presets
 from .bounds import check_finite
 from .sampling_distribution import check_generation_kwargs, logprob_options
-from .start_errors import check_accelerator_config
+from .start_errors import check_accelerator_config, check_mappings
 
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ def check_before_trl(config: "GRPOPlusConfig") -> None:
         kinds = {*typing.get_args(field.type)} or {field.type}
         if isinstance(value, str) and kinds <= {int, float, type(None)}:
             NUMBERS.get(name, Number()).check(name, value)
+    check_mappings(config)
     check_finite(config, {**NUMBERS, **DIVISORS})
     for name, number in DIVISORS.items():
         if (value := getattr(config, name)) is not None:
