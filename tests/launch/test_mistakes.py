@@ -43,6 +43,7 @@ REFUSED_BY = {
     "advantage": "a missing advantage function",
     "data": "two sources of data",
     "model": "a missing model",
+    "attention": "an unknown attention",
     "splits": "evaluation without a split for it",
     "prompts": "an empty prompt",
     "enough": "too few rows for a step",

@@ -24,12 +24,18 @@ from ..utils.files import no_folder
 from ..utils.resources import multiplies_bfloat16
 from ..utils.text import percent
 from ..utils.validation import did_you_mean
+from .needed_packages import attention_of
 
 
 if TYPE_CHECKING:
     from ..config import GRPOPlusConfig
 
 
+DTYPES = ("auto", "bfloat16", "float16", "float32")  # TRL's
+STEPS = 1000  # of a schedule, if their number depends on the data
+FSDP_ALONE = (
+    "fsdp needs several processes, and this run has one. Leave fsdp out, or start more processes: --num_processes."
+)
 LONG = 2000  # tokens of a completion; `kept_by_product` explains the trouble above it
 
 
@@ -63,6 +69,9 @@ def _at_odds(args: "GRPOPlusConfig", model_args: Any) -> Iterator[str]:
             f"each engine uses {engines} processes. Change it, or start more processes: --num_processes."
         )
     yield from _unknown_trackers(args.report_to)
+    yield from _unknown_names(args, model_args)
+    yield from _idle_reference(args, model_args)
+    yield from _unfit(args)
     if not args.output_dir.strip():
         yield f"output_dir={args.output_dir!r} is blank. Name a folder; it need not exist."
     elif why := no_folder(args.output_dir):
@@ -77,6 +86,93 @@ def _unknown_trackers(names: Sequence[str | None]) -> Iterator[str]:
         if name not in trackers:
             guess = did_you_mean(str(name), [*trackers, "none"])
             yield f"report_to: {name!r} is not one of {', '.join(trackers)}, all, none.{guess}"
+
+
+def _unknown_names(args: "GRPOPlusConfig", model_args: Any) -> Iterator[str]:
+    """Yield why a backend or a dtype has an unknown name."""
+    from accelerate.utils import DynamoBackend
+
+    backend, backends = args.torch_compile_backend, [backend.value.lower() for backend in DynamoBackend]
+    if backend is not None and backend.lower() not in backends:
+        guess = did_you_mean(backend, backends)
+        yield f"torch_compile_backend={backend!r} is not one of {', '.join(backends)}.{guess}"
+    dtype = dtype_of(args, model_args)
+    if isinstance(dtype, str) and dtype not in DTYPES:
+        yield f"model_init_kwargs has dtype={dtype!r}, not one of {', '.join(DTYPES)}.{did_you_mean(dtype, DTYPES)}"
+
+
+def _idle_reference(args: "GRPOPlusConfig", model_args: Any) -> Iterator[str]:
+    """Yield why a reference model cannot follow the policy."""
+    if args.sync_ref_model and args.beta == 0:
+        yield (
+            "sync_ref_model=True with beta=0: without a KL term there is no reference model. Set beta to a positive "
+            "value (0.04 in DeepSeekMath), or leave sync_ref_model out."
+        )
+    elif args.sync_ref_model and model_args.use_peft:
+        yield (
+            "sync_ref_model=True with use_peft=True: the reference of an adapter is the model without it, which does "
+            "not follow the policy. Leave sync_ref_model out, or train all weights (use_peft: false)."
+        )
+
+
+def _unfit(args: "GRPOPlusConfig") -> Iterator[str]:
+    """Yield why transformers could not make the trainer, the dataloader, the optimizer or its schedule."""
+    if args.save_strategy == "best" and args.metric_for_best_model is None:
+        yield (
+            "save_strategy='best' needs a metric that tells which model is the best. Set metric_for_best_model, such "
+            "as reward, or another save_strategy."
+        )
+    if args.dataloader_persistent_workers and not args.dataloader_num_workers:
+        yield (
+            "dataloader_persistent_workers=True with dataloader_num_workers=0: there are no workers. Set "
+            "dataloader_num_workers to 1 or more, or leave dataloader_persistent_workers out."
+        )
+    pairs = (args.optim_args or "").replace(" ", "").split(",") if args.optim_args else []  # as transformers splits it
+    if wrong := [pair for pair in pairs if pair.count("=") != 1]:
+        yield (
+            f"optim_args={args.optim_args!r} must be pairs of key=value with commas between them, such as "
+            f"'rank=64,scale=0.5'. {wrong[0]!r} is no such pair."
+        )
+    if args.fsdp and args.parallel_mode.value != "distributed" and not (args.fsdp_config or {}).get("xla"):
+        yield FSDP_ALONE
+    if why := _why_no_schedule(args):
+        kwargs = f" with lr_scheduler_kwargs={args.lr_scheduler_kwargs!r}" if args.lr_scheduler_kwargs else ""
+        yield (
+            f"lr_scheduler_type={args.lr_scheduler_type.value!r}{kwargs} makes no schedule: {why} Correct "
+            "lr_scheduler_kwargs, or set another lr_scheduler_type."
+        )
+
+
+def _why_no_schedule(args: "GRPOPlusConfig") -> str | None:
+    """Return why the schedule of the learning rate cannot be made; `None` if it can."""
+    import torch
+    from transformers import get_scheduler
+
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=args.learning_rate)
+    total = args.max_steps if args.max_steps > 0 else STEPS
+    warmup, kwargs = args.get_warmup_steps(total), dict(args.lr_scheduler_kwargs or {})
+    try:
+        get_scheduler(args.lr_scheduler_type, optimizer, warmup, total, kwargs)
+    except Exception as error:
+        return str(error).rstrip(".") + "."
+    return None
+
+
+def unknown_attention(training_args: Any, model_args: Any) -> str | None:
+    """Return why there is no such attention; `None` if there is, or if it is not known.
+
+    Call this once the recipe's functions are imported, because they may register one. So may a model's own code.
+    """
+    name = attention_of(training_args, model_args)
+    if name is None or "/" in name or training_args.trust_remote_code:
+        return None
+    from transformers import AttentionInterface  # slow to import
+
+    known = ["eager", *AttentionInterface().valid_keys()]
+    if name in known:
+        return None
+    advice = "Take one of them, or a kernel on the Hub, such as kernels-community/flash-attn2."
+    return f"attn_implementation={name!r} is not one of {', '.join(known)}.{did_you_mean(name, known)} {advice}"
 
 
 def bad_together(args: "GRPOPlusConfig") -> list[str]:

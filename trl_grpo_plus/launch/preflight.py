@@ -33,6 +33,7 @@ from .option_checks import (
     lacks_compiler,
     lost_in_rounding,
     slow_on_processor,
+    unknown_attention,
     wrong_options,
 )
 from .recipe import Recipe
@@ -229,6 +230,14 @@ def model(recipe: Recipe) -> list[CheckRow]:
     return [CheckRow("model", FAILED, f"model_name_or_path: there is no folder {name}.{beside(name)} {right}")]
 
 
+def attention(recipe: Recipe) -> list[CheckRow]:
+    """Check that the attention has a known name, unless a prepare function that has not run may register one."""
+    if not recipe.stands or (recipe.script.prepare and recipe.splits is None):
+        return []
+    why = unknown_attention(recipe.training, recipe.model)
+    return [CheckRow("model", FAILED, why)] if why else []
+
+
 def splits(recipe: Recipe) -> list[CheckRow]:
     """Check that there is a training split, and another split if the run evaluates.
 
@@ -358,7 +367,7 @@ PAPER: tuple[Check, ...] = (
     model,
 )
 # `model` is checked again here, because a prepare function may make the model.
-DATA: tuple[Check, ...] = (splits, model, prompts, reset, enough, remembered, columns, template)
+DATA: tuple[Check, ...] = (splits, model, attention, prompts, reset, enough, remembered, columns, template)
 
 
 def on_paper(recipe: Recipe) -> list[CheckRow]:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..scoring import datasets_named
-from ..utils.validation import ConfigError
+from ..utils.validation import ConfigError, did_you_mean
 from . import command_line
 from .accelerate import Distribution, find_recipe, sharded
-from .option_checks import evaluates
+from .option_checks import FSDP_ALONE, evaluates
 
 
 if TYPE_CHECKING:
@@ -179,8 +179,24 @@ def _note_processes(recipe: Recipe, parser: Any, settings: command_line.Settings
             f"ddp_backend={distributed['ddp_backend']!r} needs several processes, and this run has one "
             f"({recipe.spread.decided_by}). Remove it, or start more processes: --num_processes."
         )
+    _check_fsdp(distributed["fsdp"])
+    on_cpu = (options.use_cpu or settings.values.get("use_cpu")) and NO_GPU not in recipe.lacking
+    # A launcher may give a GPU to one process that shards: the process itself checks this.
+    if distributed["fsdp"] and recipe.spread.processes == 1 and on_cpu:
+        raise ConfigError(FSDP_ALONE)
     instead = {"deepspeed": "", "fsdp": "", "ddp_backend": "gloo"}
     recipe.on_a_cpu = tuple(word for key in OF_PROCESSES if distributed[key] for word in (f"--{key}", instead[key]))
+
+
+def _check_fsdp(given: Any) -> None:
+    """Refuse words of `fsdp` that transformers does not know."""
+    from transformers.trainer_utils import FSDPOption
+
+    known = [option.value for option in FSDPOption]
+    for word in given.split() if isinstance(given, str) else given if isinstance(given, list) else ():
+        if str(word).lower() not in known:
+            guess = did_you_mean(str(word), known)
+            raise ConfigError(f"fsdp: {word!r} is not one of {', '.join(known)}. Set fsdp: true.{guess}")
 
 
 def batches(recipe: Recipe) -> str:
