@@ -13,7 +13,7 @@ from trl_grpo_plus.launch.recipe import _check_fsdp
 from trl_grpo_plus.utils.validation import ConfigError
 
 
-MODEL = {"load_in_4bit": False, "load_in_8bit": False, "use_peft": False, "dtype": "float32"}
+MODEL = {"load_in_4bit": False, "load_in_8bit": False, "use_peft": False, "lora_alpha": 32, "dtype": "float32"}
 NEEDED = {
     "cosine_with_min_lr": {"min_lr": 1e-3},
     "cosine_warmup_with_min_lr": {"min_lr_rate": 0.1},

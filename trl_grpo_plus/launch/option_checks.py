@@ -60,6 +60,11 @@ def _at_odds(args: "GRPOPlusConfig", model_args: Any) -> Iterator[str]:
     if (model_args.load_in_4bit or model_args.load_in_8bit) and not model_args.use_peft:
         name = "load_in_4bit" if model_args.load_in_4bit else "load_in_8bit"
         yield f"{name}: quantized weights cannot be trained. Train an adapter instead. Set use_peft: true."
+    if model_args.use_peft and model_args.lora_alpha <= 0:
+        yield (
+            f"lora_alpha={model_args.lora_alpha} must be above 0: the adapter's part is multiplied by lora_alpha / "
+            f"lora_r. TRL's default is 32, with lora_r 16 (now {model_args.lora_r})."
+        )
     if evaluates(args) and (why := parts_of_groups(args)):
         yield why
     engines = args.vllm_tensor_parallel_size

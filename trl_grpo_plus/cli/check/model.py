@@ -7,6 +7,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+import torch
 from packaging.version import Version
 
 from ...config import chat_checks, sampling_distribution
@@ -17,7 +18,7 @@ from ...traces import ADDS_SYSTEM, as_given
 from ...utils.optional_packages import is_installed
 from ...utils.resources import memory_bytes
 from ...utils.tables import FAILED, OK, UNSEEN, WARNED, CheckRow, in_short
-from ...utils.validation import ConfigError
+from ...utils.validation import ConfigError, did_you_mean
 from . import hub
 from .estimate import GIB, Job, ModelShape, checkpoint, context_of, count, memory, rounded, seconds, vllm_sequences
 from .gpus import GPU, Card
@@ -25,6 +26,8 @@ from .hub import Loaded
 
 
 if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
     from ...config import GRPOPlusConfig
 
 
@@ -172,7 +175,41 @@ def shape(recipe: Recipe, config: Loaded) -> tuple[list[CheckRow], ModelShape | 
     text = f"{_many(counted.parameters)} weights"
     if counted.adapter:
         text += f", of which the adapter's {_many(counted.trained)} are trained"
-    return [CheckRow("weights", OK, text)], counted
+    return [CheckRow("weights", OK, text), *_without_effect(recipe.model, config.what)], counted
+
+
+def _without_effect(options: Any, config: "PretrainedConfig") -> list[CheckRow]:
+    """Return a row for each option of an adapter with names that the model does not have: peft leaves them out.
+
+    It fails if the model has none of an option's names. A list for several models may name more than one model has.
+    """
+    given = {name: getattr(options, name, None) for name in ("lora_modules_to_save", "lora_target_parameters")}
+    wanted = {name: [value] if isinstance(value, str) else value for name, value in given.items() if value}
+    if not wanted or not options.use_peft:
+        return []
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    if (config.architectures or [None])[0] not in (None, type(model).__name__):
+        return []  # TRL loads a model of another class, with other names
+    rows = []
+    for option, names in wanted.items():
+        saves = option == "lora_modules_to_save"
+        pairs = model.named_modules(remove_duplicate=False) if saves else model.named_parameters()
+        known = [f".{name}" for name, _ in pairs]
+        lacking = [name for name in names if not any(key.endswith(name if saves else f".{name}") for key in known)]
+        if not lacking:
+            continue
+        short = sorted({".".join(key.split(".")[-1 if saves else -2 :]) for key in known})
+        short = [name for name in short if name and not name.isdigit()]
+        guess = "".join(did_you_mean(name, short) for name in lacking)
+        text = (
+            f"{option}: the model has no {'module' if saves else 'weight'} {', '.join(map(repr, lacking))}, so this "
+            f"has no effect.{guess} It has {', '.join(short)}. Correct it, or leave it out."
+        )
+        rows.append(CheckRow("weights", FAILED if len(lacking) == len(names) else WARNED, text))
+    return rows
 
 
 def _many(number: float) -> str:
