@@ -7,11 +7,13 @@ report.
 
 import sys
 
+from trl_grpo_plus.launch.command_line import set_environment
 from trl_grpo_plus.utils.terminal import end_at_ctrl_c, interrupt_at_ctrl_c
 
 
 if __name__ == "__main__":
     end_at_ctrl_c()  # before the imports that take seconds
+    set_environment(sys.argv[1:])  # before the imports that read it
 
 from trl_grpo_plus.launch.arguments import GRPOPlusScriptArguments, make_parser
 from trl_grpo_plus.launch.train import main, run

@@ -14,6 +14,7 @@ from .. import __version__
 from ..config.presets import PRESETS
 from ..launch import LAUNCHERS, Start, headline, launch_command, recipes
 from ..launch.accelerate import RUN_AS, content_of, on_cpu
+from ..launch.command_line import set_environment
 from ..launch.launchers import cpu_threads, in_this_python
 from ..launch.nodes import OPTIONS, Nodes, machines, nodes
 from ..launch.recipe_yaml import text_of
@@ -332,6 +333,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def _start(options: argparse.Namespace) -> Start:
     """Return the run to start. A run that cannot start is refused here, before the imports that take seconds."""
+    set_environment(["--config", options.name])  # for the libraries that are imported here, and for the processes
     start = Start(
         options.name,
         tuple(options.rest),

@@ -6,7 +6,8 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -80,11 +81,13 @@ def read(parser: Any, argv: list[str], of_command: Collection[str] = ()) -> Sett
     """
     rest, config = _take_config(argv)
     content = settings_in(Path(config)) if config else {}
-    env = content.pop("env", None) or {}
+    given = content.pop("env", None)
     values, wrong = checked(content, parser)
     refused = {name: f"{config}: {why}" for name, why in wrong.items()}
-    if not isinstance(env, dict) or not all(isinstance(n, str) and v is not None for n, v in env.items()):
-        refused["env"], env = f"{config}: env={env!r} must map names of environment variables to values.", {}
+    try:
+        env = _variables(given)
+    except ConfigError as error:
+        refused["env"], env = f"{config}: {error}", {}
     valid_names = set(hints_of(parser))
     options, stray = parser.parse_known_args(rest)
     for word in stray:
@@ -96,7 +99,6 @@ def read(parser: Any, argv: list[str], of_command: Collection[str] = ()) -> Sett
         presets.check(preset and presets.AppliedPreset(preset))
     except ConfigError as error:
         preset, refused["preset"] = None, str(error)
-    env = {name: str(value) for name, value in env.items()}
     settings = Settings(tuple(rest), config, values, env, refused, preset)
     for switch, idle in _without_effect(settings.names):
         refused[switch] = (
@@ -111,7 +113,7 @@ def build(
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the dataclasses by class name, and the reasons why others could not be made.
 
-    This also sets the environment variables in the YAML's `env`.
+    This also sets the environment variables in the YAML's `env`, for scripts that do not call [`set_environment`].
 
     Args:
         parser (`trl.TrlParser`), settings ([`Settings`]): the parser, and the settings to parse.
@@ -141,6 +143,32 @@ def build(
                 continue
             refused.append(str(error))
     return made, refused
+
+
+def set_environment(argv: Sequence[str]) -> None:
+    """Set the environment variables in the `env` of the YAML that a command line names.
+
+    Libraries such as torch and huggingface_hub read their variables on import: call this function before. The YAML's
+    values replace those of the shell. A mistake in the YAML is left to [`read`].
+
+    Args:
+        argv (`Sequence[str]`): the arguments, without the program.
+    """
+    with suppress(ConfigError, OSError):
+        _, config = _take_config(list(argv))
+        os.environ.update(_variables(settings_in(Path(config)).get("env")) if config else {})
+
+
+def _variables(env: Any) -> dict[str, str]:
+    """Return the environment variables that the value of `env` sets."""
+    env = env or {}
+    if not isinstance(env, dict) or not all(_is_variable(name) and v is not None for name, v in env.items()):
+        raise ConfigError(f"env={env!r} must map names of environment variables to values.")
+    return {name: str(value) for name, value in env.items()}
+
+
+def _is_variable(name: Any) -> bool:
+    return isinstance(name, str) and name != "" and "=" not in name
 
 
 def load(path: str, option: str) -> Callable[..., Any]:

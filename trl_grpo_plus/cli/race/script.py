@@ -9,11 +9,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...launch.command_line import set_environment
 from ...utils.terminal import end_at_ctrl_c, interrupt_at_ctrl_c
 
 
 if __name__ == "__main__":
     end_at_ctrl_c()  # before the imports that take seconds
+    set_environment(sys.argv[1:])  # before the imports that read it
 
 import trl
 from transformers import TrainerCallback
