@@ -323,6 +323,14 @@ MISTAKES = (
     Mistake("a missing split",
             ("dataset_train_split: the data has no split 'trian', only train. Did you mean train?",),
             {"dataset_train_split": "trian"}),
+    Mistake("a missing split to evaluate on",
+            ("dataset_test_split: the data has no split 'validatoin', only ", "Did you mean validation?"),
+            {"dataset_name": "splits", "dataset_test_split": "validatoin", "do_eval": True}),
+    Mistake("a configuration of a file", ("dataset_name: data.jsonl is a file, so dataset_config='main' has no effect",
+            "Remove dataset_config."), {"dataset_config": "main"}),
+    Mistake("no training", ("do_train: false has no effect: a run always trains. Remove it.",), {"do_train": False}),
+    Mistake("no training, on the command line", ("do_train: false has no effect",), {"do_train": True},
+            ("--do_train", "false")),
     Mistake("evaluation without a split for it",
             ("Evaluation is on, but the data has no split other than the training split.", "eval_strategy"),
             {"eval_strategy": "steps", "eval_steps": 1}),
@@ -429,6 +437,9 @@ def make_place(folder: Path) -> None:
     chat = [{"prompt": [{"role": "user", "content": prompt}], "answer": answer} for prompt, answer in sums]
     write_rows(folder / "chat.jsonl", chat)
     write_broken(folder)
+    (folder / "splits").mkdir()
+    for split in ("train", "test", "valid"):
+        write_rows(folder / "splits" / f"{split}.jsonl", [{"prompt": f"{split} {p}", "answer": a} for p, a in sums])
     (folder / "task.py").write_text(TASK)
     (folder / "latin.yaml").write_bytes("# Größe\n".encode("latin-1"))
     (folder / "my_rewards.py").write_text(REWARDS)

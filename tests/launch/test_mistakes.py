@@ -145,6 +145,26 @@ def test_the_script_refuses_a_mistake_before_a_model_is_loaded(here, place, monk
     assert_says(str(error.value), mistake)
 
 
+@pytest.mark.parametrize(
+    ("keys", "evaluated"),
+    [
+        ({"do_eval": True}, ["test", "validation"]),
+        ({"do_eval": True, "dataset_test_split": "test"}, ["test", "validation"]),
+        ({"do_eval": True, "dataset_test_split": "validation"}, ["validation"]),
+        ({"dataset_test_split": "validation"}, []),
+    ],
+)
+def test_a_named_split_is_evaluated_alone(here, place, monkeypatch, keys, evaluated):
+    made = mock.Mock(side_effect=InterruptedError)
+    monkeypatch.setattr("trl_grpo_plus.GRPOPlusTrainer", made)
+    Mistake("none", (), {"dataset_name": "splits", **keys}).write(place)
+    with pytest.raises(InterruptedError):
+        script()
+    sets = made.call_args.kwargs["eval_dataset"] or {}
+    assert sorted(sets) == evaluated
+    assert all(rows["prompt"][0].startswith(name[:5]) for name, rows in sets.items())
+
+
 def test_each_mistake_is_an_error_of_its_own_and_none_follows_from_another(here, place, capsys):
     keys = {"dataset_name": ["data.jsonl", "dta.jsonl"], "model_name_or_path": ["./model"], "lerning_rate": 1}
     Mistake("three", (), keys).write(place)

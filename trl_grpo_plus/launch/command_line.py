@@ -94,6 +94,12 @@ def read(parser: Any, argv: list[str], of_command: Collection[str] = ()) -> Sett
         if word.startswith("-") and (name := _name(word)) not in valid_names:
             near = {*valid_names, "config", *of_command} - {name}
             refused[word] = f"unknown option --{name}.{instead_of(name, near, '--')}"
+    on_line = any(_name(word) == "do_train" for word in rest if word.startswith("--"))
+    if not (options.do_train if on_line else values.get("do_train", True)):
+        refused["do_train"] = (
+            "do_train: false has no effect: a run always trains. Remove it. For an evaluation alone, set "
+            "max_steps: 1, learning_rate: 0 and do_eval: true."
+        )
     preset = options.preset or values.get("preset")
     try:
         presets.check(preset and presets.AppliedPreset(preset))

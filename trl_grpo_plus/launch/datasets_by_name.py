@@ -130,13 +130,18 @@ def _load(name: str, config: str | None, streaming: bool) -> Any:
     return load_dataset(path, name=None if os.path.isdir(path) else config, streaming=streaming)
 
 
-def check_name(name: str) -> None:
-    """Refuse a path that does not exist, and a file of a kind that cannot be read."""
+def check_name(name: str, config: str | None = None) -> None:
+    """Refuse a path that does not exist, a file of a kind that cannot be read, and a configuration of a file."""
     if os.path.isfile(os.path.expanduser(name)) and _builder(name) is None:
         raise ConfigError(f"{name} cannot be read: a data file ends in one of {', '.join(BUILDERS)}.")
     is_path = looks_local(name) or (_builder(name) and "://" not in name)
     if is_path and not os.path.exists(os.path.expanduser(name)):
         raise ConfigError(f"there is no file or folder {name}.{beside(name)}")
+    if config and _builder(name):
+        raise ConfigError(
+            f"{name} is a file, so dataset_config={config!r} has no effect: only datasets on the Hub have "
+            "configurations. Remove dataset_config."
+        )
 
 
 def _builder(name: str) -> str | None:

@@ -40,6 +40,9 @@ from .recipe import Recipe
 from .reward_inputs import check_data_name, load_callables, read_rewards, reward_name
 
 
+TEST_SPLIT = "test"  # TRL's default of dataset_test_split
+
+
 def keys(recipe: Recipe) -> list[CheckRow]:
     """Check that each key and option exists and has a valid value."""
     if recipe.refused:
@@ -239,23 +242,33 @@ def attention(recipe: Recipe) -> list[CheckRow]:
 
 
 def splits(recipe: Recipe) -> list[CheckRow]:
-    """Check that there is a training split, and another split if the run evaluates.
+    """Check that there is a training split, and a split to evaluate on if the run evaluates.
 
+    The run evaluates on `dataset_test_split` if this is not TRL's default, else on all splits but the training split.
     Sets `recipe.train_set` and `recipe.eval_sets`.
     """
-    train = recipe.script.dataset_train_split
+    train, test = recipe.script.dataset_train_split, recipe.script.dataset_test_split
     if recipe.splits is None:
         return []
-    if train not in recipe.splits:
-        named = f"{', '.join(recipe.splits)}.{did_you_mean(train, recipe.splits)}"
-        return [CheckRow("data", FAILED, f"dataset_train_split: the data has no split {train!r}, only {named}")]
-    others = {name: rows for name, rows in recipe.splits.items() if name != train and recipe.evaluates}
+    chosen = test != TEST_SPLIT and recipe.has_real_data  # sample rows may lack the split
+    needed = {"dataset_train_split": train, **({"dataset_test_split": test} if chosen else {})}
+    if wrong := [
+        _no_split(option, name, recipe.splits) for option, name in needed.items() if name not in recipe.splits
+    ]:
+        return wrong
+    others = {name: rows for name, rows in recipe.splits.items() if (name == test if chosen else name != train)}
+    others = others if recipe.evaluates else {}
     if recipe.evaluates and not others:
         off = "set eval_strategy: 'no', do_eval: false and eval_on_start: false."
         lacking = "Evaluation is on, but the data has no split other than the training split."
         return [CheckRow("data", FAILED, f"{lacking} Add a split, which a race needs, or {off}")]
     recipe.train_set, recipe.eval_sets = recipe.splits[train], others
     return []
+
+
+def _no_split(option: str, name: str, there: Iterable[str]) -> CheckRow:
+    named = f"{', '.join(there)}.{did_you_mean(name, there)}"
+    return CheckRow("data", FAILED, f"{option}: the data has no split {name!r}, only {named}")
 
 
 def prompts(recipe: Recipe) -> list[CheckRow]:

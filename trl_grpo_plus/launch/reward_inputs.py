@@ -65,7 +65,7 @@ def check_data_name(script_args: Any, dataset_args: Any) -> None:
         )
     if script_args.dataset_name and not script_args.prepare:  # a prepare function decides what the name means
         with error_prefix("dataset_name"):
-            datasets_by_name.check_name(script_args.dataset_name)
+            datasets_by_name.check_name(script_args.dataset_name, script_args.dataset_config)
     with error_prefix("datasets"):
         for part in dataset_args.datasets:
             datasets_by_name.check_part(part)
