@@ -165,6 +165,13 @@ def test_a_named_split_is_evaluated_alone(here, place, monkeypatch, keys, evalua
     assert all(rows["prompt"][0].startswith(name[:5]) for name, rows in sets.items())
 
 
+@pytest.mark.parametrize("word", ["no", "False", "0", "null", "none"])
+def test_words_that_resume_from_nothing(here, place, word):
+    Mistake("none", ()).write(place)
+    main(["run", "my_run.yaml", "--resume_from_checkpoint", word])
+    assert len(here) == 1
+
+
 def test_each_mistake_is_an_error_of_its_own_and_none_follows_from_another(here, place, capsys):
     keys = {"dataset_name": ["data.jsonl", "dta.jsonl"], "model_name_or_path": ["./model"], "lerning_rate": 1}
     Mistake("three", (), keys).write(place)

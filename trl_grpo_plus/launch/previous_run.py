@@ -13,14 +13,16 @@ from typing import Any
 
 from transformers.trainer_utils import get_last_checkpoint
 
-from ..trainer.checkpoint_integrity import complete_checkpoint
+from ..trainer.checkpoint_integrity import complete_checkpoint, ways
 from ..utils.files import unused
 from ..utils.terminal import say
 from ..utils.validation import ConfigError
 from .command_line import resume_command
+from .recipe_yaml import FALSE, TRUE
 
 
 PAGE, SUMMARY = "report.html", "summary.json"
+NO_RESUME = (*FALSE, "none", "null", "")
 UNFINISHED = "earlier-unfinished"  # folder of a move that is under way, or was killed
 # Any of these files shows that a run was here. The summary comes last, because it lists other files.
 MARKS = ("checkpoint-[0-9]*", "trainer_state.json", "training_args.bin", "rollouts", PAGE, SUMMARY)
@@ -71,9 +73,19 @@ def settle_folder(training_args: Any) -> None:
 
 
 def requested(training_args: Any) -> Any:
-    """Return `resume_from_checkpoint` as the trainer takes it. Recipes and the command line give texts."""
+    """Return `resume_from_checkpoint` as the trainer takes it. Recipes and the command line give texts.
+
+    Raises:
+        ConfigError: the value is neither a text nor true or false.
+    """
     value = training_args.resume_from_checkpoint
-    return {"none": None, "false": None, "true": True}.get(str(value).lower(), value)
+    if value is None or isinstance(value, bool | os.PathLike):
+        return value
+    if not isinstance(value, str):
+        raise ConfigError(
+            f"resume_from_checkpoint={value!r} is neither a text nor true or false. {ways(training_args.output_dir)}"
+        )
+    return True if value.lower() in TRUE else None if value.lower() in NO_RESUME else value
 
 
 def _make_room(folder: Path, checkpoint: str | None) -> None:

@@ -104,8 +104,21 @@ def lacking(folder: str | Path) -> str:
     return f"{' and '.join(sorted(cut_off))} cut off" if cut_off else ""
 
 
-def check(folder: str) -> None:
-    """Refuse a folder that is no checkpoint, or an incomplete checkpoint."""
+def ways(output_dir: str) -> str:
+    """Return a sentence that names the allowed values of `resume_from_checkpoint`."""
+    such = next(reversed(checkpoints(output_dir)), Path(output_dir, f"{PREFIX_CHECKPOINT_DIR}-100"))
+    return f"Give true (the last checkpoint), {AUTO}, or a folder such as {such}."
+
+
+def check(folder: str, output_dir: str) -> None:
+    """Refuse a folder that is no checkpoint, or an incomplete checkpoint.
+
+    Args:
+        folder (`str`), output_dir (`str`): the checkpoint, and the folder of the run that resumes from it.
+
+    Raises:
+        ConfigError: there is no such folder, it is no checkpoint, or the checkpoint is incomplete.
+    """
     if not os.path.isdir(folder):
         if str(folder).lower() in ("true", "false", "none"):
             values = f"True, None or {AUTO!r}"
@@ -114,7 +127,7 @@ def check(folder: str) -> None:
             )
         beside = did_you_mean(Path(folder).name, [path.name for path in Path(folder).parent.glob("*")])
         why = "It is a file." if os.path.exists(folder) else f"There is no such folder.{beside}"
-        raise ConfigError(f"resume_from_checkpoint: {folder} is not a checkpoint. {why}")
+        raise ConfigError(f"resume_from_checkpoint: {folder} is not a checkpoint. {why} {ways(output_dir)}")
     if last := get_last_checkpoint(folder):
         raise ConfigError(
             f"resume_from_checkpoint: {folder} is a run, not a checkpoint. Its last checkpoint is {last}."
@@ -266,7 +279,7 @@ def to_resume(resume_from_checkpoint: Any, output_dir: str) -> str | None:
         return None
     if resume_from_checkpoint is True or str(resume_from_checkpoint).lower() == AUTO:
         return last_complete(output_dir, required=resume_from_checkpoint is True)
-    check(resume_from_checkpoint)
+    check(resume_from_checkpoint, output_dir)
     return str(resume_from_checkpoint)
 
 
