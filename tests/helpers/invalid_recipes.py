@@ -112,6 +112,8 @@ MISTAKES = (
     Mistake("a text instead of a number", ("learning_rate='fast' must be a number.",), {"learning_rate": "fast"}),
     Mistake("a fraction instead of a count", ("max_steps=100.0 must be an integer. Write 100.",),
             {"max_steps": 100.0}),
+    Mistake("a time instead of a count", ("max_steps='1:30' must be an integer.",),
+            text=yaml.safe_dump({**RIGHT, "max_steps": None}).replace("max_steps: null", "max_steps: 1:30")),
     Mistake("neither true nor false", ("bf16='maybe' must be true or false.",), {"bf16": "maybe"}),
     Mistake("a list of texts instead of numbers", ("reward_weights=['a lot'] must be a list",),
             {"reward_weights": ["a lot"]}),

@@ -135,11 +135,19 @@ def test_trl_knows_the_choices_that_we_list():
         ("e5", "e5"),
         ("1e5-second", "1e5-second"),
         ("'1e-5'", "1e-5"),
+        ("010", 10),
+        ("-007", -7),
+        ("0o17", 15),
+        ("0x1F", 31),
+        ("1:30", "1:30"),
+        ("1:30.5", "1:30.5"),
+        ("0b11", "0b11"),
+        ("[1., .5, -.inf]", [1.0, 0.5, float("-inf")]),
         ("{base: &b {x: 1}, more: {<<: *b, y: 2}}", {"base": {"x": 1}, "more": {"x": 1, "y": 2}}),
         ("[{a: 1}, {a: 2}]", [{"a": 1}, {"a": 2}]),
     ],
 )
-def test_yaml_reads_exponents_as_numbers_and_merges_mappings(text, value):
+def test_yaml_reads_the_numbers_of_yaml_1_2_and_merges_mappings(text, value):
     assert read_yaml(text) == value
 
 

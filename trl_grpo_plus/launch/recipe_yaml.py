@@ -165,7 +165,7 @@ def instead_of(name: str, valid_names: Iterable[str], prefix: str = "") -> str:
 
 
 class Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, but with YAML 1.2's floats, and with an error if a key appears twice."""
+    """PyYAML's safe loader, but with YAML 1.2's numbers, and with an error if a key appears twice."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         """Construct a mapping, and refuse a key that appears twice."""
@@ -177,13 +177,25 @@ class Loader(yaml.SafeLoader):
             lines[name] = line
         return super().construct_mapping(node, deep)
 
+    def construct_yaml_int(self, node: Any) -> int:
+        """Construct an integer. In YAML 1.1 010 is 8."""
+        text = self.construct_scalar(node)
+        return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
 
-# YAML 1.2's floats: here 1e-5 is a number. In YAML 1.1 it is a text.
-Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)[eE][-+]?[0-9]+$"),
-    list("-+.0123456789"),
-)
+
+# YAML 1.2's numbers. In YAML 1.1 1e-5 is a text, and 1:30 is 90.
+NUMBERS = {
+    "tag:yaml.org,2002:int": r"[-+]?[0-9]+$|0o[0-7]+$|0x[0-9a-fA-F]+$",
+    "tag:yaml.org,2002:float": r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$"
+    r"|[-+]?\.(?:inf|Inf|INF)$|\.(?:nan|NaN|NAN)$",
+}
+Loader.yaml_implicit_resolvers = {
+    first: [(tag, form) for tag, form in resolvers if tag not in NUMBERS]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+for _tag, _form in NUMBERS.items():
+    Loader.add_implicit_resolver(_tag, re.compile(_form), list("-+.0123456789"))
+Loader.add_constructor("tag:yaml.org,2002:int", Loader.construct_yaml_int)
 
 
 def text_of(file: Any) -> str:
