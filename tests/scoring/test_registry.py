@@ -160,7 +160,7 @@ def test_a_script_with_a_guard_may_name_its_own_function_by_a_path(tmp_path):
 
 
 def test_a_missing_folder_of_a_reward_model():
-    with refused("there is no folder ./test with a reward model. Did you mean tests", f"starts in {os.getcwd()}."):
+    with refused("there is no folder ./test with a reward model. Did you mean ./tests", f"starts in {os.getcwd()}."):
         resolve(["./test"])
     with refused("there is no folder /no/such with a reward model"):
         resolve(["/no/such"])

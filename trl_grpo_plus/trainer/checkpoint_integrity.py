@@ -24,7 +24,8 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoin
 
 from ..traces import FOLDER
 from ..utils.distributed import lost_process, raise_on_all_ranks
-from ..utils.validation import ConfigError, did_you_mean
+from ..utils.files import beside
+from ..utils.validation import ConfigError
 
 
 logger = logging.getLogger(__name__)  # accelerate's logger needs initialized processes
@@ -125,8 +126,9 @@ def check(folder: str, output_dir: str) -> None:
             raise ConfigError(
                 f"resume_from_checkpoint={folder!r} is a text. Give {values}, or the path of a checkpoint."
             )
-        beside = did_you_mean(Path(folder).name, [path.name for path in Path(folder).parent.glob("*")])
-        why = "It is a file." if os.path.exists(folder) else f"There is no such folder.{beside}"
+        inside = Path(output_dir, folder)
+        near = f" Did you mean {inside}?" if inside.is_dir() else beside(str(folder))
+        why = "It is a file." if os.path.exists(folder) else f"There is no such folder.{near}"
         raise ConfigError(f"resume_from_checkpoint: {folder} is not a checkpoint. {why} {ways(output_dir)}")
     if last := get_last_checkpoint(folder):
         raise ConfigError(

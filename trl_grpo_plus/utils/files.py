@@ -128,9 +128,10 @@ def looks_local(name: str) -> bool:
 
 
 def beside(name: str) -> str:
-    """Suggest similar names for a missing path, from its folder: " Did you mean ...?", or ""."""
-    folder, last = os.path.split(os.path.expanduser(name).rstrip("/"))
-    return did_you_mean(last, os.listdir(folder or ".") if os.path.isdir(folder or ".") else [])
+    """Suggest similar paths for a missing path, from its folder: " Did you mean ...?", or ""."""
+    given, last = os.path.split(name.rstrip("/"))
+    folder = os.path.expanduser(given) or "."
+    return did_you_mean(last, os.listdir(folder) if os.path.isdir(folder) else [], given and os.path.join(given, ""))
 
 
 def no_folder(output_dir: str) -> str | None:
