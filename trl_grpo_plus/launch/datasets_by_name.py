@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..utils.files import beside, looks_local
+from ..utils.files import beside, looks_local, unexpanded
 from ..utils.patching import temporarily
 from ..utils.tables import in_short
 from ..utils.validation import ConfigError
@@ -134,8 +134,11 @@ def check_name(name: str, config: str | None = None) -> None:
     """Refuse a path that does not exist, a file of a kind that cannot be read, and a configuration of a file."""
     if os.path.isfile(os.path.expanduser(name)) and _builder(name) is None:
         raise ConfigError(f"{name} cannot be read: a data file ends in one of {', '.join(BUILDERS)}.")
+    there = os.path.exists(os.path.expanduser(name))
+    if not there and (why := unexpanded(name)):
+        raise ConfigError(why)
     is_path = looks_local(name) or (_builder(name) and "://" not in name)
-    if is_path and not os.path.exists(os.path.expanduser(name)):
+    if is_path and not there:
         raise ConfigError(f"there is no file or folder {name}.{beside(name)}")
     if config and _builder(name):
         raise ConfigError(

@@ -21,7 +21,7 @@ from ..objective.credit import Credit
 from ..registry import check_columns, resolve
 from ..scoring import has_messages, is_conversation, lacks_template, wrong_prompts
 from ..utils import optional_packages
-from ..utils.files import beside, looks_local, not_writable
+from ..utils.files import beside, looks_local, not_writable, unexpanded
 from ..utils.tables import FAILED, OK, UNSEEN, WARNED, CheckRow, refused
 from ..utils.validation import ConfigError, did_you_mean
 from .command_line import load
@@ -134,6 +134,8 @@ def output(recipe: Recipe) -> list[CheckRow]:
     from . import previous_run  # they import transformers
 
     folder = recipe.training.output_dir
+    if why := unexpanded(folder):
+        return [CheckRow("output", FAILED, f"output_dir: {why}")]
     if why := not_writable(folder):
         # For a check alone, the folder may be on another machine, unless it or its parent is on this one.
         here = recipe.launching or os.path.isdir(os.path.dirname(os.path.abspath(folder)))
@@ -227,7 +229,11 @@ def model(recipe: Recipe) -> list[CheckRow]:
     if not name:
         unknown = "model_name_or_path" in recipe.unread or (recipe.script.prepare and recipe.splits is None)
         return [] if unknown else [CheckRow("model", FAILED, "model_name_or_path is missing.")]
-    if not looks_local(name) or os.path.isdir(os.path.expanduser(name)):
+    if os.path.isdir(os.path.expanduser(name)):
+        return []
+    if why := unexpanded(name):
+        return [CheckRow("model", FAILED, f"model_name_or_path: {why}")]
+    if not looks_local(name):
         return []
     right = "Give a folder that `save_pretrained` wrote, or an id on the Hub."
     return [CheckRow("model", FAILED, f"model_name_or_path: there is no folder {name}.{beside(name)} {right}")]

@@ -5,6 +5,7 @@ import glob
 import itertools
 import json
 import os
+import re
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -125,6 +126,12 @@ def looks_local(name: str) -> bool:
         return False
     first, _, rest = name.partition("/")
     return name.startswith((".", "/", "~")) or name.endswith("/") or "/" in rest or bool(rest and first in OUTPUTS)
+
+
+def unexpanded(name: str) -> str | None:
+    """Return why a path that holds a variable of the shell, such as $HOME, is wrong; `None` if it holds none."""
+    found = re.search(r"\$(?:[A-Za-z_]\w*|\{\w+\})", name)
+    return found and f"{name} holds {found[0]}, and YAML does not expand variables: write the path."
 
 
 def beside(name: str) -> str:
