@@ -323,6 +323,9 @@ MISTAKES = (
             {"dataset_name": "null.jsonl"}),
     Mistake("prompts without a message", ("train_dataset: 1 of 7 prompts is empty, row 6",),
             {"dataset_name": "silent.jsonl"}),
+    Mistake("messages in texts", ("train_dataset: the prompts are texts that hold lists of messages",
+            "dataset.map(lambda row: {'prompt': json.loads(row['prompt'])}), in a recipe in"),
+            {"dataset_name": "messages.csv"}),
     Mistake("no column of prompts",
             ("train_dataset has no column 'prompt', the text or the messages to complete. It has 'question', 'answer'",
             "prepare: file.py:function"), {"dataset_name": "questions.jsonl"}),
@@ -483,6 +486,8 @@ def write_broken(folder: Path) -> None:
     write_rows(folder / "null.jsonl", [nothing := {"prompt": None, "answer": "1"}, *right, nothing])
     chat = [{**row, "prompt": [{"role": "user", "content": row["prompt"]}]} for row in right]
     write_rows(folder / "silent.jsonl", [*chat, {"prompt": [], "answer": "1"}])
+    messages = '"[{""role"": ""user"", ""content"": ""1+1=""}]",2\n'
+    (folder / "messages.csv").write_text("prompt,answer\n" + messages * 6)
     (folder / "semicolons.csv").write_text("prompt;answer\n" + "1+1=;2\n" * 6)
     (folder / "ragged.csv").write_text("prompt,answer\n1+1=,2\n1+1=,2,3\n")
 

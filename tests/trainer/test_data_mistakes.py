@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import json
 import re
 import sys
 import tracemalloc
@@ -286,6 +287,37 @@ def test_after_a_dataset_was_refused_another_one_is_trained_on(tmp_path):
     trainer.train_dataset = LEVELS.select(range(4))
     trainer.train()
     assert trainer.state.global_step == 1
+
+
+MESSAGES = [{"role": "system", "content": "[x]"}, {"role": "user", "content": "1\n+ 1"}]
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        (json.dumps(MESSAGES), "json.loads(row['prompt'])"),
+        (json.dumps(MESSAGES, indent=2) + "\n", "json.loads(row['prompt'])"),
+        (str(MESSAGES), "ast.literal_eval(row['prompt'])"),
+        (
+            str(numpy.array(MESSAGES)),
+            "Save the messages as JSON lines",
+        ),  # as pandas writes the lists of a parquet file
+    ],
+)
+def test_texts_that_hold_messages_are_refused(text, advice):
+    data = Dataset.from_dict({"prompt": [text]})
+    with pytest.raises(ConfigError, match="the prompts are texts that hold lists of messages") as error:
+        check_prompts(data, None)
+    assert advice in str(error.value)
+    assert wrong_prompts(data, "train_dataset") == str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[1, 2]", '[{"name": "role"}]', f"Sum up: {json.dumps(MESSAGES)}", "[a] {'role': 1} [b]", '{"role": "user"}'],
+)
+def test_texts_of_another_kind_may_have_brackets(text):
+    check_prompts(Dataset.from_dict({"prompt": [text]}), None)
 
 
 def test_prompts_made_by_a_transform_are_not_checked():

@@ -1,6 +1,9 @@
 """Checks of a dataset's prompts before a run: texts or lists of messages, none of them empty."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import ast
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -9,6 +12,8 @@ from ..utils.validation import ConfigError, did_you_mean
 
 
 PREPARED = "Rename a column of the data, or make the column in a function of yours (prepare: file.py:function)."
+# Functions that parse a text with a list of messages.
+READERS: dict[str, Callable[[str], Any]] = {"json.loads": json.loads, "ast.literal_eval": ast.literal_eval}
 # Names under which datasets have their prompts.
 USUAL = ("prompt", "prompts", "messages", "question", "questions", "instruction", "problem", "input", "query", "text")
 
@@ -168,12 +173,33 @@ def _is_pair(prompt: Any) -> bool:
 
 def _wrong_kind(prompt: Any, what: str) -> str | None:
     if isinstance(prompt, str):
-        return None
+        return _unparsed(prompt, what)
     form = f"{what}: a prompt must be a text or a list of messages such as {{role: user, content: ...}}."
     if not is_conversation(prompt):
         return f"{form} The first one is {prompt!r:.80}."
     lacking = next((turn for turn in prompt if "content" not in turn), None)
     return None if lacking is None else f"{form} The first one has a message without content: {lacking!r:.80}."
+
+
+def _unparsed(prompt: str, what: str) -> str | None:
+    """Return the advice to parse a text that holds a list of messages, as a CSV file does; `None` for another text."""
+    text = prompt.strip()
+    if not re.fullmatch(r"\[\s*\{.*['\"]role['\"]\s*:.*\}\s*\]", text, re.DOTALL):
+        return None
+    reads = next((name for name, read in READERS.items() if _can(read, text)), None)
+    parse = f"Parse them: dataset.map(lambda row: {{'prompt': {reads}(row['prompt'])}}), in a recipe in a function of "
+    parse += "yours (prepare: file.py:function)."
+    return (
+        f"{what}: the prompts are texts that hold lists of messages, so the model would see brackets and quotes. The "
+        f"first one is {prompt!r:.80}. {parse if reads else 'Save the messages as JSON lines, not as texts.'}"
+    )
+
+
+def _can(read: Callable[[str], Any], text: str) -> bool:
+    try:
+        return is_conversation(read(text))
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return False
 
 
 def _said_empty(dataset: Any, what: str, empty: Sequence[int]) -> str:
