@@ -9,7 +9,10 @@ from ._text import is_seen, text_of
 
 
 def _check_columns(answer: list[Any]) -> None:
-    hint = "Filter blank answers; convert others: dataset.map(lambda row: {'answer': str(row['answer'])})."
+    hint = (
+        "Filter blank answers; convert others: dataset.map(lambda row: {'answer': str(row['answer'])}). In a recipe a "
+        "function of yours does so (prepare: file.py:function)."
+    )
     refuse_rows("exact_answer", _problem, answer, hint=hint)
 
 

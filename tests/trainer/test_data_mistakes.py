@@ -488,7 +488,9 @@ def work_of_checks(rows, tokenizer):
 def test_a_column_named_like_an_argument_of_trl_is_refused(tmp_path, column, entry):
     data = tiny_models.prompts(30).add_column(column, ["x"] * 30)
     for sets in ({"data": data}, {"extra": {"eval_dataset": data}}):
-        with pytest.raises(ConfigError, match=rf"_dataset: TRL gives .*rename_column\('{column}', 'old_{column}'\)"):
+        with pytest.raises(
+            ConfigError, match=rf"_dataset: TRL gives .*rename_column\('{column}', 'old_{column}'\), in a recipe"
+        ):
             tiny_models.trainer(tmp_path, {"name": by_place} if entry else by_place, **sets)
 
 

@@ -13,6 +13,7 @@ from .reward import Reward, plain
 
 TAKEN = ("prompts", "completions")  # arguments that TRL gives a reward beside the columns
 NOT_GIVEN = ("prompt", "completion", "completion_ids")  # columns that TRL does not pass to reward functions
+IN_A_RECIPE = ", in a recipe in a function of yours (prepare: file.py:function)."
 
 
 def check_splits(rewards: Any, train_dataset: Any, eval_dataset: Any) -> None:
@@ -46,7 +47,7 @@ def check_columns(reward: Any, dataset: Any, what: str, read: bool = True) -> No
     if (taken := next((name for name in TAKEN if name in available), None)) and not is_model(reward):
         raise ConfigError(
             f"{what}: TRL gives each reward an argument {taken!r}, so a column cannot have this name. Rename the "
-            f"column: dataset.rename_column({taken!r}, 'old_{taken}')."
+            f"column: dataset.rename_column({taken!r}, 'old_{taken}'){IN_A_RECIPE}"
         )
     with error_prefix(what, ValueError):  # a reward's own `check_columns` may raise any ValueError
         if isinstance(reward, Reward):
@@ -122,7 +123,8 @@ def _check_column(label: str, column: str, available: Sequence[str], advice: str
         argument = column if column == "completion_ids" else f"{column}s"
         raise ConfigError(
             f"reward {label!r} reads the column {column!r}, which TRL does not pass to rewards. Read TRL's argument "
-            f"{argument!r} instead, or rename the column: dataset.rename_column({column!r}, 'old_{column}')."
+            f"{argument!r} instead, or rename the column: dataset.rename_column({column!r}, 'old_{column}')"
+            f"{IN_A_RECIPE}"
         )
     readable = [name for name in available if name not in NOT_GIVEN]
     if column in NOT_GIVEN:  # TRL gives the arguments `prompts` and `completions`
