@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..utils.files import beside, looks_local, unexpanded
+from ..utils.import_path import start_of
 from ..utils.patching import temporarily
 from ..utils.tables import in_short
 from ..utils.validation import ConfigError
@@ -96,7 +97,7 @@ def check_part(part: Any) -> None:
         raise ConfigError(f"{part.path} is a file, and path names a folder or a kind of file. Write {data_files}.")
     for file in _files_here(part):
         if not os.path.exists(file):
-            raise ConfigError(f"there is no file or folder {file}.{beside(file)}")
+            raise ConfigError(f"there is no file or folder {file}.{beside(file)}{start_of(file)}")
 
 
 def is_here(part: Any) -> bool:
@@ -139,7 +140,7 @@ def check_name(name: str, config: str | None = None) -> None:
         raise ConfigError(why)
     is_path = looks_local(name) or (_builder(name) and "://" not in name)
     if is_path and not there:
-        raise ConfigError(f"there is no file or folder {name}.{beside(name)}")
+        raise ConfigError(f"there is no file or folder {name}.{beside(name)}{start_of(name)}")
     if config and _builder(name):
         raise ConfigError(
             f"{name} is a file, so dataset_config={config!r} has no effect: only datasets on the Hub have "

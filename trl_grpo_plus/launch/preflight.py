@@ -20,7 +20,7 @@ from ..curriculum.selection import check_class, check_column, check_enough_rows,
 from ..objective.credit import Credit
 from ..registry import check_columns, resolve
 from ..scoring import has_messages, is_conversation, lacks_template, wrong_prompts
-from ..utils import optional_packages
+from ..utils import import_path, optional_packages
 from ..utils.files import beside, looks_local, not_writable, unexpanded
 from ..utils.tables import FAILED, OK, UNSEEN, WARNED, CheckRow, refused
 from ..utils.validation import ConfigError, did_you_mean
@@ -236,7 +236,8 @@ def model(recipe: Recipe) -> list[CheckRow]:
     if not looks_local(name):
         return []
     right = "Give a folder that `save_pretrained` wrote, or an id on the Hub."
-    return [CheckRow("model", FAILED, f"model_name_or_path: there is no folder {name}.{beside(name)} {right}")]
+    lacking = f"there is no folder {name}.{beside(name)}{import_path.start_of(name)}"
+    return [CheckRow("model", FAILED, f"model_name_or_path: {lacking} {right}")]
 
 
 def attention(recipe: Recipe) -> list[CheckRow]:

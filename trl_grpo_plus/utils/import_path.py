@@ -186,8 +186,8 @@ def _load_module(where: str) -> Any:
 
 
 def start_of(path: str) -> str:
-    """Return a sentence about the folder in which a relative path starts; "" for an absolute path."""
-    return "" if os.path.isabs(path) else _gone() or f" A relative path starts in {os.getcwd()}."
+    """Return a sentence about the folder in which a relative path starts; "" for an absolute path or one below ~."""
+    return "" if os.path.isabs(os.path.expanduser(path)) else _gone() or f" A relative path starts in {os.getcwd()}."
 
 
 def _gone() -> str:
