@@ -197,6 +197,9 @@ MISTAKES = (
     Mistake("a file instead of a folder", ("output_dir: data.jsonl is a file.",), {"output_dir": "data.jsonl"}),
     Mistake("a folder below a file", ("output_dir: data.jsonl/runs/first cannot be made: ", "/data.jsonl is a file."),
             {"output_dir": "data.jsonl/runs/first"}),
+    Mistake("a link to a folder that is gone",
+            ("output_dir: link cannot be made: ", "/link is a link to ", "/gone, which does not exist. Make that"),
+            {"output_dir": "link"}),
     Mistake("an output_dir that is the model's own folder",
             ("output_dir: ./model/ holds the model that the run starts from", "Choose another folder."),
             {"output_dir": "./model/"}),
@@ -462,6 +465,7 @@ def make_place(folder: Path) -> None:
     chat = [{"prompt": [{"role": "user", "content": prompt}], "answer": answer} for prompt, answer in sums]
     write_rows(folder / "chat.jsonl", chat)
     write_broken(folder)
+    (folder / "link").symlink_to(folder / "gone")
     (folder / "splits").mkdir()
     for split in ("train", "test", "valid"):
         write_rows(folder / "splits" / f"{split}.jsonl", [{"prompt": f"{split} {p}", "answer": a} for p, a in sums])

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -146,6 +147,10 @@ def no_folder(output_dir: str) -> str | None:
     whole, there = Path(output_dir).absolute(), _lowest_there(output_dir)
     if there.is_dir():
         return None
+    if not there.exists():
+        target = os.path.realpath(there)
+        make = f"Make that folder: mkdir -p {shlex.quote(target)}"
+        return f"output_dir: {output_dir} cannot be made: {there} is a link to {target}, which does not exist. {make}"
     if there == whole:
         return f"output_dir: {output_dir} is a file. Name a folder; it need not exist."
     return f"output_dir: {output_dir} cannot be made: {there} is a file. Name another folder; it need not exist."
