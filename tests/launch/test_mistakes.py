@@ -172,6 +172,18 @@ def test_words_that_resume_from_nothing(here, place, word):
     assert len(here) == 1
 
 
+def test_two_dashes_before_the_options_of_the_recipe_mean_nothing(here, place, capsys):
+    Mistake("none", ()).write(place)
+    given = ["--seed", "3", "--num_processes", "1"]
+    assert main(["check", "my_run.yaml", "--", *given]) == 0
+    assert "11 keys, 2 words on the command line\n" in capsys.readouterr().out
+    main(["run", "my_run.yaml", "--", *given])
+    main(["run", "my_run.yaml", *given])
+    assert here[0] == here[1]
+    parsed = parse(grpo.make_parser(prog="grpo"), ["--", "--config", "my_run.yaml", "--", "--seed", "3"])
+    assert (parsed[1].seed, parsed[1].max_steps) == (3, 1)
+
+
 def test_each_mistake_is_an_error_of_its_own_and_none_follows_from_another(here, place, capsys):
     keys = {"dataset_name": ["data.jsonl", "dta.jsonl"], "model_name_or_path": ["./model"], "lerning_rate": 1}
     Mistake("three", (), keys).write(place)

@@ -107,9 +107,10 @@ def _is_users(error: Exception) -> bool:
 
 
 def _with_name(words: list[str]) -> list[str]:
-    """Rewrite `run --config FILE`, the launch script's form, into `run FILE`."""
+    """Rewrite `run --config FILE`, the launch script's form, into `run FILE`, and leave out a lone `--`."""
     if words[:1] not in (["run"], ["race"], ["check"]):
         return words
+    words = [word for word in words if word != "--"]
     for at, word in enumerate(words):
         if word == "--config" and at + 1 < len(words):
             return [words[0], words[at + 1], *words[1:at], *words[at + 2 :]]

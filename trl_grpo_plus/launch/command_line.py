@@ -231,7 +231,7 @@ def _take_config(argv: list[str]) -> tuple[list[str], str | None]:
     taker = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     taker.add_argument("--config")
     try:
-        taken, rest = taker.parse_known_args(argv)
+        taken, rest = taker.parse_known_args([word for word in argv if word != "--"])
     except argparse.ArgumentError:
         raise ConfigError(f"--config needs a file or one of: {', '.join(recipes())}.") from None
     if not taken.config:
