@@ -1,6 +1,7 @@
 """Numbers of TRL's and transformers' options are refused before a model is loaded, unless they work in TRL."""
 
 import math
+from dataclasses import dataclass
 
 import pytest
 import tiny_models
@@ -86,3 +87,12 @@ def test_what_works_in_trl_is_in_bounds(options):
 )
 def test_only_vllm_takes_a_top_k_of_minus_1(options, refused):
     assert len(list(not_of_transformers(made(**options)))) == refused
+
+
+@dataclass
+class OfAUser(GRPOPlusConfig):
+    cap: float = math.inf
+
+
+def test_an_option_that_a_subclass_adds_may_be_infinite():
+    assert OfAUser("out", use_cpu=True, bf16=False, report_to="none").cap == math.inf

@@ -25,6 +25,7 @@ BOUNDS = {
     "max_steps": Number(integer=True),
     "seed": Number(at_least=0, at_most=2**32 - 1, integer=True),
 }
+_THEIRS = ("transformers", "trl", "trl_grpo_plus")
 # Options whose infinity means that there is no such bound, or never.
 MAY_BE_INFINITE = {"max_grad_norm", "delta", "off_policy_mask_threshold", "eval_delay", "vllm_server_timeout"}
 MAY_BE_INFINITE |= {"vllm_importance_sampling_clip_max", "vllm_importance_sampling_clip_min"}
@@ -32,12 +33,14 @@ MAY_BE_INFINITE |= {"vllm_importance_sampling_cap", "entropy_coef_min", "entropy
 
 
 def check_finite(config: "GRPOPlusConfig", numbers: Mapping[str, Number]) -> None:
-    """Refuse NaN as the value of any option, and infinity unless it means that there is no bound.
+    """Refuse NaN as the value of an option, and infinity unless it means that there is no bound.
 
-    `max_steps` makes an infinite number of epochs possible. `numbers` are the bounds of this package's options.
+    `max_steps` makes an infinite number of epochs possible. `numbers` are the bounds of this package's options. Options
+    that a user's subclass adds are not judged.
     """
-    for name in config.__dataclass_fields__:
-        value = getattr(config, name)
+    theirs = [base for base in type(config).__mro__ if base.__module__.split(".")[0] in _THEIRS]
+    for name in dict.fromkeys(name for base in theirs for name in base.__dict__.get("__annotations__", ())):
+        value = getattr(config, name, None)
         if not isinstance(value, float) or math.isfinite(value):
             continue
         endless = name in MAY_BE_INFINITE or (name == "num_train_epochs" and config.max_steps > 0)

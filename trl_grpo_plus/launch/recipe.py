@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 NO_GPU = "no GPU here"
+FSDP_ON = "Set fsdp: true in the recipe, or --fsdp without a value on the command line."
 OF_PROCESSES = ("deepspeed", "fsdp", "ddp_backend")  # TRL looks for other processes as soon as these are set
 
 
@@ -196,7 +197,7 @@ def _check_fsdp(given: Any) -> None:
     for word in given.split() if isinstance(given, str) else given if isinstance(given, list) else ():
         if str(word).lower() not in known:
             guess = did_you_mean(str(word), known)
-            raise ConfigError(f"fsdp: {word!r} is not one of {', '.join(known)}. Set fsdp: true.{guess}")
+            raise ConfigError(f"fsdp: {word!r} is not one of {', '.join(known)}.{guess} {FSDP_ON}")
 
 
 def batches(recipe: Recipe) -> str:
