@@ -1,5 +1,6 @@
 """The bounds of TRL's and transformers' numbers. These find most such mistakes in the middle of a run, or never."""
 
+import inspect
 import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -35,11 +36,11 @@ MAY_BE_INFINITE |= {"vllm_importance_sampling_cap", "entropy_coef_min", "entropy
 def check_finite(config: "GRPOPlusConfig", numbers: Mapping[str, Number]) -> None:
     """Refuse NaN as the value of an option, and infinity unless it means that there is no bound.
 
-    `max_steps` makes an infinite number of epochs possible. `numbers` are the bounds of this package's options. Options
-    that a user's subclass adds are not judged.
+    `max_steps` makes an infinite number of epochs possible. `numbers` are the bounds of this package's options. The
+    options that a user's subclass adds are not judged.
     """
     theirs = [base for base in type(config).__mro__ if base.__module__.split(".")[0] in _THEIRS]
-    for name in dict.fromkeys(name for base in theirs for name in base.__dict__.get("__annotations__", ())):
+    for name in dict.fromkeys(name for base in theirs for name in inspect.get_annotations(base)):
         value = getattr(config, name, None)
         if not isinstance(value, float) or math.isfinite(value):
             continue
