@@ -367,7 +367,7 @@ def test_an_advantage_of_a_token_that_is_not_known_stays_unknown(tmp_path, capsy
         ((), "all that was traced"),
         (("--split", "train"), "the split train"),
         (("--last", "2"), "the last 2 steps of each split"),
-        (("--split", "train", "--share", "0.9"), "0.9 of the groups of the split train, chosen by a hash"),
+        (("--split", "train", "--share", "0.9"), "0.9 of the groups, chosen by a hash, from the split train"),
     ],
 )
 def test_the_card_tells_what_part_was_exported(run, options, part):

@@ -162,7 +162,7 @@ def test_planted_errors_are_found(run, capsys):
     assert all(any(place in line for line in shown) for place in at)
     lines = lines_of("judged.jsonl")
     assert [line["attempt"] for line in lines] == [row["attempt"] for row in ATTEMPTS]
-    assert [line["recorded"]["accuracy"] for line in lines] == [row["reward"] for row in ATTEMPTS]
+    assert [line["recorded"]["reward"] for line in lines] == [row["reward"] for row in ATTEMPTS]
     differ = [number for number, line in enumerate(lines) if line["new"]["broken"] != line["recorded"]["reward"]]
     assert differ == [row["reference"]["number"] for row in planted]
     assert {line["outcome"]["broken"] for line in lines} == {"ok"}

@@ -82,6 +82,7 @@ def test_what_works_in_trl_is_in_bounds(options):
         ({"generation_kwargs": {"top_k": -1}}, True),
         ({"top_k": -1, "generation_kwargs": {"top_k": 0}}, False),
         ({"top_k": 0}, False),
+        ({"generation_kwargs": {"top_k": "50"}}, False),
         ({"top_k": -1, "use_vllm": True}, False),
     ],
 )

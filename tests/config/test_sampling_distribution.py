@@ -11,8 +11,14 @@ import torch
 from transformers import GenerationConfig, GenerationMixin, Qwen2ForCausalLM
 from trl import GRPOConfig
 
-from trl_grpo_plus import GRPOPlusConfig
-from trl_grpo_plus.config.sampling_distribution import NEUTRAL, chosen_settings, differences, inherited_settings
+from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
+from trl_grpo_plus.config.sampling_distribution import (
+    NEUTRAL,
+    chosen_settings,
+    differences,
+    inherited_settings,
+    refused_by_vllm,
+)
 from trl_grpo_plus.utils.validation import ConfigError
 
 
@@ -131,10 +137,14 @@ def test_a_name_that_is_like_no_other_is_warned_of(tmp_path):
 
 
 def test_a_colocated_vllm_has_the_settings_of_its_own(tmp_path, vllm):
-    of_plus(tmp_path, **VLLM, generation_kwargs={"min_tokens": 2})
-    for name in ("min_token", "quite_different"):
-        with pytest.raises(ConfigError, match=f"has '{name}', which is no setting of vLLM's SamplingParams"):
-            of_plus(tmp_path, **VLLM, vllm_mode="colocate", generation_kwargs={name: 2})
+    assert refused_by_vllm(of_plus(tmp_path, **VLLM, generation_kwargs={"min_tokens": 2})) is None
+    says = "which is no setting of vLLM's SamplingParams"
+    with pytest.raises(ConfigError, match=f"has 'min_token', {says}"):
+        of_plus(tmp_path, **VLLM, vllm_mode="colocate", generation_kwargs={"min_token": 2})
+    other = of_plus(tmp_path, **VLLM, vllm_mode="colocate", generation_kwargs={"quite_different": 2})
+    assert f"has 'quite_different', {says}" in refused_by_vllm(other)
+    with pytest.raises(ConfigError, match="has 'quite_different'"):
+        GRPOPlusTrainer(str(tmp_path), tiny_models.digits, other, tiny_models.prompts(8))
 
 
 def test_the_request_to_a_server_may_have_other_names(tmp_path, vllm):

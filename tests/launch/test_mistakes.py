@@ -152,6 +152,7 @@ def test_the_script_refuses_a_mistake_before_a_model_is_loaded(here, place, monk
         ({"do_eval": True, "dataset_test_split": "test"}, ["test", "validation"]),
         ({"do_eval": True, "dataset_test_split": "validation"}, ["validation"]),
         ({"dataset_test_split": "validation"}, []),
+        ({"dataset_test_split": "nowhere"}, []),
     ],
 )
 def test_a_named_split_is_evaluated_alone(here, place, monkeypatch, keys, evaluated):

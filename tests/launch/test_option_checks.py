@@ -24,7 +24,7 @@ NEEDED = {
 
 def wrong(folder, **options):
     args = GRPOPlusConfig(str(folder / "out"), **{**tiny_models.BASE, **options})
-    return wrong_options(args, SimpleNamespace(**MODEL))
+    return wrong_options(args, SimpleNamespace(**MODEL), generates=True)
 
 
 @pytest.mark.parametrize("schedule", [kind.value for kind in SchedulerType])

@@ -117,8 +117,8 @@ def test_a_config_by_path_and_options_over_it(config):
 
 def test_an_evaluation_batch_holds_whole_groups_of_an_evaluation():
     argv = [*CPU, "--eval_on_start", "true", "--num_generations_eval", "3", "--per_device_eval_batch_size"]
-    assert wrong_options(*parsed(*argv, "6")[1:3]) == []
-    assert "(3)" in wrong_options(*parsed(*argv, "8")[1:3])[0]
+    assert wrong_options(*parsed(*argv, "6")[1:3], generates=True) == []
+    assert "(3)" in wrong_options(*parsed(*argv, "8")[1:3], generates=True)[0]
 
 
 def test_model_init_kwargs_win_against_the_models_own_keys():

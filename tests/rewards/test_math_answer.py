@@ -277,6 +277,12 @@ def test_a_bad_gold_stops_the_caller_and_scores_no_completion_0(reward: Any, gol
         called(completions=[r"\boxed{18}"] * 2, answer=["18", gold])
 
 
+def test_a_bad_gold_stops_a_reward_that_calls_math_answer_whatever_its_on_error_is() -> None:
+    called = get_reward("cosine_length", max_length=10).changed({}, on_error="zero")
+    with pytest.raises(RewardError, match=r"math_answer: the answer .*filter this row"):
+        called(completions=[r"\boxed{18}"] * 2, completion_ids=[[1], [1]], answer=["18", ""])
+
+
 def test_a_bad_gold_counts_for_rescore_as_an_error_of_its_row() -> None:
     outcomes = get_reward("math_answer").score([r"\boxed{18}"] * 3, answer=["18", "", None])
     assert [(outcome.score, outcome.status) for outcome in outcomes] == [

@@ -167,7 +167,9 @@ def framed(text):
     "written",
     ["00", "00000100", "000001007b", "ffffffff00", framed("{}"), framed("garbage"), framed("3"), framed("[" * 100_000)]
     + [framed(f'{{"{name}": 3}}') for name in ("outcome", "other")]
-    + [framed('{"waited": "long"}'), framed('{"outcome": [0]}'), "fffffffe"],
+    + [framed('{"waited": "long"}'), framed('{"waited": Infinity}'), framed('{"outcome": [0]}'), "fffffffe"]
+    + [framed('{"outcome": [1, "fine", "", null, false, false]}'), framed('{"cannot start": "x"}')]
+    + [framed('{"outcome": ["a", "ok", "", null, false, false]}'), framed('{"loaded": true}')],
 )
 def test_a_reward_that_sends_a_part_of_a_reply_or_a_wrong_one_costs_its_own_sample(pool, tmp_path, written):
     (tmp_path / "forks.py").write_text(FORKS)
@@ -194,6 +196,23 @@ def test_a_large_sample_for_a_stopped_worker_goes_to_another(pool, monkeypatch):
         os.kill(worker.child.pid, signal.SIGSTOP)
     outcomes = pool.map(JUDGE, {}, samples("1" + " " * (1 << 24)), timeout=20)
     assert results(outcomes) == [(0.0, "ok")]
+
+
+def test_a_fresh_worker_that_takes_nothing_in_does_not_hang_the_run(pool, monkeypatch):
+    monkeypatch.setattr(worker_connection, "STALLED_S", 1)
+    take, stopped = pool._take, []
+
+    def first_stopped():
+        worker = take()
+        if not stopped:
+            stopped.append(worker)
+            os.kill(worker.child.pid, signal.SIGSTOP)
+        return worker
+
+    monkeypatch.setattr(pool, "_take", first_stopped)
+    outcomes = pool.map(JUDGE, {}, samples("1" + " " * (1 << 24)), timeout=20)
+    assert results(outcomes) == [(0.0, "ok")]
+    assert stopped
 
 
 @pytest.mark.parametrize("then_runs_s", ["0", "20"])

@@ -312,6 +312,10 @@ def test_texts_that_hold_messages_are_refused(text, advice):
     assert wrong_prompts(data, "train_dataset") == str(error.value)
 
 
+def test_a_task_about_json_may_have_a_prompt_of_messages():
+    check_prompts(Dataset.from_dict({"prompt": [json.dumps(MESSAGES), "Which role has the first message?"]}), None)
+
+
 @pytest.mark.parametrize(
     "text",
     ["[1, 2]", '[{"name": "role"}]', f"Sum up: {json.dumps(MESSAGES)}", "[a] {'role': 1} [b]", '{"role": "user"}'],

@@ -1,5 +1,6 @@
 """What a live page shows after a run's files were deleted, cut off by a kill, or written again."""
 
+import gzip
 import http.client
 import os
 import shutil
@@ -85,6 +86,19 @@ def test_a_gzip_member_that_a_kill_cut_off(tmp_path):
         assert 10 < feed.news()["live"]["groups"] < 41
     path.write_bytes(whole + member.read_bytes())
     assert [text for _, text in texts(feed)][1:] == [line["completion"] for line in lines]
+
+
+def test_a_compressed_copy_beside_a_file_is_told_and_the_page_keeps_its_groups(tmp_path):
+    folder = a_run(tmp_path / "run", "first", steps=3)
+    feed = Feed(folder)
+    assert feed.news()["live"]["groups"] == 3
+    copied = folder / "rollouts" / "train-00000002.jsonl"
+    copied.with_name(f"{copied.name}.gz").write_bytes(gzip.compress(copied.read_bytes()))
+    live = feed.news()["live"]
+    assert live["groups"] == 3
+    assert "hold the attempts of the same step" in live["problem"]
+    copied.with_name(f"{copied.name}.gz").unlink()
+    assert feed.news()["live"]["problem"] == ""
 
 
 @pytest.mark.parametrize(

@@ -76,5 +76,5 @@ def check_bounds(config: "GRPOPlusConfig") -> None:
 def not_of_transformers(config: "GRPOPlusConfig") -> Iterator[str]:
     """Yield why transformers could not sample with settings that vLLM takes."""
     top_k = (config.generation_kwargs or {}).get("top_k", config.top_k)
-    if not config.use_vllm and top_k is not None and top_k < 0:
+    if not config.use_vllm and isinstance(top_k, int) and top_k < 0:
         yield f"top_k={top_k} turns top-k off in vLLM alone. Set top_k: 0, which turns it off in transformers too."

@@ -93,20 +93,32 @@ def check_generation_kwargs(config: "GRPOConfig") -> None:
 
 
 def _check_names(config: "GRPOConfig") -> None:
-    """Refuse mistyped names in `generation_kwargs`, and with a colocated vLLM all that it would refuse in a step.
+    """Refuse mistyped names in `generation_kwargs`.
 
     transformers keeps unknown names, which the code of a model or a `rollout_func` may read, and a server's request
     has more names than its sampling. So [`unread`] warns of names that are like no other.
     """
     known, unknown = _unknown_names(config)
-    strict = config.use_vllm and config.vllm_mode == "colocate"
     for name in unknown:
-        if not strict and isinstance(name, str) and not difflib.get_close_matches(name, known, cutoff=_NEAR):
-            continue
-        raise ConfigError(
-            f"generation_kwargs has {name!r}, which is no setting of {_engine(config)}."
-            f"{did_you_mean(str(name), known)} Correct it, or leave it out."
-        )
+        if not isinstance(name, str) or difflib.get_close_matches(name, known, cutoff=_NEAR):
+            raise ConfigError(_no_setting(name, known, config))
+
+
+def refused_by_vllm(config: "GRPOConfig") -> str | None:
+    """Return why a colocated vLLM would refuse `generation_kwargs` in a step; `None` if it would not.
+
+    Not for a run with a `rollout_func`, which may read names of its own.
+    """
+    if not config.use_vllm or config.vllm_mode != "colocate":
+        return None
+    known, unknown = _unknown_names(config)
+    return _no_setting(unknown[0], known, config) if unknown else None
+
+
+def _no_setting(name: Any, known: list[str], config: "GRPOConfig") -> str:
+    guess = did_you_mean(str(name), known)
+    what = f"generation_kwargs has {name!r}, which is no setting of {_engine(config)}."
+    return f"{what}{guess} Correct it, or leave it out."
 
 
 def _unknown_names(config: "GRPOConfig") -> tuple[list[str], list[Any]]:

@@ -17,6 +17,7 @@ from packaging.version import Version
 from ..config.bounds import not_of_transformers, out_of_bounds
 from ..config.compatibility import no_step
 from ..config.evaluation_checks import parts_of_groups
+from ..config.sampling_distribution import refused_by_vllm
 from ..config.trained_weights import dropout_disturbs, hardly_moves, loses_updates
 from ..curriculum.selection import believes
 from ..objective.advantage_functions import named_by
@@ -39,14 +40,17 @@ FSDP_ALONE = (
 LONG = 2000  # tokens of a completion; `kept_by_product` explains the trouble above it
 
 
-def wrong_options(training_args: Any, model_args: Any, generates: bool = True) -> list[str]:
+def wrong_options(training_args: Any, model_args: Any, generates: bool) -> list[str]:
     """Return why options are out of their bounds, or if none are, why options do not go together.
 
     Args:
         training_args, model_args: the dataclasses of the launch script.
-        generates (`bool`, *optional*, defaults to `True`): whether TRL samples the attempts, not a `rollout_func`.
+        generates (`bool`): whether TRL samples the attempts, not a `rollout_func`.
     """
-    wrong = [*_out_of_bounds(training_args), *(not_of_transformers(training_args) if generates else ())]
+    wrong = list(_out_of_bounds(training_args))
+    if generates:
+        wrong += not_of_transformers(training_args)
+        wrong += [why] if (why := refused_by_vllm(training_args)) else []
     return wrong or list(_at_odds(training_args, model_args))
 
 
@@ -140,7 +144,7 @@ def _unfit(args: "GRPOPlusConfig") -> Iterator[str]:
         )
     if args.fsdp and args.parallel_mode.value != "distributed" and not (args.fsdp_config or {}).get("xla"):
         yield FSDP_ALONE
-    if why := _why_no_schedule(args):
+    if not args.deepspeed and (why := _why_no_schedule(args)):  # DeepSpeed may have a schedule of its own
         kwargs = f" with lr_scheduler_kwargs={args.lr_scheduler_kwargs!r}" if args.lr_scheduler_kwargs else ""
         yield (
             f"lr_scheduler_type={args.lr_scheduler_type.value!r}{kwargs} makes no schedule: {why} Correct "
@@ -158,7 +162,7 @@ def _why_no_schedule(args: "GRPOPlusConfig") -> str | None:
     warmup, kwargs = args.get_warmup_steps(total), dict(args.lr_scheduler_kwargs or {})
     try:
         get_scheduler(args.lr_scheduler_type, optimizer, warmup, total, kwargs)
-    except Exception as error:
+    except Exception as error:  # each schedule has a function of its own, which may raise anything
         return str(error).rstrip(".") + "."
     return None
 

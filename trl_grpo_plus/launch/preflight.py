@@ -134,7 +134,7 @@ def output(recipe: Recipe) -> list[CheckRow]:
     from . import previous_run  # they import transformers
 
     folder = recipe.training.output_dir
-    if why := unexpanded(folder):
+    if not os.path.exists(folder) and (why := unexpanded(folder)):
         return [CheckRow("output", FAILED, f"output_dir: {why}")]
     if why := not_writable(folder):
         # For a check alone, the folder may be on another machine, unless it or its parent is on this one.
@@ -258,7 +258,7 @@ def splits(recipe: Recipe) -> list[CheckRow]:
     if recipe.splits is None:
         return []
     chosen = test != TEST_SPLIT and recipe.has_real_data  # sample rows may lack the split
-    needed = {"dataset_train_split": train, **({"dataset_test_split": test} if chosen else {})}
+    needed = {"dataset_train_split": train, **({"dataset_test_split": test} if chosen and recipe.evaluates else {})}
     if wrong := [
         _no_split(option, name, recipe.splits) for option, name in needed.items() if name not in recipe.splits
     ]:

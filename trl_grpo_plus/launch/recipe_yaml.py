@@ -183,9 +183,9 @@ class Loader(yaml.SafeLoader):
         return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
 
 
-# YAML 1.2's numbers. In YAML 1.1 1e-5 is a text, and 1:30 is 90.
+# YAML 1.2's numbers, and 10_000. In YAML 1.1 1e-5 is a text, and 1:30 is 90.
 NUMBERS = {
-    "tag:yaml.org,2002:int": r"[-+]?[0-9]+$|0o[0-7]+$|0x[0-9a-fA-F]+$",
+    "tag:yaml.org,2002:int": r"[-+]?[0-9][0-9_]*$|0o[0-7]+$|0x[0-9a-fA-F]+$",
     "tag:yaml.org,2002:float": r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$"
     r"|[-+]?\.(?:inf|Inf|INF)$|\.(?:nan|NaN|NAN)$",
 }

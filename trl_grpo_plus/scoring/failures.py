@@ -39,6 +39,10 @@ class RewardError(RuntimeError):
         super().__init__(visible(what))
 
 
+class RowError(RewardError):
+    """Raised when no completion of a row can be scored. It stops the run whatever `on_error` is."""
+
+
 def own_frames(error: BaseException) -> TracebackType | None:
     """Return an error's traceback from the first frame that is not of this package's calls; `None` without one.
 

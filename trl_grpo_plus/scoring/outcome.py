@@ -71,13 +71,14 @@ class Outcome(NamedTuple):
     def as_json(self) -> list[Any]:
         """Return the outcome as a list for JSON; [`of_json`] reads it."""
         steps = self.steps and [[step.end, step.reward] for step in self.steps]
-        return [self.score, self.status, self.message, steps, self.decided]
+        return [self.score, self.status, self.message, steps, self.decided, self.of_row]
 
     @classmethod
     def of_json(cls, values: list[Any]) -> "Outcome":
         """Return the outcome that a list from `as_json` describes."""
-        score, status, message, steps, decided = values
-        return cls(score, status, message, None if steps is None else tuple(Step(*step) for step in steps), decided)
+        score, status, message, steps, decided, of_row = values
+        read = None if steps is None else tuple(Step(*step) for step in steps)
+        return cls(score, status, message, read, decided, of_row)
 
     def as_score(self) -> "float | None":
         """Return the score, as an [`AnnotatedScore`] if the status is neither "ok" nor "abstain"."""

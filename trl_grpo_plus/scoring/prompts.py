@@ -14,6 +14,8 @@ from ..utils.validation import ConfigError, did_you_mean
 PREPARED = "Rename a column of the data, or make the column in a function of yours (prepare: file.py:function)."
 # Functions that parse a text with a list of messages.
 READERS: dict[str, Callable[[str], Any]] = {"json.loads": json.loads, "ast.literal_eval": ast.literal_eval}
+_MESSAGES = re.compile(r"\[\s*\{.*['\"]role['\"]\s*:.*\}\s*\]", re.DOTALL)
+_SOME = 20  # stored prompts, all of which must be such texts: a task may be about JSON
 # Names under which datasets have their prompts.
 USUAL = ("prompt", "prompts", "messages", "question", "questions", "instruction", "problem", "input", "query", "text")
 
@@ -163,6 +165,10 @@ def _wrong_values(dataset: Any, what: str, first: Any, mask: Any) -> str | None:
     """Return a message about a first prompt of another kind, or about stored prompts in the mask."""
     if first is not None and (why := _wrong_kind(first, what)):
         return why
+    if isinstance(first, str) and (why := _unparsed(first, what)):
+        some = dataset[:_SOME]["prompt"] if _is_stored(dataset) else [first]
+        if all(isinstance(prompt, str) and _MESSAGES.fullmatch(prompt.strip()) for prompt in some):
+            return why
     return _said_empty(dataset, what, empty) if _is_stored(dataset) and (empty := _rows(dataset, mask)) else None
 
 
@@ -173,7 +179,7 @@ def _is_pair(prompt: Any) -> bool:
 
 def _wrong_kind(prompt: Any, what: str) -> str | None:
     if isinstance(prompt, str):
-        return _unparsed(prompt, what)
+        return None
     form = f"{what}: a prompt must be a text or a list of messages such as {{role: user, content: ...}}."
     if not is_conversation(prompt):
         return f"{form} The first one is {prompt!r:.80}."
@@ -184,7 +190,7 @@ def _wrong_kind(prompt: Any, what: str) -> str | None:
 def _unparsed(prompt: str, what: str) -> str | None:
     """Return the advice to parse a text that holds a list of messages, as a CSV file does; `None` for another text."""
     text = prompt.strip()
-    if not re.fullmatch(r"\[\s*\{.*['\"]role['\"]\s*:.*\}\s*\]", text, re.DOTALL):
+    if not _MESSAGES.fullmatch(text):
         return None
     reads = next((name for name, read in READERS.items() if _can(read, text)), None)
     parse = f"Parse them: dataset.map(lambda row: {{'prompt': {reads}(row['prompt'])}}), in a recipe in a function of "

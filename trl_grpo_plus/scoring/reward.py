@@ -16,7 +16,7 @@ from ..utils.import_path import load
 from ..utils.signatures import call, is_async, name_of, synchronous
 from ..utils.validation import ConfigError, Number, did_you_mean, error_prefix, fits, one_of, spelled
 from .definition import FAILURES, FOR_ALL, NOT_IN_WORKERS, POLICIES, TRL_GIVES, Definition, Policy, definition_at
-from .failures import RewardError, hint, in_one_line, own_frames, with_frames
+from .failures import RewardError, RowError, hint, in_one_line, own_frames, with_frames
 from .outcome import Outcome, WrongScoresError, first_failure, outcomes_of
 from .worker_pool import shared
 
@@ -143,7 +143,7 @@ class Reward:
         outcomes = self.score(**columns)
         failure = self.failure(outcomes, columns["completions"])
         if failure:
-            raise RewardError(failure)
+            raise (RowError if any(outcome.of_row for outcome in outcomes) else RewardError)(failure)
         return outcomes
 
     def failure(self, outcomes: Sequence[Outcome], completions: Sequence[Any]) -> str | None:
@@ -237,6 +237,8 @@ class Reward:
         try:
             arguments = {"completions": completions, **values, **self.args}
             return outcomes_of(call(self.definition.function, arguments), completions)
+        except RowError as error:  # of a reward that this one calls
+            return [Outcome(None, "error", str(error), of_row=True)] * count
         except FAILURES as error:
             if own_frames(error) is None:
                 why = in_one_line(error)
@@ -253,7 +255,7 @@ class Reward:
 
     def _by_policy(self, outcome: Outcome) -> Outcome:
         policy = self.policies.get(outcome.status)
-        return outcome._replace(score=0.0) if policy == "zero" and not outcome.decided else outcome
+        return outcome._replace(score=0.0) if policy == "zero" and not (outcome.decided or outcome.of_row) else outcome
 
     def _check_loadable(self) -> None:
         what = f"reward {self.__name__!r} has a timeout, so it runs in worker processes"
@@ -293,12 +295,18 @@ def scores_of_part(part: Any, columns: Mapping[str, Any]) -> list[float | None]:
         outcomes = outcomes_of(given, completions)
     except WrongScoresError as error:
         raise RewardError(f"{what}: {error}.") from error
-    # A plain number is not judged here: it may be infinite, and `clip` bounds it.
-    is_number = [isinstance(value, float) for value in given] if isinstance(given, list) else [False] * len(outcomes)
-    judged = [Outcome(0.0, "ok") if number else outcome for number, outcome in zip(is_number, outcomes, strict=True)]
-    if failure := first_failure(what, judged, completions, fix="Return a number, None or a list of steps for it."):
+    values = [value.item() if hasattr(value, "item") else value for value in given]
+    # A number is not judged here: it may be infinite, and `clip` bounds it.
+    outcomes = [
+        Outcome(value, "ok") if isinstance(value, float) else outcome
+        for value, outcome in zip(values, outcomes, strict=True)
+    ]
+    if failure := first_failure(what, outcomes, completions, fix="Return a number, None or a list of steps for it."):
         raise RewardError(failure)
-    return [given[i] if number else outcomes[i].as_score() for i, number in enumerate(is_number)]
+    return [
+        value if isinstance(value, float) else outcome.as_score()
+        for value, outcome in zip(values, outcomes, strict=True)
+    ]
 
 
 def outcomes_without_run(reward: Any, columns: Mapping[str, Any]) -> list[Outcome]:

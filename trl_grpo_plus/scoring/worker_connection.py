@@ -5,13 +5,14 @@ of a message.
 """
 
 import json
+import math
 import os
 import socket
 import struct
 from multiprocessing.connection import Connection
 from typing import Any
 
-from .outcome import Outcome
+from .outcome import STATUSES, Outcome
 
 
 SPOILED = "Its worker process could not answer: the reward closed the worker's connection, or wrote into it."
@@ -20,7 +21,8 @@ LONGEST = 1 << 28  # bytes; text that a reward writes to the worker's connection
 _LENGTH, _LONG_LENGTH = struct.Struct("!i"), struct.Struct("!Q")  # as `Connection.send_bytes` writes them
 _IS_LONG = _LENGTH.pack(-1)  # then the length follows in 8 bytes
 _READ_AT_ONCE = 1 << 16
-_KINDS = {"cannot start", "cannot load", "loaded", "waited", "outcome"}
+OF_SAMPLES = {"waited", "outcome"}  # kinds of replies about a sample
+_KINDS = {"cannot start", "cannot load", "loaded", *OF_SAMPLES}
 
 
 class WorkerConnection(Connection):
@@ -82,9 +84,11 @@ def _reply(message: bytes) -> dict[str, Any]:
         if len(reply.keys() & _KINDS) != 1:
             raise ValueError("a message of no known kind")
         if "outcome" in reply:
-            reply["outcome"] = Outcome.of_json(reply["outcome"])
-        if "waited" in reply:
-            reply["waited"] = float(reply["waited"])
+            reply["outcome"] = outcome = Outcome.of_json(reply["outcome"])
+            if outcome.status not in STATUSES or not (outcome.score is None or math.isfinite(outcome.score)):
+                raise ValueError("no outcome")
+        if "waited" in reply and not 0 <= reply["waited"] < math.inf:
+            raise ValueError("no time")
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"no reply of a worker: {error}") from error
     return reply

@@ -12,7 +12,7 @@ from typing import Any
 from ..utils.fork_server import adopt_orphans
 from ..utils.signatures import call
 from ..utils.terminal import outlive_reader
-from .failures import hint, with_frames
+from .failures import RowError, hint, with_frames
 from .outcome import Outcome, outcomes_of
 from .process_state import State, keep_all, left_running
 
@@ -132,6 +132,8 @@ def _score(function: Any, args: dict[str, Any], sample: dict[str, Any], state: S
 
 
 def _failed(error: BaseException, completion: Any = None) -> Outcome:
+    if isinstance(error, RowError):
+        return Outcome(None, "error", str(error), of_row=True)
     return Outcome(None, "error", f"{with_frames(error)[-MESSAGE_CHARS:]}{hint(error, [completion])}")
 
 

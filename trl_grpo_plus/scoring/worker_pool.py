@@ -44,7 +44,7 @@ from ..utils.resources import processors, threads_for
 from ..utils.run_clock import PATIENCE, Clock, TooBusy, TooLong
 from ..utils.terminal import visible
 from .outcome import Outcome
-from .worker_connection import SPOILED, WorkerConnection
+from .worker_connection import OF_SAMPLES, SPOILED, WorkerConnection
 from .worker_main import UNANSWERED
 
 
@@ -265,6 +265,10 @@ class _Run:
         self._busy[worker.connection] = worker
         try:
             worker.connection.send_bytes(job)
+        except BlockingIOError:  # it takes nothing in, and may have got a part of the sample
+            self._end(worker)
+            self._waiting.appendleft(sample)
+            self._fork_at = time.monotonic() + self._pause
         except OSError:
             if not worker.loaded:  # it died at its start, and may have sent the reason
                 self._hear(worker)
@@ -292,6 +296,9 @@ class _Run:
         return reply is not None
 
     def _heed(self, worker: _Handle, reply: dict[str, Any]) -> None:
+        if self._target in worker.loaded and not reply.keys() & OF_SAMPLES:  # the reward wrote it
+            self._lose(worker, True)
+            return
         if "cannot start" in reply:
             raise RuntimeError(f"a reward worker cannot start.\n{reply['cannot start']}")
         if "cannot load" in reply:
@@ -332,8 +339,9 @@ class _Run:
             self._alone.append(worker.sample)
 
     def _poll(self, worker: _Handle) -> None:
-        if worker.connection.poll() and self._hear(worker):
-            return
+        while worker.connection.poll():
+            if self._hear(worker):
+                return
         is_loaded = self._target in worker.loaded
         try:
             worker.clock.left()

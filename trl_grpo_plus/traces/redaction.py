@@ -20,7 +20,7 @@ NOT_SHOWN = "not shown"
 _WORDS = """token key secret password passwd auth credential credentials url uri host port address endpoint proxy dir
 path checkpoint hub bucket space repo project user account webhook cookie headers pin passcode apikey"""
 _PRIVATE = set(_WORDS.split())
-_EXCEPT = {"belief_key"}  # the name of a column
+_EXCEPT = {"belief_key", "dataloader_pin_memory"}  # the name of a column, and a flag
 # Options whose texts may be shown. Other options show only numbers, flags and the keys of [`KEYS`].
 _OF_TEXT = """
 lr_scheduler_type optim optim_args optim_target_modules torch_compile_backend torch_compile_mode logging_strategy

@@ -50,6 +50,7 @@ from ..config import (
     chat_checks,
     compatibility,
     evaluation_checks,
+    sampling_distribution,
     start_errors,
     tool_checks,
     trained_weights,
@@ -70,6 +71,7 @@ from ..traces import logged_step
 from ..utils import folder_lock
 from ..utils.distributed import raise_before, raise_on_all_ranks
 from ..utils.patching import replaces, temporarily
+from ..utils.validation import ConfigError
 from . import checkpoint_integrity, hub, training_state
 from . import completions_table as table
 from .batch import Batch, Filtered, failures_explain
@@ -198,6 +200,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._entropy: float | None = None  # mean over the last optimizer step
         self._failures_warned: set[tuple[str, str]] = set()  # rewards and statuses that a warning has told of
         bounds.check_bounds(args)
+        if rollout_func is None and (why := sampling_distribution.refused_by_vllm(args)):
+            raise ConfigError(why)
         evaluation_checks.check_evaluations(eval_dataset, args)
         reward_funcs, weights = resolve(reward_funcs, args.reward_weights)
         if weights != args.reward_weights:

@@ -132,7 +132,7 @@ def looks_local(name: str) -> bool:
 def unexpanded(name: str) -> str | None:
     """Return why a path that holds a variable of the shell, such as $HOME, is wrong; `None` if it holds none."""
     found = re.search(r"\$(?:[A-Za-z_]\w*|\{\w+\})", name)
-    return found and f"{name} holds {found[0]}, and YAML does not expand variables: write the path."
+    return found and f"{name} holds {found[0]}, which is not expanded. Write the path."
 
 
 def beside(name: str) -> str:

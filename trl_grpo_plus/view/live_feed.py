@@ -21,6 +21,7 @@ import numpy as np
 
 from .. import traces
 from ..traces import Block, Row
+from ..utils.files import TracesError
 from . import file_index, prompt_history
 from .file_index import Groups, Keeper, Moved, Named, Stretch, read_file
 from .group_data import columns, detail, names_by_group, searched
@@ -319,9 +320,9 @@ class Feed:
             at, changed = time.monotonic(), _changed(folder)
             attempts = traces.files(self._run)
         except (ValueError, OSError) as error:  # no traces yet, or no longer
-            if isinstance(error, OSError):
+            if isinstance(error, OSError | TracesError):
                 self._data.problems[self._run] = str(error)
-            return not self._data.files
+            return not self._data.files or isinstance(error, TracesError)
         if not self._data.files:
             self._data.index, self._data.keeper = traces.group_index.read(folder), Keeper(folder)
         there = [*(folder / f"{name}.jsonl" for name in self._data.journals), *(path for *_, path in attempts)]
@@ -355,7 +356,7 @@ class Feed:
 
     def _grown(self, path: Path, found: dict[Path, tuple[int, int]]) -> bool:
         last = self._data.files.get(path)
-        return last is None or last.bytes < found[path][1] or (not last.cut and self._is_cut(path, last.end))
+        return last is None or last.bytes < found[path][1] or (not last.cut and _is_cut(path, last.end, last.bytes))
 
     def _read_journal(self, path: Path, found: dict[Path, tuple[int, int]], lines: list[Row]) -> None:
         """Read a journal's new lines."""
@@ -371,17 +372,12 @@ class Feed:
         """Read the whole groups of a file; the next look at a plain file starts at its first incomplete group."""
         start = end = self._start(path)
         indexed = self._data.index.pop(path.name, [])
-        cut = self._is_cut(path, start)
+        cut = _is_cut(path, start, found[1])
         with self._telling_of(path):
             for block in read_file(path, found[0], start, indexed, self._data.keeper, cut):
                 self._data.groups.add(block, path, found[0])
                 end = block.end
         self._done(path, found, end, cut and end < found[1])
-
-    def _is_cut(self, path: Path, end: int) -> bool:
-        """Return whether a gzip file has bytes beyond `end` that nobody goes on writing, as after a kill."""
-        found = os.stat(path)
-        return path.suffix == ".gz" and end < found.st_size and time.time() - found.st_mtime > _ABANDONED
 
     def _start(self, path: Path) -> int:
         return self._data.files[path].end if path in self._data.files else 0
@@ -427,6 +423,14 @@ def _summary(problems: list[str]) -> str:
         return "".join(problems)
     others = "Another file" if len(problems) == 2 else f"{len(problems) - 1} more files"
     return f"{problems[0]} {others} cannot be read as a whole."
+
+
+def _is_cut(path: Path, end: int, size: int) -> bool:
+    """Return whether a gzip file of `size` bytes has some beyond `end` that nobody goes on writing."""
+    try:
+        return path.suffix == ".gz" and end < size and time.time() - os.stat(path).st_mtime > _ABANDONED
+    except OSError:  # it was moved
+        return False
 
 
 def _changed(folder: Path) -> int | None:
