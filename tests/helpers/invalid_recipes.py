@@ -192,7 +192,7 @@ MISTAKES = (
     Mistake("a folder of blanks", ("output_dir='  ' is blank. Name a folder",), options=("--output_dir", "  ")),
     Mistake("variables of the shell in paths",
             ("output_dir: $HOME/run holds $HOME, which is not expanded. Write the path.",
-             "dataset_name: ${DATA}/rows.jsonl holds ${DATA}, which", "model_name_or_path: $MODEL holds $MODEL, which"),
+             "dataset_name: ${DATA}/rows.jsonl holds ${DATA}, which", "model_name_or_path: $MODEL holds $MODEL,"),
             {"output_dir": "$HOME/run", "dataset_name": "${DATA}/rows.jsonl", "model_name_or_path": "$MODEL"}),
     Mistake("a file instead of a folder", ("output_dir: data.jsonl is a file.",), {"output_dir": "data.jsonl"}),
     Mistake("a folder below a file", ("output_dir: data.jsonl/runs/first cannot be made: ", "/data.jsonl is a file."),

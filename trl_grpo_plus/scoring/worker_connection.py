@@ -9,7 +9,7 @@ import math
 import os
 import socket
 import struct
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from .outcome import STATUSES, Outcome
@@ -17,6 +17,7 @@ from .outcome import STATUSES, Outcome
 
 SPOILED = "Its worker process could not answer: the reward closed the worker's connection, or wrote into it."
 STALLED_S = 60  # longest wait for a worker to take in a part of a sample
+DYING_S = 1.0  # time for a worker to end; one that is dying has closed its connection already
 LONGEST = 1 << 28  # bytes; text that a reward writes to the worker's connection reads as a greater length
 _LENGTH, _LONG_LENGTH = struct.Struct("!i"), struct.Struct("!Q")  # as `Connection.send_bytes` writes them
 _IS_LONG = _LENGTH.pack(-1)  # then the length follows in 8 bytes
@@ -76,6 +77,18 @@ class WorkerConnection(Connection):
         if not 0 <= length <= LONGEST:
             raise ValueError(f"a message of {length} bytes")
         return start + length - arrived
+
+
+def runs_on(pid: int) -> bool:
+    """Return whether a worker whose connection has broken still runs after `DYING_S`."""
+    try:
+        process = os.pidfd_open(pid)
+    except OSError:  # it has ended, and so has its zygote
+        return False
+    try:
+        return not wait([process], DYING_S)
+    finally:
+        os.close(process)
 
 
 def _reply(message: bytes) -> dict[str, Any]:

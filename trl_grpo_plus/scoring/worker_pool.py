@@ -44,7 +44,7 @@ from ..utils.resources import processors, threads_for
 from ..utils.run_clock import PATIENCE, Clock, TooBusy, TooLong
 from ..utils.terminal import visible
 from .outcome import Outcome
-from .worker_connection import OF_SAMPLES, SPOILED, WorkerConnection
+from .worker_connection import OF_SAMPLES, SPOILED, WorkerConnection, runs_on
 from .worker_main import UNANSWERED
 
 
@@ -57,7 +57,6 @@ MEMORY_MB = 4096
 # What Python and the dynamic loader say of a limit on memory.
 OUT_OF_MEMORY = ("MemoryError", "Cannot allocate memory", "failed to map segment", "cannot map zero-fill pages")
 MOST_WORKERS = 16
-DYING_S = 1.0  # time for a worker to end; one that is dying has closed its connection already
 
 _WARNED_OF: set[str] = set()  # rewards that left something in a worker
 
@@ -321,7 +320,7 @@ class _Run:
 
     def _lose(self, worker: _Handle, spoiled: bool) -> None:
         """Handle the death of a worker. The module's docstring says which outcome its sample has."""
-        spoiled = spoiled or _runs_on(worker.child.pid)
+        spoiled = spoiled or runs_on(worker.child.pid)
         status = self._end(worker)
         if status is None:  # its zygote was killed, and the worker with it
             self._pool._drop_children_of(worker.child.zygote)
@@ -359,18 +358,6 @@ class _Run:
             outcome = Outcome(None, "starved", late)
         self._end(worker)
         self._note(worker.sample, outcome)
-
-
-def _runs_on(pid: int) -> bool:
-    """Return whether a worker whose connection has broken still runs after `DYING_S`."""
-    try:
-        process = os.pidfd_open(pid)
-    except OSError:  # it has ended, and so has its zygote
-        return False
-    try:
-        return not wait([process], DYING_S)
-    finally:
-        os.close(process)
 
 
 def granted_mb(memory_mb: int) -> int:
