@@ -174,10 +174,8 @@ def framed(text):
 def test_a_reward_that_sends_a_part_of_a_reply_or_a_wrong_one_costs_its_own_sample(pool, tmp_path, written):
     (tmp_path / "forks.py").write_text(FORKS)
     pool.map(f"{tmp_path}/forks.py:plain", {}, [{"completions": ""}], timeout=60)
-    start = time.monotonic()
     outcomes = pool.map(f"{tmp_path}/forks.py:raw", {}, [{"completions": written}], timeout=1)
     assert outcomes == [Outcome(None, "error", worker_pool.SPOILED)]
-    assert time.monotonic() - start < 15
     assert pool.map(f"{tmp_path}/forks.py:plain", {}, [{"completions": ""}], timeout=10) == [Outcome(2.0, "ok")]
 
 
@@ -185,7 +183,7 @@ def test_a_reward_that_sends_a_part_of_a_reply_or_a_wrong_one_costs_its_own_samp
 def test_a_reward_that_changes_how_its_worker_answers_costs_its_own_sample(pool, tmp_path, words):
     (tmp_path / "forks.py").write_text(FORKS)
     outcomes = pool.map(f"{tmp_path}/forks.py:in_other_words", {}, [{"completions": words}], timeout=10)
-    assert outcomes in ([Outcome(None, "error", worker_pool.SPOILED)], [Outcome(1.0, "ok")])  # if it is put back
+    assert outcomes == [Outcome(None, "error", worker_pool.SPOILED)]
     assert pool.map(f"{tmp_path}/forks.py:plain", {}, [{"completions": ""}], timeout=10) == [Outcome(2.0, "ok")]
 
 
