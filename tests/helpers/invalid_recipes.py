@@ -127,7 +127,7 @@ MISTAKES = (
     Mistake("numbers out of bounds", ("max_completion_length=0 must be an integer and >= 1.",
             "top_p=1.5 must be a finite number and >= 0 and <= 1."), {"max_completion_length": 0, "top_p": 1.5}),
     Mistake("generation_kwargs as a list", ("generation_kwargs=[1] must be a mapping",), {"generation_kwargs": [1]}),
-    Mistake("a text instead of a mapping", ("chat_template_kwargs='nope' must be a mapping, not a text",),
+    Mistake("a text instead of a mapping", ("chat_template_kwargs='nope' must be a mapping",),
             {"chat_template_kwargs": "nope"}),
     Mistake("a reference that nothing follows", ("sync_ref_model=True with beta=0: without a KL term",),
             {"sync_ref_model": True}),
