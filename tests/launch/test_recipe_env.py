@@ -25,7 +25,7 @@ with open(os.environ["FACTS"], "w") as file:
 """
 COMMANDS = {
     "check": ["trl_grpo_plus.cli.main", "check", "my_run.yaml"],
-    "run": ["trl_grpo_plus.cli.main", "run", "my_run.yaml"],
+    "race": ["trl_grpo_plus.cli.main", "race", "my_run.yaml"],  # as `run` does
     "script": ["trl_grpo_plus.recipes.grpo", "--config", "my_run.yaml"],
 }
 

@@ -113,9 +113,9 @@ def test_only_who_knows_the_token_is_answered(server):
         (None, 403),
     ],
 )
-def test_a_host_name_that_was_rebound_to_this_machine_is_not_answered(server, host, status):
+def test_a_host_name_that_was_rebound_to_this_machine_is_not_answered(server, capsys, host, status):
     answer, _ = ask(server, f"/{server.token}/data", Host=host)
-    assert answer.status == status
+    assert (answer.status, capsys.readouterr().err) == (status, "")
 
 
 @pytest.mark.parametrize(

@@ -163,19 +163,28 @@ def framed(text):
     return (len(text).to_bytes(4, "big") + text.encode()).hex()
 
 
-@pytest.mark.parametrize(
-    "written",
-    ["00", "00000100", "000001007b", "ffffffff00", framed("{}"), framed("garbage"), framed("3"), framed("[" * 100_000)]
-    + [framed(f'{{"{name}": 3}}') for name in ("outcome", "other")]
-    + [framed('{"waited": "long"}'), framed('{"waited": Infinity}'), framed('{"outcome": [0]}'), "fffffffe"]
-    + [framed('{"outcome": [1, "fine", "", null, false, false]}'), framed('{"cannot start": "x"}')]
-    + [framed('{"outcome": ["a", "ok", "", null, false, false]}'), framed('{"loaded": true}')],
-)
-def test_a_reward_that_sends_a_part_of_a_reply_or_a_wrong_one_costs_its_own_sample(pool, tmp_path, written):
+PARTS = ["00", "00000100", "000001007b", "ffffffff00", "fffffffe"]
+WRONG = [
+    "{}",
+    "garbage",
+    "3",
+    "[" * 100_000,
+    '{"outcome": 3}',
+    '{"other": 3}',
+    '{"waited": "long"}',
+    '{"outcome": [0]}',
+]
+WRONG += ['{"waited": Infinity}', '{"cannot start": "x"}', '{"loaded": true}']
+WRONG += [f'{{"outcome": [{values}, "", null, false, false]}}' for values in ('1, "fine"', '"a", "ok"')]
+
+
+def test_a_reward_that_sends_a_part_of_a_reply_or_a_wrong_one_costs_its_own_sample(pool, tmp_path):
     (tmp_path / "forks.py").write_text(FORKS)
     pool.map(f"{tmp_path}/forks.py:plain", {}, [{"completions": ""}], timeout=60)
-    outcomes = pool.map(f"{tmp_path}/forks.py:raw", {}, [{"completions": written}], timeout=1)
-    assert outcomes == [Outcome(None, "error", worker_pool.SPOILED)]
+    written = [*PARTS, *map(framed, WRONG)]
+    outcomes = pool.map(f"{tmp_path}/forks.py:raw", {}, [{"completions": text} for text in written], timeout=1)
+    spoiled = Outcome(None, "error", worker_pool.SPOILED)
+    assert [text for text, outcome in zip(written, outcomes, strict=True) if outcome != spoiled] == []
     assert pool.map(f"{tmp_path}/forks.py:plain", {}, [{"completions": ""}], timeout=10) == [Outcome(2.0, "ok")]
 
 

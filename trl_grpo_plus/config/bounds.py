@@ -1,11 +1,10 @@
 """The bounds of TRL's and transformers' numbers. These find most such mistakes in the middle of a run, or never."""
 
-import inspect
 import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ..utils.validation import ConfigError, Number
+from ..utils.validation import ConfigError, Number, library_options
 
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ BOUNDS = {
     "max_steps": Number(integer=True),
     "seed": Number(at_least=0, at_most=2**32 - 1, integer=True),
 }
-_THEIRS = ("transformers", "trl", "trl_grpo_plus")
 # Options whose infinity means that there is no such bound, or never.
 MAY_BE_INFINITE = {"max_grad_norm", "delta", "off_policy_mask_threshold", "eval_delay", "vllm_server_timeout"}
 MAY_BE_INFINITE |= {"vllm_importance_sampling_clip_max", "vllm_importance_sampling_clip_min"}
@@ -39,9 +37,8 @@ def check_finite(config: "GRPOPlusConfig", numbers: Mapping[str, Number]) -> Non
     `max_steps` makes an infinite number of epochs possible. `numbers` are the bounds of this package's options. The
     options that a user's subclass adds are not judged.
     """
-    theirs = [base for base in type(config).__mro__ if base.__module__.split(".")[0] in _THEIRS]
-    for name in dict.fromkeys(name for base in theirs for name in inspect.get_annotations(base)):
-        value = getattr(config, name, None)
+    for name in library_options(config):
+        value = getattr(config, name)
         if not isinstance(value, float) or math.isfinite(value):
             continue
         endless = name in MAY_BE_INFINITE or (name == "num_train_epochs" and config.max_steps > 0)

@@ -229,22 +229,17 @@ def first_failure(
     of its row counts whatever `raising` is.
     """
     for i, outcome in enumerate(outcomes):
+        if not (outcome.of_row or (outcome.status in raising and not outcome.decided)):
+            continue
+        about = f"sample {i} of {len(outcomes)}. {outcome.message}\nIts completion is {completions[i]!r:.300}."
         if outcome.of_row:
-            return (
-                f"{what} cannot score sample {i} of {len(outcomes)}. {outcome.message}\nIts completion is "
-                f"{completions[i]!r:.300}."
-            )
-        if outcome.status in raising and not outcome.decided:
-            happened = "ran out of time" if outcome.status == "timeout" else "failed"
-            option = f"on_{outcome.status}"
-            fix = fix or (
-                f"To continue after such a failure, set {option} of the reward to 'zero' or 'abstain': reward_funcs "
-                f"takes {{'name': ..., '{option}': ...}}."
-            )
-            return (
-                f"{what} {happened} on sample {i} of {len(outcomes)}. {outcome.message}\nIts completion is "
-                f"{completions[i]!r:.300}.\n{fix}"
-            )
+            return f"{what} cannot score {about}"
+        happened, option = "ran out of time" if outcome.status == "timeout" else "failed", f"on_{outcome.status}"
+        fix = fix or (
+            f"To continue after such a failure, set {option} of the reward to 'zero' or 'abstain': reward_funcs takes "
+            f"{{'name': ..., '{option}': ...}}."
+        )
+        return f"{what} {happened} on {about}\n{fix}"
     return None
 
 

@@ -6,13 +6,14 @@ see `traces/redaction.py`.
 
 import re
 from collections.abc import Mapping, Sized
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..scoring import Reward
 from ..traces import json_value, shown_name, shown_options
 from ..utils.optional_packages import release
+from ..utils.validation import library_options, of_libraries
 
 
 if TYPE_CHECKING:
@@ -48,7 +49,6 @@ _OF_THE_MODEL = {
     "runtime_config",
     "task_type",
 }
-_THEIRS = ("transformers", "trl", "trl_grpo_plus")
 # Builders that give a data set their own name.
 _FILES = {"json", "csv", "parquet", "text", "arrow", "generator", "pandas"}
 
@@ -109,13 +109,13 @@ def changed_options(args: Any) -> dict[str, Any]:
         and not _same(values.get(field.name), _default(field))
         and not (field.name in derived and values.get(field.name) == derived[field.name])
     }
-    return shown_options(changed, _library_options(args))
+    return shown_options(changed, library_options(args))
 
 
 def _beside_options(trainer: "GRPOTrainer") -> dict[str, Any]:
     """Return what else tells settings apart: a user's trainer class, arguments of rewards, options of an adapter."""
     found: dict[str, Any] = {}
-    if type(trainer).__module__.split(".")[0] not in _THEIRS:
+    if not of_libraries(type(trainer)):
         found["trainer_class"] = type(trainer).__qualname__
     rewards = zip(trainer.reward_func_names, trainer.reward_funcs)  # noqa: B905 - a callback may have swapped them
     if given := [{"name": name, "args": args} for name, reward in rewards if (args := _arguments(reward))]:
@@ -153,12 +153,6 @@ def _default(field: Any) -> Any:
 def _same(value: Any, default: Any) -> bool:
     empty: tuple[Any, ...] = ("", [], {}, None)
     return value == default or (value in empty and default in (*empty, "none"))
-
-
-def _library_options(args: Any) -> set[str]:
-    """Return the options of transformers, TRL and this package. A derived class may have more."""
-    theirs = [of for of in type(args).__mro__ if is_dataclass(of) and of.__module__.split(".")[0] in _THEIRS]
-    return {field.name for of in theirs for field in fields(of)}
 
 
 def _model_name(model: Any) -> str:

@@ -4,6 +4,7 @@ Every refusal of a user's value is a [`ConfigError`], so that a launch script ca
 """
 
 import collections.abc
+import dataclasses
 import difflib
 import inspect
 import math
@@ -111,6 +112,17 @@ class Number:
         signs = {">=": self.at_least, ">": self.above, "<=": self.at_most, "<": self.below}
         bounds = [f"{sign} {bound}" for sign, bound in signs.items() if math.isfinite(bound)]
         return " and ".join(["an integer" if self.integer else "a finite number", *bounds])
+
+
+def of_libraries(cls: type) -> bool:
+    """Return whether a class is of transformers, TRL or this package, not of a user."""
+    return cls.__module__.split(".")[0] in ("transformers", "trl", "trl_grpo_plus")
+
+
+def library_options(config: Any) -> list[str]:
+    """Return the options of transformers, TRL and this package. A user's configuration may have more."""
+    theirs = [cls for cls in type(config).__mro__ if dataclasses.is_dataclass(cls) and of_libraries(cls)]
+    return list(dict.fromkeys(field.name for cls in theirs for field in dataclasses.fields(cls)))
 
 
 def finite_or_none(value: Any) -> float | None:

@@ -153,8 +153,10 @@ def _steps(run: str | Path, columns: RunColumns, split: str | None, last: int | 
 
 def _part(split: str | None, share: float, last: int | None) -> str:
     """Describe the exported part of the run, for the card."""
-    of = f"the split {split}" if split else "each split"
-    whole = f"the last {last} steps of {of}" if last else of if split else "all that was traced"
+    whole = f"the last {last} steps of " if last else ""
+    whole += f"the split {split}" if split else "each split"
+    if not (split or last):
+        whole = "all that was traced"
     return whole if share == 1 else f"{share:g} of the groups, chosen by a hash, from {whole}"
 
 
