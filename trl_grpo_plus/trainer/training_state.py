@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 REFERENCE = "grpo_plus_reference.pt"
-FORMAT = 5  # raised by each change after which a release cannot read the state of another
+FORMAT = 6  # raised by each change after which a release cannot read the state of another
 _INSTEAD = (
     "Resume from an earlier checkpoint, or remove this file. Without the file, training continues from the weights. "
     "What the file holds (the current batch, beliefs, adaptive beta, the alarms' history) is reset."
