@@ -33,6 +33,7 @@ ELSEWHERE = {
 AT = {source: page for page, source in ELSEWHERE.items()}
 SHOWN = (".md", ".png", ".svg")
 ITEM = re.compile(r" *([-*]|\d+\.) ")
+DIALOG = 'data-md-component="search" role="dialog"'
 MADE = re.compile(r"^<!-- made of the code: (\w+) -->$", re.MULTILINE)
 
 
@@ -107,6 +108,11 @@ def address(target: str, source: str, page: str, repository: str | None) -> str:
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Make links of the names that docstrings write as TRL's do, [`GRPOPlusConfig`] or [`~trl.GRPOConfig`]."""
     return re.sub(r"\[<code>(~?)([\w.]+)(\(\))?</code>\]", _name, html)
+
+
+def on_post_page(html: str, page: Page, config: MkDocsConfig) -> str:
+    """Name the theme's search dialog, which screen readers announce."""
+    return html.replace(DIALOG, f'{DIALOG} aria-label="Search"')
 
 
 def _name(found: re.Match[str]) -> str:

@@ -211,6 +211,15 @@ def settled(page, status):
     until(page, "text => document.querySelector('#status').textContent === text", status)
 
 
+def faults(page):
+    """Run axe-core. Return (id, help text, HTML of the first four nodes) for each rule that the page breaks."""
+    from axe_playwright_python import base
+
+    page.evaluate(base.AXE_SCRIPT)
+    found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
+    return [(one["id"], one["help"], [node["html"][:160] for node in one["nodes"]][:4]) for one in found]
+
+
 def titles(page):
     """Return the titles of the groups in the list."""
     return page.locator(".row-title bdi").all_inner_texts()

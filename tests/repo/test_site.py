@@ -7,7 +7,9 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+import browser_pages
 import pytest
+from browser_pages import faults, in_scheme
 
 import trl_grpo_plus
 from trl_grpo_plus import registry
@@ -26,6 +28,7 @@ from mkdocs.exceptions import Abort
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "docs"))
 site_hooks = import_module("site_hooks")
+browser = browser_pages.browser  # a fixture
 
 REPOSITORY = "https://github.com/trl-grpo-plus/trl-grpo-plus"
 
@@ -162,12 +165,19 @@ def test_a_site_for_the_disk_links_files_and_has_its_search_in_a_script(tmp_path
     assert "make docs OFFLINE=false" in (ROOT / ".github" / "workflows" / "docs.yml").read_text()
 
 
-@pytest.mark.full
-def test_the_site_is_built_strictly_and_needs_no_network(tmp_path):
-    config = load_config(str(ROOT / "mkdocs.yml"), site_dir=str(tmp_path / "site"), strict=True)
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Build the site strictly."""
+    folder = tmp_path_factory.mktemp("built")
+    config = load_config(str(ROOT / "mkdocs.yml"), site_dir=str(folder), strict=True)
     config.plugins.on_startup(command="build", dirty=False)
     build(config)
-    built = list((tmp_path / "site").rglob("*.html"))
+    return folder
+
+
+@pytest.mark.full
+def test_the_site_is_built_strictly_and_needs_no_network(site):
+    built = list(site.rglob("*.html"))
     assert len(built) > 40
     for page in built:
         text = page.read_text()
@@ -175,6 +185,20 @@ def test_the_site_is_built_strictly_and_needs_no_network(tmp_path):
         assert "fonts.googleapis" not in text
         assert "made of the code" not in text
         assert not re.search(r"\[<code>~?[\w.]+</code>\]", text), page
-    api = (tmp_path / "site" / "api" / "index.html").read_text()
+    api = (site / "api" / "index.html").read_text()
     assert all(f"trl_grpo_plus.{part}" in api for part in ("trainer.attach.attach", "registry.get_reward"))
-    assert posixpath.exists(tmp_path / "site" / "images" / "page.png")
+    assert posixpath.exists(site / "images" / "page.png")
+
+
+# Faults of what the theme's scripts make, and empty corners of tables.
+OF_THE_THEME = {"landmark-unique", "scrollable-region-focusable", "empty-table-header"}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["index", "quick_start", "faq", "advantages", "api_rewards"])
+def test_axe_finds_nothing_on_the_site(browser, site, name, scheme):
+    page_of = site / "index.html" if name == "index" else site / name / "index.html"
+    with in_scheme(browser, scheme) as page:
+        page.goto(f"file://{page_of}")
+        assert [fault for fault in faults(page) if fault[0] not in OF_THE_THEME] == []

@@ -5,8 +5,7 @@ import json
 import browser_pages
 import pytest
 import synthetic_traces
-from axe_playwright_python import base
-from browser_pages import in_scheme, serving, until
+from browser_pages import faults, in_scheme, serving, until
 
 from trl_grpo_plus.traces import Writer
 from trl_grpo_plus.view import write_comparison, write_page
@@ -67,13 +66,6 @@ VIEWS = {  # page, hash, selector to wait for, script to run then
     "runs": ("runs", "", ".one", "0"),
 }
 OPEN = "document.querySelectorAll('details').forEach((node) => { node.open = true; })"
-
-
-def faults(page):
-    """Return (id, help text, HTML of the first four nodes) for each rule that the page breaks."""
-    page.evaluate(base.AXE_SCRIPT)
-    found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
-    return [(one["id"], one["help"], [node["html"][:160] for node in one["nodes"]][:4]) for one in found]
 
 
 @pytest.mark.long
