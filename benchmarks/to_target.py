@@ -161,7 +161,7 @@ PLAIN: dict[str, Arm] = {
 SMALL = {
     f"{name}-{word}": replace(PLAIN[name], batches=batches)
     for word, batches in {"small": 2, "tiny": 4}.items()
-    for name in ("trl-4", "trl-2", "choice-2", "key-2", "head-2")
+    for name in ("trl-8", "trl-4", "trl-2", "choice-2", "key-2", "head-2")
 }
 ARMS: dict[str, Arm] = {
     **PLAIN,

@@ -4,8 +4,6 @@ import gc
 import gzip
 import json
 import math
-import resource
-import signal
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,6 +13,7 @@ import numpy as np
 import pytest
 import synthetic_traces
 import torch
+from file_limit import no_room
 
 from trl_grpo_plus.rollouts.groups import Attempt, Plan, Round
 from trl_grpo_plus.traces import Writer, advantages_by_token, complete, json_value, part_of, pick
@@ -383,15 +382,8 @@ def test_a_writer_keeps_no_memory_of_past_steps(tmp_path):
 def test_a_write_that_fails_leaves_whole_lines(tmp_path):
     path = tmp_path / "full.jsonl"
     path.write_bytes(b"{}\n")
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
-    try:
-        with pytest.raises(OSError, match="File too large"):
-            _append(path, b"x" * 5000)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, ignored)
+    with no_room(), pytest.raises(OSError, match="File too large"):
+        _append(path, b"x" * 5000)
     assert path.read_bytes() == b"{}\n"
 
 

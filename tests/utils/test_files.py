@@ -2,11 +2,10 @@
 
 import os
 import re
-import resource
-import signal
 from pathlib import Path
 
 import pytest
+from file_limit import no_room
 
 from trl_grpo_plus.cli.export.writers import _replacing_folder
 from trl_grpo_plus.utils.files import Unreadable, open_within, replace
@@ -82,27 +81,17 @@ def test_no_descriptor_stays_open(run):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-@pytest.fixture
-def no_room():
-    """Let each write beyond 1000 bytes fail, as on a full disk: the error names no file."""
-    before, ignored = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    signal.signal(signal.SIGXFSZ, ignored)
-
-
-def test_a_write_that_fails_names_the_file_and_leaves_the_old_one(tmp_path, no_room):
+def test_a_write_that_fails_names_the_file_and_leaves_the_old_one(tmp_path):
     (tmp_path / "page").write_text("before")
-    with pytest.raises(OSError, match=re.escape(f"File too large: '{tmp_path}/page'")):
+    with no_room(), pytest.raises(OSError, match=re.escape(f"File too large: '{tmp_path}/page'")):
         replace(tmp_path / "page", [b"x" * 5000])
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"page": "before"}
 
 
-def test_a_folder_that_cannot_be_written_is_named_and_the_old_one_stays(tmp_path, no_room):
+def test_a_folder_that_cannot_be_written_is_named_and_the_old_one_stays(tmp_path):
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows" / "first").touch()
-    with pytest.raises(OSError, match=re.escape(f"File too large: '{tmp_path}/rows'")):  # noqa: SIM117
+    with no_room(), pytest.raises(OSError, match=re.escape(f"File too large: '{tmp_path}/rows'")):  # noqa: SIM117
         with _replacing_folder(tmp_path / "rows") as folder, open(folder / "first", "wb") as file:
             file.write(b"x" * 5000)
     assert [path.name for path in tmp_path.rglob("*")] == ["rows", "first"]
