@@ -248,8 +248,14 @@ class PromptSource:
             self.memory.load_state_dict(saved["memory"])
         elif self.memory is not None:
             logger.warning(f"The checkpoint holds no beliefs: {self._config.what_believes} starts without any.")
+        before, now = saved["prompt_selection"], self._config.prompt_selection
+        if self._stream is None and saved["stream"] is not None and before != now:
+            logger.warning(
+                f"The checkpoint's prompts were dealt by prompt_selection={before!r}. This run has {now!r}: it deals "
+                "the training set as TRL does, and forgets what the sampler knew. To go on as before, resume with "
+                "the same prompt_selection."
+            )
         if self._stream is not None and saved["stream"] is not None:
-            before, now = saved["prompt_selection"], self._config.prompt_selection
             if before != now:
                 raise ConfigError(
                     f"The checkpoint's prompts were dealt by prompt_selection={before!r}, this run has {now!r}. "
