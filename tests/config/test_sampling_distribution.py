@@ -136,6 +136,11 @@ def test_a_name_that_is_like_no_other_is_warned_of(tmp_path):
     assert differences(of_plus(tmp_path, generation_kwargs={"min_new_tokens": 2}), {}) == []
 
 
+def test_a_list_of_names_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"generation_kwargs=\['min_tokens'\] must be a mapping, such as"):
+        of_plus(tmp_path, generation_kwargs=["min_tokens"])
+
+
 def test_a_colocated_vllm_has_the_settings_of_its_own(tmp_path, vllm):
     assert refused_by_vllm(of_plus(tmp_path, **VLLM, generation_kwargs={"min_tokens": 2})) is None
     says = "which is no setting of vLLM's SamplingParams"

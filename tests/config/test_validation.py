@@ -17,6 +17,7 @@ from transformers import HfArgumentParser
 from trl import GRPOConfig, TrlParser
 
 from trl_grpo_plus import GRPOPlusConfig
+from trl_grpo_plus.config.compatibility import check_filter_metric
 from trl_grpo_plus.config.gone_options import GONE_OPTIONS
 from trl_grpo_plus.config.validation import READ_WITH
 from trl_grpo_plus.objective.baselines import BASELINES
@@ -207,6 +208,12 @@ def test_a_filter_metric_that_is_no_name_is_refused(make, value):
     with pytest.raises(ValueError, match=re.escape(f"filter_metric={value!r}") + r".*'total', 'any'.*reward function"):
         make(filter_metric=value)
     assert [make(filter_metric=name).filter_metric for name in ("any", "accuracy")] == ["any", "accuracy"]
+
+
+def test_two_rewards_of_one_name_cannot_be_told_apart():
+    with pytest.raises(ValueError, match="filter_metric='accuracy' is the name of more than one reward function"):
+        check_filter_metric("accuracy", ["accuracy", "format", "accuracy"])
+    check_filter_metric("format", ["accuracy", "format", "accuracy"])
 
 
 # -- combinations

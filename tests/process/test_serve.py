@@ -279,6 +279,16 @@ def test_a_file_that_is_broken_is_named_and_the_others_are_read(run):
     assert reader.news(**known(news))["live"]["problem"] == news["live"]["problem"]
 
 
+def test_of_several_broken_files_the_first_is_named_and_the_others_are_counted(run):
+    run.go_on(4)
+    for step, told in ((1, ""), (2, " Another file cannot be read as a whole."), (3, " 2 more files cannot be read")):
+        path = run.folder / "rollouts" / f"train-{step:08d}.jsonl"
+        path.write_text("no line\n" + path.read_text())
+        problem = Feed(run.folder).news()["live"]["problem"]
+        assert told in problem
+        assert problem.count("is no JSON object") == 1
+
+
 def test_evaluations_come_in_where_they_belong_and_a_run_that_ended_says_so(run):
     run.go_on(2)
     reader = Feed(run.folder)

@@ -774,6 +774,10 @@ def test_a_parquet_file_that_is_not_trls_is_refused(tmp_path):
     pd.DataFrame({"step": [1], "prompt": ["a"]}).to_parquet(path)
     with pytest.raises(ValueError, match="lacks advantage, completion"):
         list(trl_completions.groups(tmp_path))
+    for step in (1.5, None):
+        pd.DataFrame({"step": [step], "prompt": ["a"], "completion": ["b"], "advantage": [1.0]}).to_parquet(path)
+        with pytest.raises(ValueError, match=r"completions_00005\.parquet has a step that is no whole number"):
+            list(trl_completions.groups(tmp_path))
     path.write_bytes(b"PAR1 cut off")
     with pytest.raises(ValueError, match=r"completions_00005\.parquet cannot be read as parquet"):
         list(trl_completions.groups(tmp_path))
