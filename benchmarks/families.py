@@ -123,7 +123,7 @@ SUMS_MIX = {
     "hard": (2, {"easy": 1536, "edge": 384, "hard": 1024}),
     "below_one_epoch": (3, {"easy": 10_000, "edge": 3_000, "hard": 7_000}),
 }
-SUMS_WARM = {2: None, 3: 3000}  # digits -> steps of the warm-up; None: as in the recipe
+SUMS_WARM = {2: {}, 3: {"warm_steps": 3000}}  # digits -> the warm-up, where it is not the recipe's
 
 
 def sums(condition: str, seed: int) -> Family:
@@ -133,7 +133,7 @@ def sums(condition: str, seed: int) -> Family:
         f"sums-{digits}-{'-'.join(map(str, mix.values()))}",
         seed,
         lambda args: arithmetic.prepare(
-            None, args, types.SimpleNamespace(), train_mix=mix, digits=digits, warm_steps=SUMS_WARM[digits]
+            None, args, types.SimpleNamespace(), train_mix=mix, digits=digits, **SUMS_WARM[digits]
         ),
     )
     train, held_out = _columns(data, gold="answer", key="difficulty")
