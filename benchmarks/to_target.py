@@ -172,6 +172,7 @@ ARMS: dict[str, Arm] = {
         for name, arm in (PLAIN | SMALL).items()
         if arm.batches > 1 or name in ("trl-8", "trl-4", "trl-2", "choice-2", "key-2", "head-2")
     },
+    **{f"drop-8-top-p-{top_p}": _plus(8, reward_variance_top_p=top_p) for top_p in (0.9, 0.5)},
     **{f"{name}-paired": replace(PLAIN[name], paired=True) for name in ("trl-4", "skip-4")},
     "oracle-2": _belief(2, oracle=True),
     "oracle-drop-2": _plus(2, oracle=True),

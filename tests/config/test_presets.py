@@ -67,6 +67,17 @@ def test_gdpo_separates_attempts_that_grpo_does_not(preset):
     torch.testing.assert_close(Credit(preset("grpo")).advantages(*batch), alike, atol=1e-3, rtol=0)
 
 
+def test_ragen2_trains_on_the_groups_that_vary_most(tmp_path):
+    def tenth_for_odd(completions, number, **columns):
+        rewards = tiny_models.digits(completions)
+        return [reward * (0.1 if n % 2 else 1.0) for reward, n in zip(rewards, number, strict=True)]
+
+    trained = tiny_models.trained(tmp_path, tenth_for_odd, preset="ragen2", per_device_train_batch_size=16)
+    low, alive = (sum(tiny_models.logged(trained, f"groups/{name}")) for name in ("low_variance", "alive"))
+    assert low > 0
+    assert alive > 0
+
+
 def test_passk_pays_for_the_first_of_four(preset):
     """One of eight is right, so pass@4 is 1 - C(7, 4) / C(8, 4) = 1/2. Of the subsets of 4 with a given wrong attempt,
     C(6, 3) / C(7, 3) = 4/7 are wrong."""
@@ -179,8 +190,9 @@ def test_the_loss_and_its_gradient_are_those_of_the_formula(tmp_path, name, monk
 
 
 def test_each_preset_has_an_example_here_and_a_description():
-    assert set(ADVANTAGES) | {"gdpo", "belief", "passk"} == set(PRESETS)
-    assert set(LOSSES) | {"gdpo", "belief", "passk"} == set(PRESETS)
+    others = {"gdpo", "belief", "passk", "ragen2"}
+    assert set(ADVANTAGES) | others == set(PRESETS)
+    assert set(LOSSES) | others == set(PRESETS)
     fields = {field.name for field in dataclasses.fields(GRPOPlusConfig)}
     for name, row in PRESETS.items():
         assert set(row.settings) <= fields - {"preset"}, name

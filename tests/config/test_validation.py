@@ -139,6 +139,7 @@ NUMBERS = [
     ("zero_variance_tolerance", [-1e-9, -1], ">= 0", [0, 0.0, 1e-6, 0.5]),
     ("solved_reward", [], "finite", [0.5, 1, 100.0]),
     ("failed_reward", [], "finite", [-1, 0.5, -100.0]),
+    ("reward_variance_top_p", [0, -0.1, 1.1, 2], "> 0.0 and <= 1.0", [1, 1.0]),
     ("max_resample_rounds", [0, -1, 1.5, 2.0], "an integer and >= 1", [1, 3, 100]),
     ("selection_pool", [0, -1, 1.5], "an integer and >= 1", [1, 64]),
     ("belief_head_share", [0, -1], "> 0", [0.5, 2.0, None]),
@@ -224,6 +225,7 @@ K1_IN_REWARD = {**IN_REWARD, "kl_estimator": "k1"}
 GSPO_TOKEN = {"importance_ratio": "gspo_token"}
 PAIRWISE = {"advantage_estimator": "pairwise"}
 PAIRS_CHOSEN = {"prompt_selection": {"name": "by_column", "args": {"column": "level", "order": "easy_first"}}}
+TOP_P = {"zero_variance_groups": "drop", "reward_variance_top_p": 0.9}
 BY_ITSELF = {"multi_objective_aggregation": "normalize_then_sum"}
 IMPOSSIBLE = [
     ({"failed_reward": 1.0}, ["failed_reward", "1.0", "below", "solved_reward"]),
@@ -295,6 +297,16 @@ IMPOSSIBLE = [
     ({**PAIRWISE, **K1_IN_REWARD}, ["kl_placement='reward' does not go with advantage_estimator='pairwise'"]),
     ({"filtered_verdicts": "all_bad"}, ["filtered_verdicts='all_bad'", "must be a list, such as ['all_bad'"]),
     ({"zero_variance_groups": "drop", "filtered_verdicts": []}, ["filtered_verdicts=[]", "='drop' has no effect"]),
+    ({"reward_variance_top_p": 0.9}, ["reward_variance_top_p=0.9 needs", "='drop' or 'skip' (now 'keep')"]),
+    ({**TOP_P, "zero_variance_groups": "resample"}, ["reward_variance_top_p=0.9 needs", "(now 'resample')"]),
+    ({**TOP_P, "filtered_verdicts": ["all_bad"]}, ["no effect: filtered_verdicts=['all_bad'] lacks 'low_variance'"]),
+    (
+        {**TOP_P, "prompt_selection": "belief"},
+        ["reward_variance_top_p=0.9 does not go with prompt_selection='belief'"],
+    ),
+    ({**TOP_P, "filter_metric": "any"}, ["does not go with filter_metric='any'", "to the name of a reward function"]),
+    ({**TOP_P, **BY_ITSELF}, ["does not go with multi_objective_aggregation='normalize_then_sum'"]),
+    ({**TOP_P, "step_reward_credit": "own"}, ["does not go with step_reward_credit='own'"]),
     ({"importance_ratio": "gspo"}, ["importance_ratio='gspo'", "None, 'gspo_token'"]),
     ({**GSPO_TOKEN, "importance_sampling_level": "sequence"}, ["importance_sampling_level='sequence'"]),
     ({**GSPO_TOKEN, "loss_type": "vespo"}, ["loss_type='vespo'", "'grpo'"]),
@@ -567,7 +579,11 @@ PARSED = {
     **{"alarms": False, "alarm_thresholds": {"dead_groups": 0.5}, "vllm_check_every": 0, "nonfinite_step": "ignore"},
     "trace_thumbnails": 64,
 }
-APART = {"step_reward_credit": "own", "halt_on_alarm": ["dead_groups"]}  # refused together with some of PARSED
+# Refused together with some of PARSED.
+APART = [
+    {"step_reward_credit": "own", "halt_on_alarm": ["dead_groups"]},
+    {"zero_variance_groups": "skip", "reward_variance_top_p": 0.9},
+]
 STRINGS = {name: str(value) for name, value in PARSED.items()}
 STRINGS |= {"solved_reward": "2", "advantage_clip": "5", "beta": "1e-2", "kl_target": "2e-1"}
 STRINGS["advantage_estimator"] = '{"name": "grpo"}'
@@ -582,7 +598,7 @@ def assert_parsed(config):
 
 
 def test_the_table_above_holds_every_field_away_from_its_default():
-    table = PARSED | APART
+    table = PARSED | APART[0] | {"reward_variance_top_p": APART[1]["reward_variance_top_p"]}
     assert {field.name for field in OURS} - {"preset"} <= set(table)
     assert not [field.name for field in OURS if table.get(field.name) == field.default and field.name != "preset"]
 
@@ -596,20 +612,20 @@ def test_a_preset_is_refused_of_a_parser_that_would_not_apply_it(from_yaml):
 def test_every_option_comes_from_a_command_line(cli, parser):
     arguments = [part for name, words in WORDS.items() for part in (f"--{name}", *words)]
     assert_parsed(parser(GRPOPlusConfig).parse_args_into_dataclasses([*cli, *arguments])[0])
-    apart = [
-        part
-        for name, value in APART.items()
-        for part in (f"--{name}", *([value] if isinstance(value, str) else value))
-    ]
-    config = parser(GRPOPlusConfig).parse_args_into_dataclasses([*cli, *apart])[0]
-    assert {name: getattr(config, name) for name in APART} == APART
+    for options in APART:
+        words = list(cli)
+        for name, value in options.items():
+            words += [f"--{name}", *(value if isinstance(value, list) else [str(value)])]
+        config = parser(GRPOPlusConfig).parse_args_into_dataclasses(words)[0]
+        assert {name: getattr(config, name) for name in options} == options
 
 
 def test_every_option_comes_from_yaml(from_yaml):
     # 1e-5 without a point is a string in YAML 1.1, which argparse turns into the field's type.
     assert_parsed(from_yaml("\n".join(f"{name}: {value}" for name, value in STRINGS.items())))
-    config = from_yaml("\n".join(f"{name}: {value}" for name, value in APART.items()))
-    assert {name: getattr(config, name) for name in APART} == APART
+    for options in APART:
+        config = from_yaml("\n".join(f"{name}: {value}" for name, value in options.items()))
+        assert {name: getattr(config, name) for name in options} == options
 
 
 BY_COLUMN = {"name": "by_column", "args": {"column": "level", "order": "easy_first"}}

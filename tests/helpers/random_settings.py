@@ -111,6 +111,10 @@ def of_both(seed: int) -> tuple[Any, Options]:
     if chance.random() < 0.8:
         options |= {"zero_variance_groups": chance.choice(["drop", "skip", "drop" if streams else "resample"])}
         options |= _some(chance, FILTERS)
+        total = "filter_metric" not in options and not scales_each
+        if total and kind != "belief" and options["zero_variance_groups"] != "resample" and chance.random() < 0.3:
+            options["reward_variance_top_p"] = chance.choice([0.5, 0.9])
+            options.pop("filtered_verdicts", None)
     if options.get("zero_variance_groups") == "resample":
         options |= _some(chance, ROUNDS)
     if kind == "baseline":
@@ -124,6 +128,8 @@ def of_both(seed: int) -> tuple[Any, Options]:
         options |= {"advantage_baseline": "belief", "scale_rewards": chance.choice(["prior", "batch", "running"])}
     if not streams and chance.random() < 0.7:
         options["prompt_selection"] = chance.choice(["belief", *SELECTIONS])
+        if options["prompt_selection"] == "belief":
+            options.pop("reward_variance_top_p", None)
     if kind == "belief" or options.get("prompt_selection") == "belief":
         options |= chance.choice(PRIORS)
     if options.get("beta"):

@@ -1,6 +1,8 @@
 """Tests of the verdict on a group, and of the plan that chooses the groups of a batch."""
 
 import math
+import random
+import statistics
 from types import SimpleNamespace
 
 import pytest
@@ -19,6 +21,7 @@ from trl_grpo_plus.rollouts.groups import (
     judge,
     judge_any,
     judge_batch,
+    mark_low_variance,
     monitors,
     plan_batch,
     shares,
@@ -168,6 +171,57 @@ def test_the_verdict_uses_the_configured_metric(metric, by_itself, weights, expe
     arguments = (config, rewards, torch.tensor(weights), list(COLUMNS), 2)
     assert judge_batch(*arguments) == [expected]
     assert judge_batch(*arguments, torch.tensor([False, False])) == ["truncated"]
+
+
+# -- low variance
+
+
+def greedy(verdicts, rewards, top_p):
+    """Take groups by `statistics.variance`, largest first, until they hold the share."""
+    variances = {
+        group: round(statistics.variance([value for value in row if not math.isnan(value)]), 9)
+        for group, row in enumerate(rewards)
+        if verdicts[group] == "alive"
+    }
+    left, stay = top_p * sum(variances.values()), []
+    for group in sorted(variances, key=lambda group: -variances[group]):
+        if left > 1e-9:
+            stay.append(group)
+        left -= variances[group]
+    return ["low_variance" if group in set(variances) - set(stay) else each for group, each in enumerate(verdicts)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("top_p", [0.1, 0.5, 0.9, 1.0])
+def test_the_groups_with_most_variance_stay(seed, top_p):
+    chance = random.Random(seed)
+    values = [[0.0, 1.0], [0.0, 0.1, 0.5, 1.0], [0.0, -3.0, 40.0]][seed % 3]
+    rewards = [[chance.choice([*values, NAN]) for _ in range(5)] for _ in range(chance.randint(1, 12))]
+    verdicts = judge(torch.tensor(rewards))
+    marked = mark_low_variance(verdicts, torch.tensor(rewards, dtype=torch.float64), top_p)
+    assert marked == greedy(verdicts, rewards, top_p)
+    assert "alive" not in verdicts or "alive" in marked
+    if top_p == 1:
+        assert marked == verdicts
+
+
+def test_of_equal_variances_the_first_stay():
+    rewards = torch.tensor([[0.0, 1.0]] * 10)
+    assert mark_low_variance(["alive"] * 10, rewards, 0.3) == ["alive"] * 3 + ["low_variance"] * 7
+    assert mark_low_variance(["alive"] * 10, rewards, 0.31) == ["alive"] * 4 + ["low_variance"] * 6
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e-30, 1e30, 1e200])
+def test_variances_of_huge_and_tiny_rewards_are_compared(scale):
+    rewards = torch.tensor([[0.0, 1.0], [0.0, 0.1], [0.0, 0.0]], dtype=torch.float64) * scale
+    assert mark_low_variance(["alive", "alive", "all_bad"], rewards, 0.9) == ["alive", "low_variance", "all_bad"]
+
+
+def test_a_batch_without_a_live_group_stays_as_it_is():
+    verdicts = ["all_bad", "unscored", "truncated"]
+    rewards = torch.tensor([[0.0, 0.0], [NAN, NAN], [0.0, 1.0]])
+    assert mark_low_variance(verdicts, rewards, 0.5) == verdicts
+    assert mark_low_variance([], torch.zeros(0, 4), 0.5) == []
 
 
 def test_totals_leave_out_rewards_of_weight_0():

@@ -17,6 +17,7 @@ from trl_grpo_plus import GRPOPlusTrainer
 from trl_grpo_plus.config import bounds
 from trl_grpo_plus.config.validation import TRL_CHOICES
 from trl_grpo_plus.objective import padding
+from trl_grpo_plus.rollouts.groups import judge, mark_low_variance
 
 
 pytestmark = pytest.mark.long
@@ -44,6 +45,34 @@ def assert_close(ours, theirs):
     for name, value in tiny_models.weights(ours).items():
         torch.testing.assert_close(value, expected[name], rtol=1e-5, atol=2e-6)
     assert tiny_models.losses(ours) == pytest.approx(tiny_models.losses(theirs), rel=1e-5, abs=2e-6)
+
+
+def uneven(prompts, completions, number, **columns):
+    """Reward digits. The rewards of every second prompt vary a tenth as much."""
+    rewards = tiny_models.digits(completions)
+    return [reward * (0.1 if n % 2 else 1.0) for reward, n in zip(rewards, number, strict=True)]
+
+
+def alike_unless_varied(prompts, completions, number, **columns):
+    """Reward as `uneven` does, but give 0 to all attempts of groups that `reward_variance_top_p=0.7` leaves out."""
+    rewards = torch.tensor(uneven(prompts, completions, number)).view(-1, 2)
+    marked = mark_low_variance(judge(rewards), rewards, 0.7)
+    left_out = torch.tensor([[verdict == "low_variance"] for verdict in marked])
+    return rewards.masked_fill(left_out, 0.0).flatten().tolist()
+
+
+@pytest.mark.parametrize("mode", ["drop", "skip"])
+def test_groups_of_low_variance_leave_as_dead_groups_do(tmp_path, mode):
+    options = {**EIGHT, "zero_variance_groups": mode}
+    ours = train(tmp_path / "ours", uneven, reward_variance_top_p=0.7, **options)
+    theirs = train(tmp_path / "theirs", alike_unless_varied, **options)
+    tiny_models.assert_same(ours, theirs)
+    low, alive = (tiny_models.logged(ours, f"groups/{name}") for name in ("low_variance", "alive"))
+    assert all(share > 0 for share in low)
+    assert alive == tiny_models.logged(theirs, "groups/alive")
+    generated = tiny_models.logged(ours, "groups/generated")
+    assert [share * n for share, n in zip(alive, generated, strict=True)] == tiny_models.logged(ours, "groups/trained")
+    assert tiny_models.logged(ours, "frac_reward_zero_std") < tiny_models.logged(theirs, "frac_reward_zero_std")
 
 
 class SameNumbers:

@@ -4,6 +4,8 @@ grpo_plus_config       [`GRPOPlusConfig`]: TRL's options and this package's
 validation             refuses values and combinations that cannot work, and says the fix
 bounds                 the bounds of TRL's and transformers' numbers
 compatibility          checks the configuration against the reward functions, the data and the model
+group_checks           checks of the options that say which groups leave the batch
+option_names           refuses unknown names of options, and takes their help from the docstring
 gone_options           options that TRL or transformers had once, and what to write instead
 presets                published variants of GRPO as settings
 sampling_distribution  settings that make the sampled distribution differ from the trained one

@@ -4,15 +4,10 @@ Every check runs in `__post_init__`, because values from a YAML file do not pass
 a trainer is made. An error there costs a second; an error in mid-run costs a GPU-hour.
 """
 
-import dataclasses
 import difflib
-import functools
-import inspect
-import re
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import trl
@@ -24,9 +19,8 @@ from ..objective.kl import ESTIMATORS, TRL_ESTIMATOR
 from ..objective.scales import TRL_SCALES
 from ..rollouts import verdicts
 from ..utils.distributed import start_cpu_group
-from ..utils.validation import did_you_mean
 from . import presets
-from .gone_options import GONE_OPTIONS
+from .option_names import knowing_names, take_help_from_docstring
 from .start_errors import making_config
 from .validation import check, check_before_trl, warn_of_no_effect
 
@@ -90,6 +84,11 @@ class GRPOPlusConfig(GRPOConfig):
             Verdicts of dead groups: `"drop"` and `"skip"` remove them, `"resample"` replaces them. `None`: all but
             `"alive"`. With `advantage_baseline="belief"` groups of equal rewards can teach too, so `None` means
             `"all_bad"`, `"unscored"` and `"truncated"`, and such groups have no advantage under `"keep"` either.
+        reward_variance_top_p (`float`, *optional*, defaults to `1.0`):
+            With `"drop"` and `"skip"`: train on the groups whose rewards vary most, and that hold this share of the
+            batch's variance together ([RAGEN-2](https://huggingface.co/papers/2604.06268): 0.9). The verdict on other
+            groups that are alive is `low_variance`. The sample variance counts, of the reward that `filter_metric`
+            names. `1.0`: all groups whose rewards differ.
         max_resample_rounds (`int`, *optional*, defaults to `3`):
             Largest number of extra rounds of generation per generation batch, for `"resample"`. Each round samples as
             many prompts as groups are missing.
@@ -265,6 +264,7 @@ class GRPOPlusConfig(GRPOConfig):
     solved_reward: float = 1.0
     failed_reward: float = 0.0
     filtered_verdicts: list[str] | None = None
+    reward_variance_top_p: float = 1.0
     max_resample_rounds: int = 3
     resample_fallback: str = _choice("drop", ["drop", "keep", "raise"])
 
@@ -403,38 +403,9 @@ class GRPOPlusConfig(GRPOConfig):
         return [name for name in names if getattr(self, name) != options[name].default]
 
 
-def _knows_names(init: Callable[..., None]) -> Callable[..., None]:
-    """Return the `__init__` of a dataclass that applies a preset, and names the closest option to an unknown one."""
-
-    @functools.wraps(init)
-    def checked(self: Any, *args: Any, **options: Any) -> None:
-        """Refuse options that the dataclass does not have, and add those of the preset."""
-        fields = type(self).__dataclass_fields__
-        if unknown := [name for name in options if name not in fields]:
-            told = " It also got ".join(
-                f"{name!r}. {GONE_OPTIONS[name]}" if name in GONE_OPTIONS else f"{name!r}.{did_you_mean(name, fields)}"
-                for name in unknown
-            )
-            # Python's words: scripts for several releases of TRL read from them which option to leave out.
-            raise TypeError(f"{type(self).__name__} got an unexpected keyword argument {told}")
-        names = [of.name for of in dataclasses.fields(self) if of.init]
-        init(self, *args, **presets.apply(options, names[: len(args)], names))
-
-    return checked
-
-
-GRPOPlusConfig.__init__ = _knows_names(GRPOPlusConfig.__init__)  # type: ignore[method-assign]
+GRPOPlusConfig.__init__ = knowing_names(GRPOPlusConfig.__init__)  # type: ignore[method-assign]
 # `GRPOPlusConfig.preset(...)` is a constructor. An instance has its preset's name under this attribute.
 GRPOPlusConfig.preset = classmethod(presets.make)
-
-
-def take_help_from_docstring(kind: type) -> None:
-    """Set the command line's help of each option: the first sentence of its entry in the dataclass's docstring."""
-    for name, sentence in re.findall(r"(?m)^    (\w+) \(`.*\):\n +([\s\S]+?\.)(?!\S)", inspect.getdoc(kind) or ""):
-        option = kind.__dataclass_fields__[name]  # type: ignore[attr-defined]
-        option.metadata = MappingProxyType({**option.metadata, "help": " ".join(sentence.split())})
-
-
 take_help_from_docstring(GRPOPlusConfig)
 
 

@@ -79,6 +79,12 @@ PRESETS: dict[str, Preset] = {
         "(the paper: -1 or 1); with it `filter_metric`, to judge groups by the answer alone; the paper's groups of "
         "16. Resampling ends after `max_resample_rounds`; in the paper it goes on until the batch is full.",
     ),
+    "ragen2": Preset(
+        {"zero_variance_groups": "drop", "filter_metric": "total", "reward_variance_top_p": 0.9},
+        "trains on the groups whose rewards vary most: those that hold 0.9 of the batch's variance of rewards.",
+        PAPERS + "2604.06268",
+        "the loss, the scale and the KL: the paper adds this filter to PPO, GRPO, DAPO and Dr. GRPO.",
+    ),
     "dr_grpo": Preset(
         {"loss_type": "dr_grpo", "advantage_baseline": "mean", "scale_rewards": "none", "beta": 0.0},
         "no division by the std; the loss is divided by a constant, not by each answer's length; no KL.",

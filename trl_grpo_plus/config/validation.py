@@ -14,13 +14,13 @@ from ..objective.kl import ESTIMATORS
 from ..objective.process_rewards import STEP_REWARD_CREDITS, STEP_SCALES
 from ..objective.ratios import LOSSES_WITH_THEIR_OWN, RATIOS
 from ..objective.scales import SCALES
-from ..rollouts.verdicts import VERDICTS
 from ..traces.alarms import ALARMS, Thresholds
 from ..utils.dataset_rows import plain, plain_within
 from ..utils.import_path import is_path
 from ..utils.validation import ConfigError, Number, one_of, user_level
 from . import presets
 from .bounds import check_finite
+from .group_checks import check_groups
 from .sampling_distribution import check_generation_kwargs, logprob_options
 from .start_errors import check_accelerator_config, check_mappings
 
@@ -34,6 +34,7 @@ NUMBERS = {
     "zero_variance_tolerance": Number(at_least=0.0),
     "solved_reward": Number(),
     "failed_reward": Number(),
+    "reward_variance_top_p": Number(above=0.0, at_most=1.0),
     "max_resample_rounds": Number(at_least=1, integer=True),
     "std_eps": Number(at_least=0.0),
     "std_floor": Number(at_least=0.0),
@@ -114,7 +115,7 @@ def check(config: "GRPOPlusConfig", annotations: Mapping[str, Any], trl_version:
     _check_advantage(config)
     _check_process(config)
     _check_belief_baseline(config)
-    _check_filtered_verdicts(config)
+    check_groups(config)
     _check_belief_options(config)
     check_selection(config.prompt_selection)
     _check_ratio(config)
@@ -231,27 +232,6 @@ def _check_belief_baseline(config: "GRPOPlusConfig") -> None:
             "scale_rewards='prior' divides by the std of the belief about a prompt. It needs "
             f"advantage_baseline='belief' (now {by_path(config.advantage_baseline)!r}). Set that "
             f"baseline, or change the scale. {presets.leave_out(config, 'scale_rewards')}"
-        )
-
-
-def _check_filtered_verdicts(config: "GRPOPlusConfig") -> None:
-    if not isinstance(config.filtered_verdicts, list | tuple | None):
-        raise ConfigError(
-            f"filtered_verdicts={config.filtered_verdicts!r} must be a list, such as ['all_bad', 'unscored']."
-        )
-    for verdict in config.filtered_verdicts or ():
-        one_of("filtered_verdicts", verdict, VERDICTS[1:])
-    filters = config.filters_groups or config.advantage_baseline == "belief"
-    if config.filtered_verdicts is not None and not filters:
-        raise ConfigError(
-            f"filtered_verdicts={config.filtered_verdicts!r} has no effect: zero_variance_groups='keep' keeps every "
-            "group. Set zero_variance_groups='drop', 'skip' or 'resample', or set advantage_baseline='belief', or "
-            "leave filtered_verdicts out."
-        )
-    if config.filters_groups and not config.dead:
-        raise ConfigError(
-            f"filtered_verdicts=[] names no verdict, so zero_variance_groups={config.zero_variance_groups!r} has no "
-            "effect. Name at least one verdict, or set zero_variance_groups='keep'."
         )
 
 

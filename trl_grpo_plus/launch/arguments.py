@@ -5,7 +5,8 @@ from typing import Any
 
 from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments, TrlParser
 
-from ..config.grpo_plus_config import GRPOPlusConfig, take_help_from_docstring
+from ..config.grpo_plus_config import GRPOPlusConfig
+from ..config.option_names import take_help_from_docstring
 
 
 @dataclass

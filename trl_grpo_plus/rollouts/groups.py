@@ -133,6 +133,38 @@ def judge_any(components: Tensor, totals: Tensor, **limits: Any) -> list[str]:
     ]
 
 
+def mark_low_variance(verdicts: Sequence[str], rewards: Tensor, top_p: float) -> list[str]:
+    """Return the verdicts with `"low_variance"` for live groups beyond those that hold most of the variance.
+
+    The groups are taken by the sample variance of their rewards, largest first, until their variances sum to `top_p`
+    of that of all live groups. Of groups with equal variance the first in the batch is taken first. The others get
+    `"low_variance"`. This is the SNR-aware filtering of [RAGEN-2](https://huggingface.co/papers/2604.06268).
+
+    Args:
+        verdicts (`Sequence[str]`): P verdicts.
+        rewards (`Tensor`): `(P, G)`, NaN for an attempt that nobody scored, which does not count.
+        top_p (`float`): share of the variance that stays, above 0 and at most 1.
+
+    Example:
+        >>> mark_low_variance(["alive", "alive"], torch.tensor([[1.0, 0.0, 0.0, 0.0], [9.0, 0.0, 9.0, 0.0]]), 0.9)
+        ['low_variance', 'alive']
+    """
+    if "alive" not in verdicts:
+        return [*verdicts]
+    scored, live = ~rewards.isnan(), torch.tensor([verdict == "alive" for verdict in verdicts])
+    values = rewards.double().masked_fill(~scored, 0.0)
+    values = values / values[live].abs().max()  # so that squares of huge and tiny rewards are finite and not 0
+    count = scored.sum(dim=1)
+    mean = values.sum(dim=1) / count.clamp(min=1)
+    squares = (values - mean.unsqueeze(1)).masked_fill(~scored, 0.0).square().sum(dim=1)
+    variances = (squares / (count - 1).clamp(min=1)).masked_fill(~live, 0.0)
+    # The variance of equal rewards depends on their order in the last digits, and so do the sums.
+    ranked, order = (variances / variances.max()).round(decimals=9).sort(descending=True, stable=True)
+    before = ranked.cumsum(0) - ranked
+    stays = set(order[before < top_p * ranked.sum() - 1e-9].tolist())
+    return ["low_variance" if live[i] and i not in stays else verdict for i, verdict in enumerate(verdicts)]
+
+
 def totals(rewards: Tensor, weights: Tensor) -> Tensor:
     """Return weighted sums as TRL computes them, `(..., K), (K,) -> (...)`; NaN if no reward with a weight scored."""
     rewards, weights = rewards[..., weights != 0], weights[weights != 0]
@@ -206,15 +238,18 @@ def _judge_wholes(
         "solved_reward": config.solved_reward,
         "failed_reward": config.failed_reward,
     }
-    components = rewards.view(-1, size, rewards.shape[1])
-    summed = totals(components, weights)
     by_itself = config.multi_objective_aggregation == "normalize_then_sum"
     if config.filter_metric == "any" or (config.filter_metric == "total" and by_itself):
-        return judge_any(components[..., weights != 0], summed, **limits)
-    if config.filter_metric == "total":
-        return judge(summed, **limits)
-    metric = components[..., names.index(config.filter_metric)]
-    return judge(metric_or_total(metric, summed), **limits)
+        components = rewards.view(-1, size, rewards.shape[1])
+        return judge_any(components[..., weights != 0], totals(components, weights), **limits)
+    return judge(judged_rewards(config.filter_metric, rewards, weights, names, size), **limits)
+
+
+def judged_rewards(metric: str, rewards: Tensor, weights: Tensor, names: Sequence[str], size: int) -> Tensor:
+    """Return the rewards of which `filter_metric` is the name or `"total"`, (P * G, K) -> (P, G)."""
+    components = rewards.view(-1, size, rewards.shape[1])
+    summed = totals(components, weights)
+    return summed if metric == "total" else metric_or_total(components[..., names.index(metric)], summed)
 
 
 def metric_or_total(metric: Tensor, summed: Tensor) -> Tensor:

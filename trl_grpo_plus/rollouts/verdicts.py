@@ -1,6 +1,6 @@
 """The verdicts on groups, the verdicts that make a group dead, and advice for each. This module imports nothing."""
 
-VERDICTS = ("alive", "all_good", "all_bad", "tied", "unscored", "truncated")
+VERDICTS = ("alive", "low_variance", "all_good", "all_bad", "tied", "unscored", "truncated")
 DEAD = frozenset(VERDICTS) - {"alive"}  # if advantages come from differences of rewards
 # With a baseline fixed before the group is sampled, attempts with equal rewards have an advantage. An advantage that
 # pushes down every attempt of a failed prompt hurts if there are many possible answers. Without these groups, a
@@ -9,6 +9,8 @@ DEAD_BESIDE_A_BELIEF = frozenset({"all_bad", "unscored", "truncated"})
 
 # What to do if most groups have this verdict.
 ADVICE = {
+    "low_variance": "Their rewards differ, but less than those of other groups, so reward_variance_top_p leaves them "
+    "out. Raise it. If the rewards of some tasks have a far larger range than those of others, bring them to one.",
     "all_bad": "Every attempt failed: its reward is failed_reward (0 by default) or less. If that is no failure with "
     "your rewards, set failed_reward. Read some attempts: is the answer in the form that the reward reads, does the "
     "completion end, is the reward right? If so, the prompts are too hard. Use easier data, a warm-up, or more "

@@ -29,7 +29,8 @@ A line of a file of attempts holds
     advantages             only if tokens have advantages of their own: [[end, advantage], ...], stretches of equal
                            advantage (to 4 digits), as offsets like those of steps. Tokens without a character (the end
                            of sequence) are left out. The key is missing if the tokens do not decode to the text
-    verdict                verdict on the group: "alive", "all_good", "all_bad", "tied", "unscored" or "truncated"
+    verdict                verdict on the group: "alive", "low_variance", "all_good", "all_bad", "tied", "unscored" or
+                           "truncated"
     kept, reason           whether the group was trained on; if not, "zero_variance", "truncated", "filler", "surplus"
                            or "evaluation"
     tokens, truncated      number of tokens that the policy wrote; whether the attempt ran into the length limit

@@ -540,9 +540,13 @@ class GRPOPlusTrainer(GRPOTrainer):
                 _TRLS_LOGGER.handle(record)
         masked, decodes = self.mask_truncated_completions, self.args.step_reward_credit and self.processing_class
         outcomes, tokens, loss_tokens, marks = batch.count(scoring, attempts, masked, rewards, decodes)
-        verdicts = tuple(self._judge(rewards, marks, loss_tokens > 0))
+        verdicts = self._judge(rewards, marks, loss_tokens > 0)
+        if batch.filters and (top_p := self.args.reward_variance_top_p) < 1:
+            weights, metric = self.reward_weights.cpu(), self.args.filter_metric
+            judged = groups.judged_rewards(metric, rewards, weights, self.reward_func_names, batch.size)
+            verdicts = groups.mark_low_variance(verdicts, judged, top_p)
         return groups.Round(
-            attempts, rewards, verdicts, self.args.dead, batch.row_indices, marks, outcomes, tokens, loss_tokens
+            attempts, rewards, tuple(verdicts), self.args.dead, batch.row_indices, marks, outcomes, tokens, loss_tokens
         )
 
     def _judge(self, rewards: Tensor, marks: Sequence[Any], trainable: Tensor | None = None) -> list[str]:

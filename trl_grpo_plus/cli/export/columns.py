@@ -52,7 +52,9 @@ COLUMNS = {
     "advantages": Column(
         "pairs", "the advantages of tokens, if tokens have their own: `[[end, advantage], ...]`, offsets in the text"
     ),
-    "verdict": Column("text", "of the group: `alive`, `all_good`, `all_bad`, `tied`, `unscored` or `truncated`"),
+    "verdict": Column(
+        "text", "of the group: `alive`, `low_variance`, `all_good`, `all_bad`, `tied`, `unscored` or `truncated`"
+    ),
     "kept": Column("flag", "whether the group was trained on"),
     "reason": Column("text", "why the group was not trained on"),
     "tokens": Column("int", "number of tokens that the policy wrote"),

@@ -89,7 +89,8 @@ def _scored(batch: Sequence[Sequence[Row]], rewards: Sequence[RequestedReward]) 
         of_all = [name for name in first["rewards"] if all(name in row["rewards"] for row in group)]
         yield Group(
             place={key: first[key] for key in ("step", "batch", "round", "group")},
-            verdict=first["verdict"] or "unknown",
+            # A group has "low_variance" beside the other groups of its batch. By its own rewards it is alive.
+            verdict="alive" if first["verdict"] == "low_variance" else first["verdict"] or "unknown",
             recorded={
                 **{name: [row["rewards"][name] for row in group] for name in of_all},
                 TOTAL: [row["reward"] for row in group],
