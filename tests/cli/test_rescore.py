@@ -144,6 +144,18 @@ def test_the_runs_own_reward_agrees(run, capsys):
     assert "do not follow" not in out
 
 
+def test_a_group_of_low_variance_is_alive_by_its_own_rewards(tmp_path, capsys):
+    left_out = rows_of([1.0, 0.0, 0.0, 0.0], group=1, number=4, verdict="low_variance", advantage=None)
+    synthetic_traces.write_traces(
+        tmp_path / "run", [rows_of(SCORES[0]), left_out], about={"rewards": {"exact_answer": 1}}
+    )
+    assert main(["rescore", str(tmp_path / "run"), "--reward", "exact_answer"]) == 0
+    out = capsys.readouterr().out
+    assert ["alive", "2"] in [line.split() for line in out.splitlines()]
+    assert not [line for line in out.splitlines() if line.split()[:1] == ["low_variance"]]
+    assert "do not follow" not in out
+
+
 def test_planted_errors_are_found(run, capsys):
     """Every 7th attempt is scored wrong. The report names each of them by kind and place, and no other attempt."""
     assert main(["rescore", run, "--reward", "mine.py:broken", "--output", "judged.jsonl"]) == 0
