@@ -18,6 +18,7 @@ from trl_grpo_plus.config import bounds
 from trl_grpo_plus.config.validation import TRL_CHOICES
 from trl_grpo_plus.objective import padding
 from trl_grpo_plus.rollouts.groups import judge, mark_low_variance
+from trl_grpo_plus.traces import reader
 
 
 pytestmark = pytest.mark.long
@@ -73,6 +74,11 @@ def test_groups_of_low_variance_leave_as_dead_groups_do(tmp_path, mode):
     generated = tiny_models.logged(ours, "groups/generated")
     assert [share * n for share, n in zip(alive, generated, strict=True)] == tiny_models.logged(ours, "groups/trained")
     assert tiny_models.logged(ours, "frac_reward_zero_std") < tiny_models.logged(theirs, "frac_reward_zero_std")
+    rows = [
+        row for group in reader.groups(tmp_path / "ours" / "run") for row in group if row["verdict"] == "low_variance"
+    ]
+    assert {"low_variance"} <= {row["reason"] for row in rows} <= {"low_variance", "filler"}
+    assert not any(row["kept"] for row in rows)
 
 
 class SameNumbers:

@@ -31,8 +31,8 @@ A line of a file of attempts holds
                            of sequence) are left out. The key is missing if the tokens do not decode to the text
     verdict                verdict on the group: "alive", "low_variance", "all_good", "all_bad", "tied", "unscored" or
                            "truncated"
-    kept, reason           whether the group was trained on; if not, "zero_variance", "truncated", "filler", "surplus"
-                           or "evaluation"
+    kept, reason           whether the group was trained on; if not, "zero_variance", "low_variance", "truncated",
+                           "filler", "surplus" or "evaluation"
     tokens, truncated      number of tokens that the policy wrote; whether the attempt ran into the length limit
     kl                     mean over tokens of log pi - log pi_ref when sampled, if the run computes both, or null
     belief                 the belief about the prompt before sampling: "mean" and "std" of a reward, from a number of

@@ -301,4 +301,6 @@ def _reason(at: int | None, live: bool, verdict: str, dead: bool) -> str | None:
         return None
     if at is not None:
         return "filler"
-    return "zero_variance" if dead else "surplus"
+    if not dead:
+        return "surplus"
+    return "low_variance" if verdict == "low_variance" else "zero_variance"
