@@ -245,7 +245,10 @@ def test_several_rewards_by_themselves(tmp_path):
         ({"advantage_baseline": "belief", "scale_rewards": "mad"}, "does not go with scale_rewards='mad'"),
         ({"scale_rewards": "prior"}, "It needs advantage_baseline='belief' .now 'mean'.*Leave scale_rewards out."),
         ({"preset": "belief", "advantage_baseline": "mean"}, "preset='belief' sets it. Set scale_rewards='group' be"),
-        ({**BELIEF, "filtered_verdicts": ["alive"]}, "filtered_verdicts='alive' is not one of 'all_good', 'all_bad'"),
+        (
+            {**BELIEF, "filtered_verdicts": ["alive"]},
+            "filtered_verdicts='alive' is not one of 'low_variance', 'all_good', 'all_bad'",
+        ),
         ({"filtered_verdicts": ["all_bad"]}, "has no effect: zero_variance_groups='keep' keeps every group"),
         ({**BELIEF, "belief_head": "promp"}, "belief_head='promp' is not one of None, 'prompt'. Did you mean prompt"),
         ({"belief_key": "level"}, "belief_key='level' has no effect"),
