@@ -21,6 +21,9 @@ BY_THE_FACE = {"sandbox", "scoring", "traces", "view"}
 TRAINERS = {
     "trl_grpo_plus.trainer.grpo_plus_trainer",
     "trl_grpo_plus.trainer.attach",
+    "trl_grpo_plus.trainer.attach.batches",
+    "trl_grpo_plus.trainer.attach.observer",
+    "trl_grpo_plus.trainer.attach.asynchronous",
     "trl_grpo_plus.cli.check.smoke_run",
 }
 

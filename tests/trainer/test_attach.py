@@ -10,7 +10,7 @@ from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 import trl_grpo_plus
 from trl_grpo_plus.traces import reader
-from trl_grpo_plus.trainer.attach import OPTIONS
+from trl_grpo_plus.trainer.attach.observer import OPTIONS
 
 
 pytestmark = pytest.mark.long
@@ -120,6 +120,7 @@ def test_unknown_options_and_wrong_values_are_refused(tmp_path):
             "attach got an unexpected keyword argument 'trace_evry'. Did you mean trace_every",
         ),
         ({"kl_estimator": "k1"}, TypeError, "attach got an unexpected keyword argument 'kl_estimator'"),
+        ({"zero_variance_groups": "resample"}, TypeError, "unexpected keyword argument 'zero_variance_groups'"),
         ({"trace_every": -1}, ValueError, "trace_every=-1 must be an integer and >= 0"),
         ({"alarms": "false"}, ValueError, "alarms='false' must be True or False"),
         ({"filter_metric": "no"}, ValueError, "filter_metric='no' is neither"),
@@ -132,7 +133,7 @@ def test_unknown_options_and_wrong_values_are_refused(tmp_path):
     trl_grpo_plus.attach(trainer)
     with pytest.raises(TypeError, match="attached already"):
         trl_grpo_plus.attach(trainer)
-    with pytest.raises(TypeError, match="TRL's GRPOTrainer or TRL's RLOOTrainer, got str"):
+    with pytest.raises(TypeError, match="TRL's GRPOTrainer, RLOOTrainer or AsyncGRPOTrainer, got str"):
         trl_grpo_plus.attach("trainer")
     with pytest.raises(TypeError, match="keeps its traces itself"):
         trl_grpo_plus.attach(tiny_models.trainer(tmp_path / "ours"))

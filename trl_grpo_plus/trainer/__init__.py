@@ -1,7 +1,7 @@
 """The trainer, and all code that overrides or replaces TRL's methods.
 
 grpo_plus_trainer     [`GRPOPlusTrainer`]: TRL's methods that are overridden, in the order in which TRL calls them
-attach                keeps the same records for one of TRL's own trainers
+attach/               keeps the same records for one of TRL's own trainers
 model_warnings        warns of models, adapters and chat templates with which a run learns little
 batch                 the generation batch in flight
 progress              prints while a run trains

@@ -311,12 +311,16 @@ class Recorder(StopsWhole):
             alike=not (getattr(trainer, "rollout_func", None) or getattr(trainer, "environment_factories", None)),
             by_token=advantages_by_token(batch.trained, advantages, trainer.processing_class),
         )
-        if traced and training and self._writer is not None and self._lacks_prompt:
+        if traced and training:
+            self._note_first_prompt(trainer, batch.rounds[0].attempts[0], sampled.step)
+        self.record(sampled, traced)
+
+    def _note_first_prompt(self, trainer: Any, attempt: Attempt, step: int) -> None:
+        """Keep the prompt as the model was given it, once a run."""
+        if self._writer is not None and self._lacks_prompt:
             self._lacks_prompt = False
             with self._never_fatal("The first prompt"):
-                first = _first_prompt(trainer, batch.rounds[0].attempts[0])
-                self._writer.note(FIRST_PROMPT, [json_value({"step": sampled.step, **first})])
-        self.record(sampled, traced)
+                self._writer.note(FIRST_PROMPT, [json_value({"step": step, **_first_prompt(trainer, attempt)})])
 
     def record(self, sampled: SampledBatch, traced: bool) -> None:
         """Look for alarms in a batch, and keep the batch if it is `traced`. Call [`settle`] first. Collective."""
@@ -327,9 +331,16 @@ class Recorder(StopsWhole):
             parts, advantages, kls = zip(*everyones, strict=True)
             kl = None if sampled.kl is None else _joined(kls, sampled.kl)
             sampled = replace(sampled, advantages=_joined(advantages, sampled.advantages), kl=kl)
-            # trackio keeps its run in a context variable.
-            job = contextvars.copy_context().run
-            self._background.start(job, self._keep, sampled, places, list(parts))
+            self._keep_beside(sampled, places, list(parts))
+
+    def record_alone(self, sampled: SampledBatch, traced: bool) -> None:
+        """Do the same for a batch that is on this rank alone, rank 0. Not collective."""
+        places = pick(sampled.rounds, self._args.trace_max_groups) if traced else []
+        self._keep_beside(sampled, places, [self._part(sampled, places)])
+
+    def _keep_beside(self, *batch: Any) -> None:
+        # trackio keeps its run in a context variable.
+        self._background.start(contextvars.copy_context().run, self._keep, *batch)
 
     def _part(self, sampled: SampledBatch, places: list[tuple[int, int]]) -> tuple[Part, str | None]:
         """Return this rank's data of a batch; if its texts cannot be written, the rest of it and the reason."""
@@ -413,9 +424,10 @@ class Recorder(StopsWhole):
         logger.warning(visible(message))
 
 
-def _first_prompt(trainer: GRPOTrainer, attempt: Attempt) -> dict[str, Any]:
+def _first_prompt(trainer: Any, attempt: Attempt) -> dict[str, Any]:
     """Return an attempt's prompt as the model was given it."""
-    template = {"tools": getattr(trainer, "tools", None) or None, **trainer.chat_template_kwargs}
+    options = getattr(trainer, "chat_template_kwargs", None) or trainer.args.chat_template_kwargs or {}
+    template = {"tools": getattr(trainer, "tools", None) or None, **options}
     template["chat_template"] = getattr(trainer, "chat_template", None)
     return as_given(attempt.prompt_ids, attempt.prompt, trainer.processing_class, template)
 

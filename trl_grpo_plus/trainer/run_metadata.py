@@ -82,7 +82,7 @@ def describe(trainer: "GRPOTrainer") -> dict[str, Any]:
             "dataset": {"name": shown_name(dataset_name(data)), "rows": _rows(data)},
             "evaluations": rows,
             "options": {**changed_options(args), **_beside_options(trainer)},
-            "versions": _versions(args.use_vllm),
+            "versions": _versions(getattr(args, "use_vllm", True)),
         }
     )
 
@@ -117,7 +117,8 @@ def _beside_options(trainer: "GRPOTrainer") -> dict[str, Any]:
     found: dict[str, Any] = {}
     if not of_libraries(type(trainer)):
         found["trainer_class"] = type(trainer).__qualname__
-    rewards = zip(trainer.reward_func_names, trainer.reward_funcs)  # noqa: B905 - a callback may have swapped them
+    names, functions = getattr(trainer, "reward_func_names", ()), getattr(trainer, "reward_funcs", ())
+    rewards = zip(names, functions)  # noqa: B905 - a callback may have swapped them
     if given := [{"name": name, "args": args} for name, reward in rewards if (args := _arguments(reward))]:
         found["reward_args"] = given
     for config in getattr(trainer.model, "peft_config", {}).values():
