@@ -1,14 +1,15 @@
 """Runs of TRL's `AsyncGRPOTrainer` on a CPU: the trainer, its worker and the worker's child are TRL's.
 
-Three parts have stand-ins: TRL's attention, a kernel for GPUs; the transfer of weights, which needs NCCL; and vLLM's
-server. So the policy of the sampled answers never changes, and a run has no chance in it.
+Two parts have stand-ins: TRL's attention, a kernel for GPUs; and the transfer of weights, which needs NCCL. So the
+policy that samples never changes. Without the URL of a vLLM server, the server has a stand-in too, and a run has no
+chance in it.
 """
 
 import json
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,11 @@ def live_for_thirds(completions: list[Any], number: list[int], **columns: Any) -
     """Return whether the answer's last digit is odd, on each third prompt; 0 for all answers on others."""
     texts = [completion[0]["content"] for completion in completions]
     return [float(n % 3 == 0 and int(text[-1]) % 2) for text, n in zip(texts, number, strict=True)]
+
+
+def last_is_digit(completions: list[Any], **columns: Any) -> list[float]:
+    """Return whether the last character is a digit."""
+    return [float(completion[0]["content"][-1:].isdigit()) for completion in completions]
 
 
 def fails_at_twenty(completions: list[Any], number: list[int], **columns: Any) -> list[float]:
@@ -80,7 +86,9 @@ def server() -> Iterator[str]:
 
 
 @contextmanager
-def trainer(folder: Path, reward: Any = live_for_thirds, **options: Any) -> Iterator[AsyncGRPOTrainer]:
+def trainer(
+    folder: Path, reward: Any = live_for_thirds, model: str | None = None, url: str | None = None, **options: Any
+) -> Iterator[AsyncGRPOTrainer]:
     """Yield a trainer of a tiny model on 30 prompts, 8 rows a step in groups of 4."""
     tokenizer = tiny_models.chat_tokenizer()
     tokenizer.chat_template = TEMPLATE.read_text()
@@ -91,9 +99,9 @@ def trainer(folder: Path, reward: Any = live_for_thirds, **options: Any) -> Iter
         mock.patch.object(async_grpo_trainer, "get_peak_flops_per_device", return_value=1e12),
         mock.patch.object(async_rollout_worker, "is_vllm_available", return_value=True),
     )
-    with server() as url, stand_ins[0], stand_ins[1], stand_ins[2]:
+    with nullcontext(url) if url else server() as url, stand_ins[0], stand_ins[1], stand_ins[2]:
         made = AsyncGRPOTrainer(
-            tiny_models.model_path(folder),
+            model or tiny_models.model_path(folder),
             reward,
             AsyncGRPOConfig(**{**base, "output_dir": str(folder / "run"), "vllm_server_base_url": url, **options}),
             Dataset.from_list(rows),

@@ -44,6 +44,8 @@ ATTRIBUTES = {
     "_metrics": "metrics by mode",
     "_logs": "TRL's table of completions",
     "_pending_extra_logs": "columns from log_extra",
+    "_pending_metrics": "metrics from log_metric, forgotten with an interrupted batch",
+    "_entropy_window_stats": "entropies of a step, forgotten with an interrupted step",
     "_buffered_inputs": "the micro-batches of the generation batch",
     "_step": "where in the generation batch a checkpoint lies",
     "tools": "refused where steps are credited, and part of the first prompt as the traces tell it",

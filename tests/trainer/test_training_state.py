@@ -154,7 +154,15 @@ def test_a_checkpoint_that_a_script_saves_within_a_step_is_warned_of_unless_it_r
     assert (tiny_models.logged(resumed, "rollouts") == tiny_models.logged(saving, "rollouts")) == exact
 
 
-def test_a_trainer_that_was_interrupted_within_a_step_resumes_exactly(tmp_path):
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(CASES["adaptive beta"], id="beta"),
+        pytest.param({"neftune_noise_alpha": 5.0}, id="NEFTune"),
+        pytest.param(ENTROPY, id="entropy"),
+    ],
+)
+def test_a_trainer_that_was_interrupted_within_a_step_resumes_exactly(tmp_path, options):
     """A user interrupts a trainer in a notebook, and the same trainer trains again."""
 
     class Interrupting(TrainerCallback):
@@ -163,16 +171,41 @@ def test_a_trainer_that_was_interrupted_within_a_step_resumes_exactly(tmp_path):
                 interrupted.remove_callback(self)
                 raise KeyboardInterrupt
 
-    options = {**CASES["adaptive beta"], "gradient_accumulation_steps": 2, "save_strategy": "steps", "save_steps": 1}
+    options = {"gradient_accumulation_steps": 2, "save_strategy": "steps", "save_steps": 1, **options}
     whole = tiny_models.trained(tmp_path / "whole", tiny_models.digits, **options)
     interrupted = tiny_models.trainer(tmp_path, tiny_models.digits, **options)
     interrupted.add_callback(Interrupting())
     with pytest.raises(KeyboardInterrupt):
         interrupted.train()
     interrupted.train(resume_from_checkpoint=True)
+    assert not interrupted.model.get_input_embeddings()._forward_hooks
     tiny_models.assert_same(interrupted, whole)
+    assert interrupted._last_world_entropy == whole._last_world_entropy  # of step 3, if the coefficient adapts
     for metric in ("kl", "entropy", "beta"):
         assert tiny_models.logged(interrupted, metric) == tiny_models.logged(whole, metric)
+
+
+def test_what_rewards_logged_of_an_interrupted_batch_is_forgotten(tmp_path):
+    calls = []
+
+    def logs(completions, log_metric, log_extra, **columns):
+        log_metric("calls", float(len(calls)))
+        log_extra("length", [len(text) for text in completions])
+        return tiny_models.digits(completions)
+
+    def interrupts(completions, **columns):
+        calls.append(len(completions))
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return [0.0] * len(completions)
+
+    trainer = tiny_models.trainer(tmp_path, [logs, interrupts], save_strategy="steps", save_steps=1)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    trainer.train(resume_from_checkpoint=True)
+    assert tiny_models.logged(trainer, "calls") == [0.0, 2.0, 3.0]
+    rows = [row for group in traces.groups(trainer.args.output_dir, "train") for row in group]
+    assert [row["extra"] for row in rows] == [{"length": len(row["completion"])} for row in rows]
 
 
 def test_a_new_training_forgets_the_step_in_which_the_last_was_interrupted(tmp_path):

@@ -803,7 +803,11 @@ class GRPOPlusTrainer(GRPOTrainer):
                 if not checkpoint:
                     self._prompts.follow(before)
             self._send_weights_again()
-            trained = super().train(checkpoint, *args, **kwargs)
+            try:
+                trained = super().train(checkpoint, *args, **kwargs)
+            except BaseException:
+                self._forget_noise()
+                raise
             if not self.state.global_step:
                 compatibility.warn_of_no_step(self.args, self.train_dataset)
             return trained
@@ -814,6 +818,15 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._controller = kl.BetaController(self.args.kl_target, self.args.kl_horizon)
         self._guard = StepGuard(self.args, self.accelerator)
         self._entropies, self._unlogged_loss = [], None
+        # TRL's, which TRL keeps: the entropies of the step, and what rewards logged of a batch that was not scored whole.
+        self._entropy_window_stats = None
+        self._pending_metrics.clear()
+        self._pending_extra_logs.clear()
+
+    def _forget_noise(self) -> None:
+        """Remove NEFTune's hook. transformers does so at the end of a training alone; a second hook adds noise twice."""
+        if (hook := getattr(self, "neftune_hook_handle", None)) is not None:
+            hook.remove()
 
     def _check_model(self, names: Sequence[str], weights: Sequence[float]) -> None:
         """Check the options against the model and the rewards, and warn of settings that gain nothing."""
