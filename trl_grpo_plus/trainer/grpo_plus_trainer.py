@@ -818,13 +818,13 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._controller = kl.BetaController(self.args.kl_target, self.args.kl_horizon)
         self._guard = StepGuard(self.args, self.accelerator)
         self._entropies, self._unlogged_loss = [], None
-        # TRL's, which TRL keeps: the entropies of the step, and what rewards logged of a batch that was not scored whole.
+        # TRL keeps these: the entropies of the step, and what rewards logged of a batch that was not scored whole.
         self._entropy_window_stats = None
         self._pending_metrics.clear()
         self._pending_extra_logs.clear()
 
     def _forget_noise(self) -> None:
-        """Remove NEFTune's hook. transformers does so at the end of a training alone; a second hook adds noise twice."""
+        """Remove NEFTune's hook, which transformers leaves after an error. With a second hook noise is added twice."""
         if (hook := getattr(self, "neftune_hook_handle", None)) is not None:
             hook.remove()
 
