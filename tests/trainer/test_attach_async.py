@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tiny_models
 import torch
+from transformers import TrainerCallback
 from trl.experimental.async_grpo import async_rollout_worker
 from trl.experimental.async_grpo.async_rollout_worker import RolloutGroup, RolloutSample, TrainingSequence
 
@@ -29,6 +30,17 @@ def weights(trainer):
 
 def rows_of(folder):
     return [row for group in reader.groups(str(folder / "run"), "train") for row in group]
+
+
+class Killing(TrainerCallback):
+    """Kills the process that samples, at the end of step 2. A few rows are in the queue then."""
+
+    def __init__(self, worker):
+        self.worker = worker
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == 2:
+            self.worker._process.kill()
 
 
 # -- whole runs
@@ -68,6 +80,18 @@ def test_training_is_the_same_bit_for_bit_and_every_attempt_is_in_the_traces(tmp
     assert about["rewards"] == {"live_for_thirds": 1.0}
     assert reader.journal(str(tmp_path / "run"), "metrics")
     assert [one["step"] for one in reader.journal(str(tmp_path / "run"), "first_prompt")] == [1]
+
+
+@runs
+@pytest.mark.full
+def test_a_run_whose_worker_is_killed_ends(tmp_path):
+    """TRL's trainer alone would wait for ever for an answer from the dead process."""
+    with async_runs.trainer(tmp_path, heartbeat_stale_after_s=2.0) as trainer:
+        trl_grpo_plus.attach(trainer, trace_every=2)
+        trainer.add_callback(Killing(trainer.rollout_worker))
+        with pytest.raises(RuntimeError, match="heartbeat stale"):
+            trainer.train()
+    assert {row["step"] for row in rows_of(tmp_path)} - {3} == {1}  # rows of step 3 may be in the queue
 
 
 @runs

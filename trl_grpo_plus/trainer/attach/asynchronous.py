@@ -190,10 +190,11 @@ class WatchedQueue:
 
 
 def _stop(worker: Any, method: Callable[[], None]) -> None:
-    """Stop the rollout worker. TRL's `stop` waits for ever for an answer from a child that has failed and is gone."""
-    if worker._process is not None and worker._failed_event.is_set():
-        worker._process.join(timeout=_SECONDS_TO_EXIT)
-        worker._process.kill()
+    """Stop the rollout worker. TRL's `stop` waits for ever for an answer from a child that is gone."""
+    child = worker._process
+    if child is not None and (worker._failed_event.is_set() or not child.is_alive()):
+        child.join(timeout=_SECONDS_TO_EXIT)
+        child.kill()
         worker._process = None
     method()
 
@@ -263,7 +264,6 @@ class _AsyncRecorder(Recorder):
         self._trainer, self._alike = trainer, alike
         self._waiting: list[tuple[ScoredGroup, bool]] = []  # groups since the last step, and whether each is too old
         self._pending_begin: Callable[[], None] | None = None
-        self._batches = 0
 
     def arrived(self, row: RolloutSample, group: ScoredGroup) -> None:
         """Keep the record of a group until the end of the step."""
@@ -308,9 +308,8 @@ class _AsyncRecorder(Recorder):
         planned = Plan(order=tuple((0, place) for place in plan), live=(True,) * len(plan))
         for name, value in summary([one_round], planned).items():
             self._metrics[name].append(value)
-        number, self._batches = self._batches, self._batches + 1
         every = self._args.trace_every
-        traced = every > 0 and not number % every
+        traced = every > 0 and not (step - 1) % every
         if not traced and not self._args.alarms:
             return
         entropies = self._metrics.get("entropy")
