@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import os
 import random
 import subprocess
 import sys
@@ -58,6 +59,9 @@ def interrupted(completions, number):
 
 def alike(completions, **columns):
     return [1.0 for _ in completions]
+
+def first_only(completions, answer):
+    return [float(completions[0] == answer[0])]
 
 def failing(completions):
     times.append(len(completions))
@@ -236,6 +240,20 @@ def test_through_the_real_command(run, tmp_path):
     assert "48 of 48" in done.stdout
 
 
+def test_files_are_written_if_nobody_reads_the_report(run, tmp_path):
+    names = str(tmp_path / "judged.jsonl"), str(tmp_path / "judged.html")
+    command = [sys.executable, "-u", "-m", "trl_grpo_plus.cli.main", "rescore", run, "--reward", "exact_answer"]
+    reads, writes = os.pipe()
+    os.close(reads)
+    try:
+        done = subprocess.run([*command, "-o", names[0], "-o", names[1]], stdout=writes, timeout=120, cwd=tmp_path)
+    finally:
+        os.close(writes)
+    assert done.returncode == 0
+    assert len(lines_of(names[0])) == 48
+    assert Path(names[1]).read_text().endswith("</html>\n")
+
+
 def test_rewards_get_prompts_and_loggers_that_do_nothing(run, capsys):
     assert main(["rescore", run, "--reward", "mine.py:of_prompts", "--output", "out.jsonl"]) == 0
     ones = [row["prompt"].endswith("1") for row in ATTEMPTS]
@@ -256,6 +274,13 @@ def test_the_last_steps_and_another_split(run, capsys):
 
 
 # -- failures
+
+
+def test_a_function_that_scores_one_completion_alone_fails_on_all(run, capsys):
+    """It returns one reward, which is right for a call with one completion. A training run would stop."""
+    assert main(["rescore", run, "--reward", "mine.py:first_only", "--output", "out.jsonl"]) == 0
+    assert {line["outcome"]["first_only"] for line in lines_of("out.jsonl")} == {"error"}
+    assert "it returned 1 rewards for 4 completions" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("without_answer", [set(), {2, 18}])

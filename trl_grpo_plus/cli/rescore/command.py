@@ -14,7 +14,7 @@ from ...traces import about, find, groups, read_lines
 from ...traces import files as files_of
 from ...traces import lines as lines_of
 from ...utils import files
-from ...utils.terminal import say
+from ...utils.terminal import outlive_reader, say
 from ...utils.validation import ConfigError, Number, finite_or_none
 from ...view import Rescored, write_page
 from ..option_values import PAGE_MB, check_split
@@ -63,6 +63,7 @@ def rescore(options: argparse.Namespace) -> int:
         covered = "The report covers what" if scored_groups else "Nothing"
         say(f"{stopped} {covered} was scored until then.", file=sys.stderr)
     if scored_groups:
+        outlive_reader()  # `rescore ... | head` writes its files too
         say(f"{_scope(options, scored_groups)}, {took:.1f} s\n")
         weights = {name: weight for name, weight in (run_info.get("rewards") or {}).items() if weight}
         _write(Rescoring(scored_groups, options.split, rewards, weights, limits(run_info)), options, lines, page)

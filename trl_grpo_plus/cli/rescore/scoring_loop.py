@@ -114,7 +114,11 @@ def _outcomes(reward: RequestedReward, groups: Sequence[Sequence[Row]]) -> list[
     if reward.at_once and len(rows) > 1 and all_failed(outcome for outcome in given if not outcome.decided):
         if len(groups) > 1:
             half = len(groups) // 2
-            return _outcomes(reward, groups[:half]) + _outcomes(reward, groups[half:])
-        return [[alone for row in rows for alone in _outcomes(reward, [[row]])[0]]]
+            found = _outcomes(reward, groups[:half]) + _outcomes(reward, groups[half:])
+        else:
+            found = [[alone for row in rows for alone in _outcomes(reward, [[row]])[0]]]
+        # If no sample fails by itself, the call failed, as with a function that returns one reward for all samples.
+        if any(outcome.status == "error" for of_group in found for outcome in of_group):
+            return found
     plain = iter(outcome._replace(steps=None) for outcome in given)
     return [[next(plain) for _ in group] for group in groups]
