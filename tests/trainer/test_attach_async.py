@@ -230,9 +230,11 @@ def test_an_attempt_without_a_token_of_the_policy_has_no_row():
 
 def test_dead_groups_without_end_stop_the_worker(monkeypatch, caplog):
     monkeypatch.setattr(asynchronous, "DEAD_IN_A_ROW", 3)
+    monkeypatch.setattr(asynchronous, "_WARN_EVERY", 2)
     loop = asynchronous.watched_loop(Loop, JUDGING, True, rewards=[0.0, 0.0])
     for _ in range(2):
         asyncio.run(loop._score_group(group(0)))
+    assert "The last 2 groups were dead." in caplog.text
     with pytest.raises(RunError, match="3 groups in a row were dead, the last one all_bad"):
         asyncio.run(loop._score_group(group(0)))
 

@@ -10,7 +10,6 @@ batch with later groups.
 """
 
 import math
-import queue
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -22,7 +21,8 @@ import torch
 from accelerate.logging import get_logger
 from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 
-from ...rollouts.groups import Attempt, Plan, Round, judge_batch, summary
+from ...config.compatibility import check_filter_metric
+from ...rollouts.groups import Attempt, Plan, Round, judge_batch, summary, totals
 from ...rollouts.verdicts import DEAD
 from ...scoring import STATUSES
 from ...traces import SampledBatch, logged_step
@@ -30,7 +30,7 @@ from ...utils.text import distinct
 from ...utils.validation import ConfigError, RunError, one_of
 from ..recorder import Recorder
 from ..run_metadata import describe
-from .observer import Observer, Options
+from .observer import Observer, Options, last_entropy
 
 
 logger = get_logger(__name__)
@@ -73,11 +73,11 @@ class ScoredGroup:
     left_out: bool
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class FirstRow(RolloutSample):
     """The first row of a group in the queue, with the group's record."""
 
-    group: ScoredGroup | None = None
+    group: ScoredGroup
 
 
 # -- in the rollout worker's child
@@ -94,6 +94,7 @@ class _Scorer:
     """The wrapper of a loop's `_score_group`."""
 
     def __init__(self, loop: Any, judging: Judging, resamples: bool):
+        check_filter_metric(judging.filter_metric, loop.reward_func_names)
         self._loop, self._method, self._judging, self._resamples = loop, loop._score_group, judging, resamples
         self._dead_in_a_row = 0
 
@@ -169,20 +170,15 @@ class WatchedQueue:
     def __init__(self, rows: Any, arrived: Callable[[RolloutSample, ScoredGroup], None]):
         self._rows, self._arrived = rows, arrived
 
-    def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """Return the next row to train on, as the queue's own `get` does."""
-        end = math.inf if timeout is None else time.monotonic() + timeout
+    def get(self, timeout: float) -> RolloutSample:
+        """Return the next row to train on, within `timeout` seconds, as the queue's own `get` does."""
+        end = time.monotonic() + timeout
         while True:
-            left = None if timeout is None else max(end - time.monotonic(), 0.0)
-            if block and left == 0.0 and timeout:
-                raise queue.Empty
-            row: Any = self._rows.get(block, left)
-            group = getattr(row, "group", None)
-            if group is None:
+            row: RolloutSample = self._rows.get(timeout=max(end - time.monotonic(), 0.0))
+            if not isinstance(row, FirstRow):
                 return row
-            self._arrived(row, group)
-            if not group.left_out:
-                row.group = None
+            self._arrived(row, row.group)
+            if not row.group.left_out:
                 return row
 
     def __getattr__(self, name: str) -> Any:
@@ -223,9 +219,9 @@ class AsyncObserver(Observer):
                 "another name."
             )
         environments = (given or {}).get("environment_factory")
-        # Only the child knows the rewards of environments, and only rank 0 has a worker.
-        known = worker is not None and environments is None
-        super().__init__(trainer, options, names if known else (*names, options.filter_metric))
+        super().__init__(trainer, options)
+        if worker is not None and environments is None:  # the child alone knows the rewards of environments
+            check_filter_metric(options.filter_metric, names)
         options.shuffle_dataset = False  # TRL takes the prompts in order
         self._recorder = _AsyncRecorder(trainer, options, names, alike=environments is None)
         if worker is not None:
@@ -312,7 +308,6 @@ class _AsyncRecorder(Recorder):
         traced = every > 0 and not (step - 1) % every
         if not traced and not self._args.alarms:
             return
-        entropies = self._metrics.get("entropy")
         sampled = SampledBatch(
             split="train",
             step=step,
@@ -320,11 +315,11 @@ class _AsyncRecorder(Recorder):
             weights=self.weights,
             rounds=[one_round],
             plan=planned,
-            totals=one_round.rewards.nansum(dim=1).masked_fill(one_round.rewards.isnan().all(dim=1), math.nan),
+            totals=totals(one_round.rewards, torch.ones(len(names))),
             advantages=torch.tensor([value for place in plan for value in groups[place].advantages]),
             kl=None,
             failing=dict.fromkeys(self.weights, 0.0),
-            entropy=entropies[-1] if entropies else None,
+            entropy=last_entropy(self._trainer),
             alike=self._alike,
         )
         if traced:

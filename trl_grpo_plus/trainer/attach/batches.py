@@ -10,6 +10,7 @@ from accelerate.logging import get_logger
 from torch import Tensor
 from trl import GRPOTrainer, RLOOTrainer
 
+from ...config.compatibility import check_filter_metric
 from ...objective.kl import at_hand
 from ...objective.padding import loss_mask
 from ...rollouts.generation import Generated
@@ -23,7 +24,7 @@ from ..grpo_plus_trainer import OBJECTIVE, ends_of
 from ..model_warnings import warn_of_unread_answers
 from ..recorder import Recorder
 from ..run_metadata import describe
-from .observer import Observer, Options
+from .observer import Observer, Options, last_entropy
 
 
 logger = get_logger(__name__)
@@ -34,7 +35,8 @@ class BatchObserver(Observer):
 
     def __init__(self, trainer: Any, options: Options):
         names, weights = trainer.reward_func_names, trainer.reward_weights.tolist()
-        super().__init__(trainer, options, names)
+        super().__init__(trainer, options)
+        check_filter_metric(options.filter_metric, names)
         if options.trace_every:
             check_split_names(trainer.eval_dataset)
         rank, about = trainer.accelerator.process_index, partial(describe, trainer)
@@ -97,7 +99,7 @@ class BatchObserver(Observer):
             else:
                 advantages = self._logged_advantages()
             number = trainer._step // (trainer.args.steps_per_generation * trainer.num_iterations)
-            self._recorder.record_batch(trainer, self._batch, number, advantages, self._entropy())
+            self._recorder.record_batch(trainer, self._batch, number, advantages, last_entropy(trainer))
         return output
 
     def _has_the_attempts(self, padded: Tensor) -> bool:
@@ -127,9 +129,3 @@ class BatchObserver(Observer):
         """Evaluate, and record the batches under the name of the evaluation's split."""
         with self._recorder.evaluating(metric_key_prefix, self._trainer.state.global_step):
             return method(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-
-    def _entropy(self) -> float | None:
-        """Return the policy's entropy as TRL last measured it, in nats a token."""
-        measured = self._trainer._metrics["train"].get("entropy")
-        logged = (entry["entropy"] for entry in reversed(self._trainer.state.log_history) if "entropy" in entry)
-        return measured[-1] if measured else next(logged, None)

@@ -7,7 +7,6 @@ from typing import Any
 from trl import GRPOConfig
 
 from ...config import GRPOPlusConfig
-from ...config.compatibility import check_filter_metric
 from ...config.validation import NUMBERS, check_flag, check_watching
 from ...rollouts.verdicts import DEAD
 from ...utils import folder_lock
@@ -46,12 +45,11 @@ class Observer:
     Args:
         trainer: the trainer.
         options ([`Options`]): its options.
-        names (`Sequence[str]`): names of its rewards.
     """
 
     _recorder: Recorder
 
-    def __init__(self, trainer: Any, options: Options, names: Sequence[str]):
+    def __init__(self, trainer: Any, options: Options):
         for name in OPTIONS:
             if name in NUMBERS:
                 NUMBERS[name].check(name, getattr(options, name))
@@ -63,7 +61,6 @@ class Observer:
                 "halt_on_alarm names 'reward_failures', which attach cannot see, because TRL calls the rewards. Use "
                 "GRPOPlusTrainer, or name another alarm."
             )
-        check_filter_metric(options.filter_metric, names)
         if trainer.args.push_to_hub:
             hub.check_seam()
         self._trainer, self._options = trainer, options
@@ -99,3 +96,10 @@ class Observer:
     def _push_from_checkpoint(self, method: Callable[..., None], *args: Any, **kwargs: Any) -> None:
         with hub.uploading_no_attempts():
             method(*args, **kwargs)
+
+
+def last_entropy(trainer: Any) -> float | None:
+    """Return the policy's entropy as TRL last measured it, in nats a token."""
+    measured = trainer._metrics["train"].get("entropy")
+    logged = (entry["entropy"] for entry in reversed(trainer.state.log_history) if "entropy" in entry)
+    return measured[-1] if measured else next(logged, None)
